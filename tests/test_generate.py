@@ -44,8 +44,9 @@ def test_every_written_date_can_be_read_back(part: str):
 def test_dates_are_written_in_many_forms():
     sources = [sample.source for sample in GENERATORS["dates"](1, "train", 3001)]
     shapes = {re.sub(r"[a-z]+", "a", re.sub(r"\d+", "0", source.lower())) for source in sources}
-    assert {"the 0a of a, 0", "a 0 a 0", "0.0.0", "0/0/0", "0-0-0", "a 0a 0", "a, 0 a 0", "a the 0a, 0"} <= shapes
-    assert any(source.islower() for source in sources) and any(source.isupper() for source in sources)
+    assert {"a 0a a a, 0", "a 0 a 0", "0.0.0", "0/0/0", "0-0-0", "a 0a 0", "a, 0 a 0", "a a 0a, 0"} <= shapes
+    assert any(source.islower() for source in sources)
+    assert any(source.isupper() for source in sources)
 
 
 def test_ordinals():
@@ -54,14 +55,15 @@ def test_ordinals():
     assert [ordinal(number) for number in numbers] == written.split()
 
 
-@pytest.mark.parametrize("part, longest", [("train", 25), ("validation", 30), ("test", 30)])
+@pytest.mark.parametrize(("part", "longest"), [("train", 25), ("validation", 30), ("test", 30)])
 def test_reverse_is_its_own_inverse_and_keeps_its_lengths(part: str, longest: int):
     samples = list(GENERATORS["reverse"](7, part, 1009))
     for source, target in samples:
         assert target.split()[::-1] == source.split()
         assert all(0 <= int(word) <= 50 for word in source.split())
     lengths = {len(source.split()) for source, _ in samples}
-    assert max(lengths) == longest and min(lengths) <= 2
+    assert max(lengths) == longest
+    assert min(lengths) <= 2
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -69,7 +71,8 @@ def test_parts_never_share_an_answer_whatever_the_seeds(name: str):
     train, validation, test = (
         {sample.target for seed in (1, 2, 3) for sample in GENERATORS[name](seed, part, 2003)} for part in PARTS
     )
-    assert not train & validation and not train & test and not validation & test
+    assert not train & (validation | test)
+    assert not validation & test
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -111,10 +111,10 @@ FORMS: tuple[Form, ...] = (
     lambda day, chance: f"{_month(day, chance)} the {ordinal(day.day)}, {day.year}",
     lambda day, chance: f"{day.day}-{MONTHS[day.month - 1][:3]}-{_year(day, chance)}",
     lambda day, chance: f"{day.day}.{day.month}.{_year(day, chance)}",
-    lambda day, chance: f"{day.day:02}.{day.month:02}.{day.year}",
+    lambda day, _: f"{day.day:02}.{day.month:02}.{day.year}",
     lambda day, chance: f"{day.day}/{day.month}/{_year(day, chance)}",
-    lambda day, chance: f"{day.day:02}/{day.month:02}/{day.year}",
-    lambda day, chance: f"{day.year}-{day.month:02}-{day.day:02}",
+    lambda day, _: f"{day.day:02}/{day.month:02}/{day.year}",
+    lambda day, _: f"{day.year}-{day.month:02}-{day.day:02}",
 )
 
 
