@@ -1,0 +1,239 @@
+"""A recipe: a TOML file that says what to train, on which data, and how; read into frozen dataclasses."""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from regard.errors import UserError, nearest
+from regard.schema import Places, build, override, show, write, write_key
+
+SHIPPED = Path(__file__).parent / "recipes"
+EXCLUSIVE = {
+    "the size of a batch": ("batch_tokens", "batch_size"),
+    "the length of the run": ("max_steps", "epochs", "minutes"),
+}
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise UserError(message)
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Where samples come from: files, or counts where `generate` makes them; a fraction is held out of `train`."""
+
+    train: str | int = ""
+    validation: str | int | float = ""
+    test: str | int | float = ""
+    generate: str = ""
+    source: str = ""  # names of sides or columns
+    target: str = ""
+    columns: tuple[str, ...] = ()  # names for a TSV without a header
+    prefix: str = ""  # the column whose value becomes a first token "<value>"
+    split_by: str = "source"  # equal values of this column never lie in two parts
+    max_length: int = 256  # tokens; longer samples are skipped and counted
+
+    def __post_init__(self) -> None:
+        _require(self.max_length >= 1, f"data.max_length = {self.max_length}: must be at least 1")
+        for name in ("train", "validation", "test"):
+            value = getattr(self, name)
+            if isinstance(value, float):
+                _require(0 < value < 1, f"data.{name} = {value}: a part held out of train must lie between 0 and 1")
+            elif isinstance(value, int):
+                _require(value >= 0, f"data.{name} = {value}: a number of samples cannot be negative")
+                _require(
+                    bool(self.generate) or value == 0,
+                    f"data.{name} = {value}: a number of samples needs `generate`; otherwise name a file",
+                )
+
+
+@dataclass(frozen=True)
+class TokenizerOptions:
+    """How text is cut into tokens; `joint` is one vocabulary for source and target."""
+
+    kind: Literal["bpe", "unigram", "wordpiece", "words", "characters"] = "bpe"
+    vocab_size: int = 8000
+    joint: bool = True
+    lowercase: bool = False
+    min_frequency: int = 2
+
+    def __post_init__(self) -> None:
+        _require(self.vocab_size >= 5, f"tokenizer.vocab_size = {self.vocab_size}: must be at least 5")
+        _require(self.min_frequency >= 1, f"tokenizer.min_frequency = {self.min_frequency}: must be at least 1")
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """How the weights are found: batches, length of the run, AdamW and its schedule, evaluation and checkpoints."""
+
+    batch_tokens: int = 0  # one of these two
+    batch_size: int = 0
+    max_steps: int = 0  # one of these three
+    epochs: float = 0.0
+    minutes: float = 0.0
+    learning_rate: float = 5e-4
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
+    warmup_steps: int = 400
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.98)
+    label_smoothing: float = 0.1
+    max_grad_norm: float = 1.0  # 0 = no clipping
+    gradient_accumulation_steps: int = 1
+    average_decay: float = 0.0  # of the weights' moving average; 0 = off
+    patience: int = 0  # evaluations without a better score before the run stops; 0 = off
+    eval_steps: int = 500
+    save_steps: int = 500
+    log_steps: int = 20
+    keep: int = 3  # newest checkpoints; the best is always kept
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: str = "auto"
+    threads: int = 0  # 0 = OMP_NUM_THREADS, else the physical cores
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        at_least_one = ("gradient_accumulation_steps", "eval_steps", "save_steps", "log_steps", "keep")
+        not_negative = ("batch_tokens", "batch_size", "max_steps", "epochs", "minutes", "learning_rate", "warmup_steps")
+        not_negative += ("weight_decay", "max_grad_norm", "patience", "threads")
+        for name in at_least_one:
+            _require(getattr(self, name) >= 1, f"train.{name} = {getattr(self, name)}: must be at least 1")
+        for name in not_negative:
+            _require(getattr(self, name) >= 0, f"train.{name} = {getattr(self, name)}: must be 0 or more")
+        for name in ("label_smoothing", "average_decay"):
+            value = getattr(self, name)
+            _require(0 <= value < 1, f"train.{name} = {value}: must be at least 0 and below 1")
+        _require(all(0 <= beta < 1 for beta in self.betas), f"train.betas = {list(self.betas)}: each in [0, 1)")
+
+
+@dataclass(frozen=True)
+class DecodeOptions:
+    """How output is searched for: greedy (one beam, temperature 0), beam search, or sampling."""
+
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
+    repetition_penalty: float = 1.0
+    max_new_tokens: int = 0  # 0 = the task's default
+    min_new_tokens: int = 0
+    temperature: float = 0.0  # 0 = no sampling
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    num_return_sequences: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("num_beams", "num_return_sequences"):
+            _require(getattr(self, name) >= 1, f"decode.{name} = {getattr(self, name)}: must be at least 1")
+        for name in ("no_repeat_ngram_size", "max_new_tokens", "min_new_tokens", "temperature", "top_k"):
+            _require(getattr(self, name) >= 0, f"decode.{name} = {getattr(self, name)}: must be 0 or more")
+        _require(0 < self.top_p <= 1, f"decode.top_p = {self.top_p}: must be above 0 and at most 1")
+        _require(0 <= self.min_p <= 1, f"decode.min_p = {self.min_p}: must be between 0 and 1")
+        _require(self.repetition_penalty > 0, f"decode.repetition_penalty = {self.repetition_penalty}: must be above 0")
+        _require(
+            not self.max_new_tokens or self.min_new_tokens <= self.max_new_tokens,
+            f"decode.min_new_tokens = {self.min_new_tokens} is more than decode.max_new_tokens = {self.max_new_tokens}",
+        )
+        _require(
+            self.temperature > 0 or self.num_return_sequences <= self.num_beams,
+            f"decode.num_return_sequences = {self.num_return_sequences} needs as many num_beams (or a temperature)",
+        )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A whole run. `model` holds `family`, `preset`, `from` and the family's own fields, checked where it is built."""
+
+    task: str
+    output: str  # the run folder, relative to the working directory
+    seed: int = 1
+    origin: str = (
+        ""  # the folder beside whose files the data is looked for, also after the recipe was copied to its run
+    )
+    data: DataOptions = field(default_factory=DataOptions)
+    tokenizer: TokenizerOptions = field(default_factory=TokenizerOptions)
+    model: dict[str, Any] = field(default_factory=dict)
+    train: TrainOptions = field(default_factory=TrainOptions)
+    decode: DecodeOptions = field(default_factory=DecodeOptions)
+
+
+def shipped_recipes() -> list[str]:
+    """The names that `regard train NAME` knows without a file."""
+    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+
+
+def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe by path or shipped name and apply `key.sub=value` overrides; all is checked here."""
+    path = _locate(name_or_path)
+    text = path.read_text(encoding="utf-8")
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+    places = Places(path, text)
+    for each in overrides:
+        places.overridden.add(override(table, each))
+    _clear_superseded(table, places.overridden)
+    table.setdefault("output", f"runs/{path.stem}")
+    table.setdefault("origin", str(path.resolve().parent))
+    _require("task" in table, f'{path}: `task` is missing, such as task = "translate"')
+    recipe = build(Recipe, table, "", places)
+    try:
+        _check_whole(recipe)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return recipe
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The recipe with every default written out; loading it again gives an equal Recipe."""
+    top, sections = [], []
+    for option in fields(recipe):
+        value = getattr(recipe, option.name)
+        if isinstance(value, str | int):
+            top.append(f"{option.name} = {write(value)}")
+            continue
+        items = value if isinstance(value, dict) else {each.name: getattr(value, each.name) for each in fields(value)}
+        lines = [f"{write_key(name)} = {write(item)}" for name, item in items.items()]
+        sections.append("\n".join([f"[{option.name}]", *lines]))
+    return "\n\n".join(["\n".join(top), *sections]) + "\n"
+
+
+def _locate(name_or_path: str | Path) -> Path:
+    path = Path(name_or_path)
+    shipped = SHIPPED / f"{name_or_path}.toml"
+    if path.suffix != ".toml" and path.name == str(name_or_path) and shipped.is_file():
+        return shipped
+    if not path.is_file():
+        raise UserError(
+            f"no recipe '{name_or_path}': no such file, nor one that ships{nearest(path.stem, shipped_recipes())}"
+        )
+    return path
+
+
+def _clear_superseded(table: dict[str, Any], overridden: set[str]) -> None:
+    """`train.minutes=5` on the command line replaces the file's max_steps: they are one choice."""
+    for group in EXCLUSIVE.values():
+        if any(f"train.{name}" in overridden and table["train"][name] for name in group):
+            for name in group:
+                if f"train.{name}" not in overridden:
+                    table["train"].pop(name, None)
+
+
+def _check_whole(recipe: Recipe) -> None:
+    """What single keys cannot show: missing and contradicting ones."""
+    for meaning, group in EXCLUSIVE.items():
+        given = [f"train.{name} = {getattr(recipe.train, name)}" for name in group if getattr(recipe.train, name)]
+        names = " or ".join(f"train.{name}" for name in group)
+        _require(bool(given), f"{meaning} is missing: give {names}")
+        _require(len(given) == 1, f"{meaning} is given {len(given)} times ({', '.join(given)}): give one of {names}")
+    _require(bool(recipe.data.train), "data.train is missing: a file, or a number of samples with data.generate")
+    _require(
+        "family" in recipe.model or "from" in recipe.model,
+        'model.family is missing, such as family = "transformer" (or from = "folder" for weights to start from)',
+    )
+    for name in ("family", "preset", "from"):
+        value = recipe.model.get(name, "")
+        _require(isinstance(value, str), f"model.{name} = {show(value)} does not fit; expected text")
