@@ -1,0 +1,204 @@
+"""The command line: one short function a verb. What needs torch is imported inside, so that help comes at once."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from regard import UserError, __version__
+from regard.cli_tokenizer import tokenizer
+from regard.options import Machine, Output, Search, unfold
+
+app = typer.Typer(
+    name="regard",
+    help="Attention models: train them, run them, see what they look at.",
+    epilog="Exit: 0 done, 1 the work failed, 2 wrong usage. Start with `regard demo` or `regard list`.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # plain help: half the start-up time
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(tokenizer, name="tokenizer")
+
+RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of one that ships.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Such as train.max_steps=300.")]
+ModelPath = Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, or a checkpoint folder.")]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit code; a UserError is one message, never a traceback."""
+    try:
+        try:
+            app(args=arguments, prog_name="regard")
+        finally:
+            sys.stdout.flush()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.stdout = None  # the reader has left; nothing may be flushed to it at exit
+        sys.exit(1)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"regard {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Attention models: train them, run them, see what they look at."""
+
+
+@app.command()
+@unfold
+def train(recipe: RecipeName, output: Output, overrides: Overrides = None) -> None:
+    """Train a model as a recipe says.
+
+    Ctrl-C saves; `regard resume` goes on exactly there.
+    """
+    from regard.recipe import load_recipe
+    from regard.report import emit
+    from regard.training.loop import train as run_training
+
+    emit(run_training(load_recipe(recipe, overrides or []), quiet=output.quiet or output.json), output, "trained")
+
+
+@app.command()
+@unfold
+def resume(run: Annotated[str, typer.Argument(metavar="RUN", help="The run's folder.")], output: Output) -> None:
+    """Go on with a stopped run.
+
+    It comes to the same weights, bit for bit, as if it had never stopped.
+    """
+    from regard.report import emit
+    from regard.training.loop import resume as resume_training
+
+    emit(resume_training(run, quiet=output.quiet or output.json), output, "trained")
+
+
+@app.command()
+@unfold
+def evaluate(
+    model: ModelPath,
+    search: Search,
+    machine: Machine,
+    output: Output,
+    file: Annotated[str | None, typer.Argument(metavar="FILE", help="Else the recipe's test or validation.")] = None,
+    compare: Annotated[str | None, typer.Option(metavar="MODEL", help="A second model, tested in pairs.")] = None,
+    source: Annotated[str, typer.Option(help="The side or column to read from.")] = "",
+    target: Annotated[str, typer.Option(help="The side or column to compare with.")] = "",
+) -> None:
+    """Score a model, or compare two.
+
+    The metrics are the field's own, with signatures and bootstrap intervals.
+    """
+    from regard.report import emit
+    from regard.tasks.translate import evaluate as score
+
+    first = _load(model, machine)
+    second = _load(compare, machine) if compare else None
+    samples = _samples(first, file, source, target)
+    options = search.given() | {"batch_size": machine.batch_size}
+    emit(score(first, samples, compare=second, **options), output, "evaluated")
+
+
+@app.command()
+@unfold
+def run(
+    model: ModelPath,
+    search: Search,
+    machine: Machine,
+    output: Output,
+    inputs: Annotated[list[str] | None, typer.Argument(metavar="INPUT", help="Else stdin, a line each.")] = None,
+    task: Annotated[str, typer.Option(help="Where a model can do several.")] = "",
+    alignments: Annotated[bool, typer.Option("--alignments", help="Also which source token each token saw.")] = False,
+    truncate: Annotated[bool, typer.Option("--truncate", help="Cut inputs over the limit, and say so.")] = False,
+) -> None:
+    """Answer each input with a line."""
+    from regard.report import answer_line
+
+    loaded = _load(model, machine)
+    options: dict[str, Any] = search.given() | {"truncate": truncate, "alignments": alignments}
+    if task:
+        options["task"] = task
+    for texts in _batches(inputs, machine.batch_size):
+        for answer in loaded.run(texts, batch_size=machine.batch_size, **options):
+            print(answer_line(answer, output), flush=sys.stdin.isatty())
+
+
+@app.command()
+@unfold
+def inspect(model: ModelPath, output: Output) -> None:
+    """A model's sizes, config, attention sites and hashes."""
+    from regard.describe import describe
+    from regard.report import emit
+
+    emit(describe(model), output, model)
+
+
+@app.command(name="list")
+@unfold
+def list_all(output: Output) -> None:
+    """Families and presets, tasks, recipes."""
+    from regard.describe import catalogue
+    from regard.report import emit
+
+    emit(catalogue(), output, "regard")
+
+
+@app.command()
+@unfold
+def doctor(recipe: RecipeName, output: Output, overrides: Overrides = None) -> None:
+    """Read recipe, data and machine before a run.
+
+    What would be skipped, what the run will cost, and what will go wrong.
+    """
+    from regard.doctor import examine
+    from regard.recipe import load_recipe
+    from regard.report import emit_findings
+
+    findings = examine(load_recipe(recipe, overrides or []))
+    emit_findings(findings, output)
+    if findings.errors:
+        raise typer.Exit(1)
+
+
+@app.command()
+@unfold
+def demo(output: Output) -> None:
+    """Train a small model, and see what it looks at."""
+    from regard.demo import run as run_demo
+
+    run_demo(quiet=output.quiet)
+
+
+def _load(path: str, machine: Machine) -> Any:
+    from regard.model import load
+
+    if machine.threads:
+        import torch
+
+        torch.set_num_threads(machine.threads)
+    return load(path, device=machine.device, precision=machine.precision)
+
+
+def _samples(model: Any, file: str | None, source: str, target: str) -> Any:
+    from regard.inputs.parts import evaluation_samples
+
+    return evaluation_samples(model.recipe, file, source, target)
+
+
+def _batches(inputs: list[str] | None, size: int) -> Iterator[list[str]]:
+    """The inputs in groups; a terminal is answered line by line."""
+    lines = iter(inputs) if inputs else (line.rstrip("\r\n") for line in sys.stdin)
+    while group := list(islice(lines, 1 if not inputs and sys.stdin.isatty() else size)):
+        yield group

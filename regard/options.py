@@ -1,0 +1,72 @@
+"""Options that several verbs share, each group a dataclass; `unfold` spreads them over a verb's command line."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from functools import wraps
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+
+def unfold(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give the verb an option for every field of its dataclass parameters, so that typer sees a flat function."""
+    groups: dict[str, Any] = {}
+    flat: list[inspect.Parameter] = []
+    hints = get_type_hints(verb, include_extras=True)
+    for name, parameter in inspect.signature(verb).parameters.items():
+        if not is_dataclass(hints[name]):
+            flat.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        groups[name] = hints[name]
+        inner = get_type_hints(hints[name], include_extras=True)
+        for each in fields(hints[name]):
+            default = inspect.Parameter.empty if each.default is MISSING else each.default
+            kind = inspect.Parameter.KEYWORD_ONLY
+            flat.append(inspect.Parameter(each.name, kind, default=default, annotation=inner[each.name]))
+
+    @wraps(verb)
+    def folded(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{each.name: values.pop(each.name) for each in fields(group)})
+        verb(**values)
+
+    folded.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+    folded.__signature__ = inspect.Signature(flat)  # pyright: ignore[reportAttributeAccessIssue]
+    return folded
+
+
+@dataclass(frozen=True)
+class Output:
+    """How a verb speaks."""
+
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results only: no progress, no advice.")] = False
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a model computes."""
+
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")] = "auto"
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 leaves the choice to the machine.")] = 0
+    precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32"
+    batch_size: Annotated[int, typer.Option(min=1, help="Inputs computed at once.")] = 32
+
+
+@dataclass(frozen=True)
+class Search:
+    """How output is searched for; what is not given is the checkpoint's own choice."""
+
+    num_beams: Annotated[int | None, typer.Option(min=1, help="Hypotheses kept side by side; 1 is greedy.")] = None
+    length_penalty: Annotated[float | None, typer.Option(help="Above 0, longer output is favoured.")] = None
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest output, in tokens.")] = None
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="Sample with it; 0 searches.")] = None
+    top_k: Annotated[int | None, typer.Option(min=0, help="Sample from the likeliest k; 0 from all.")] = None
+    top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Sample from this much probability.")] = None
+    seed: Annotated[int | None, typer.Option(help="Of the sampling.")] = None
+    num_return_sequences: Annotated[int | None, typer.Option(min=1, help="Answers to each input.")] = None
+
+    def given(self) -> dict[str, Any]:
+        """Only what the user named, to be laid over the checkpoint's own generation settings."""
+        return {name: value for name, value in asdict(self).items() if value is not None}

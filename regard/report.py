@@ -1,0 +1,125 @@
+"""What the verbs print: one JSON document, or tables that a person reads."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from regard.options import Output
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's own types: dataclasses, paths, tuples, and numbers of numpy and torch."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, str | int | float | bool) or value is None:
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Sequence | set | frozenset):
+        return [plain(each) for each in value]
+    return str(value)
+
+
+def document(value: Any, indent: int | None = 2) -> str:
+    """One JSON document, in the reader's own letters."""
+    return json.dumps(plain(value), ensure_ascii=False, indent=indent)
+
+
+def emit(value: Any, output: Output, title: str) -> None:
+    """Print a verb's result: JSON, or the value's nested tables."""
+    if output.json:
+        print(document(value))
+        return
+    console = Console(highlight=False)
+    facts = plain(value)
+    if not isinstance(facts, dict):
+        facts = {} if facts is None else {title: facts}
+    for table in _tables(facts, title):
+        console.print(table)
+
+
+def answer_line(answer: Any, output: Output) -> str:
+    """One answer as one line: its text, or a JSON object."""
+    return document(answer, indent=None) if output.json else " ".join(answer.text.splitlines())
+
+
+def emit_findings(findings: Any, output: Output) -> None:
+    """The doctor's tables, then errors and warnings with what to do about each."""
+    emit(findings if output.json else findings.facts, output, "regard doctor")
+    if output.json:
+        return
+    console = Console(highlight=False)
+    for style, word, lines in (("bold red", "error", findings.errors), ("yellow", "warning", findings.warnings)):
+        for line in lines:
+            console.print(Text.assemble((f"{word}: ", style), line), soft_wrap=True)
+    if not findings.errors and not findings.warnings and not output.quiet:
+        console.print(Text("Nothing stands in the way of this run.", "green"))
+
+
+def _tables(facts: dict[str, Any], title: str) -> list[Table]:
+    """Flat values in one table of two columns; each nested group in a table of its own, after it."""
+    flat = {name: value for name, value in facts.items() if not _is_group(value)}
+    tables = [_pairs(flat, title)] if flat else []
+    for name, value in facts.items():
+        if not _is_group(value):
+            continue
+        rows = list(value.values()) if isinstance(value, dict) else value
+        if rows and all(isinstance(row, dict) and not any(map(_is_group, row.values())) for row in rows):
+            names = list(value) if isinstance(value, dict) else None
+            tables.append(_grid(name, rows, names))
+        else:
+            tables += _tables(value if isinstance(value, dict) else dict(enumerate(value)), name)
+    return tables
+
+
+def _is_group(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(each, dict) for each in value))
+
+
+def _pairs(facts: dict[str, Any], title: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(Text(str(name)), Text(say(value)))
+    return table
+
+
+def _grid(title: str, rows: list[dict[str, Any]], names: list[str] | None) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    if names:
+        table.add_column("")
+    for column in columns:
+        numeric = all(isinstance(row.get(column), int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for index, row in enumerate(rows):
+        table.add_row(
+            *([Text(str(names[index]))] if names else []), *(Text(say(row.get(column))) for column in columns)
+        )
+    return table
+
+
+def say(value: Any) -> str:
+    """A value in a cell: thousands set apart, four figures of a fraction."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    if isinstance(value, float):
+        return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if isinstance(value, list):
+        return ", ".join(say(each) for each in value)
+    return str(value)

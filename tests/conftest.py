@@ -1,0 +1,35 @@
+"""What every test stands on: one thread, a fixed seed, its own cache, and the data beside the repository."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+for variable, folder in (("REGARD_DATA", "data"), ("REGARD_WEIGHTS", "weights")):
+    if variable not in os.environ and (SHARED / folder).is_dir():
+        os.environ[variable] = str(SHARED / folder)
+os.environ["OMP_NUM_THREADS"] = "1"  # tests run side by side, also in the processes they start
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads would not survive a fork
+os.environ["HF_HUB_OFFLINE"] = "1"  # the reference library may not reach for the network
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed() -> None:
+    """A test that draws numbers draws the same ones alone, in company and in any order."""
+    import numpy
+    import torch
+
+    random.seed(1)
+    numpy.random.seed(1)
+    torch.manual_seed(1)
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Prepared data goes into a folder of the test's own."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("REGARD_CACHE", str(folder))
+    return folder
