@@ -1,0 +1,41 @@
+"""Drawing the next token: which tokens may be drawn, and random numbers that do not depend on the batch.
+
+logits (…, vocabulary)
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def truncate(logits: Tensor, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> Tensor:
+    """Cuts the unlikely tokens: all but the `top_k` best; all but the fewest that hold the mass `top_p` (Holtzman
+    et al. 2020); those less likely than `min_p` times the best (Nguyen et al. 2024). The best one always stays."""
+    if 0 < top_k < logits.size(-1):
+        logits = logits.masked_fill(logits < logits.topk(top_k).values[..., -1:], -torch.inf)
+    if top_p < 1.0:
+        ordered, order = logits.softmax(-1).sort(descending=True, stable=True)
+        spare = ordered.cumsum(-1) - ordered >= top_p  # the tokens before it hold the mass already
+        spare[..., 0] = False
+        logits = logits.masked_fill(torch.zeros_like(spare).scatter(-1, order, spare), -torch.inf)
+    if min_p > 0.0:
+        logits = logits.masked_fill(logits < logits.amax(-1, keepdim=True) + math.log(min_p), -torch.inf)
+    return logits
+
+
+def draw(logits: Tensor, uniform: Tensor) -> Tensor:
+    """One token from each softmax, by inverting its distribution function at `uniform` (…), numbers in [0, 1).
+
+    The tokens keep the vocabulary's order, so a rounding error in a logit moves a border by as little.
+    """
+    mass = logits.softmax(-1).cumsum(-1)
+    place = torch.searchsorted(mass, (uniform * mass[..., -1])[..., None], right=True)
+    return place.squeeze(-1).clamp(max=logits.size(-1) - 1)
+
+
+def random_numbers(seed: int, samples: int, length: int) -> Tensor:
+    """(length, samples) uniform numbers; those of one sample are a pure function of (seed, its number, the step)."""
+    columns = [np.random.default_rng([seed, sample]).random(length, dtype=np.float32) for sample in range(samples)]
+    return torch.from_numpy(np.stack(columns, axis=1))

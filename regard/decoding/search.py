@@ -1,0 +1,195 @@
+"""One search for every generator; greedy, beam and sampling differ only in how they choose candidates.
+
+A generator offers
+    start(source) -> state                     what it knows before the first token
+    step(tokens, state) -> logits, state       tokens (rows, new) in, logits (rows, new, vocabulary) out
+Rows are batch · beams, the hypotheses of one source adjacent; the source part of the state has one row per source.
+
+Shapes: tokens (batch, beams, length), logits (batch, beams, vocabulary), all else (batch, beams or candidates).
+The batch shrinks as sources are done. A log probability of -inf marks an empty place in the beam.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from regard.decoding.rules import restrict
+from regard.decoding.sampling import draw, random_numbers, truncate
+from regard.errors import UserError
+from regard.layers.state import State, pick, tensors
+from regard.recipe import DecodeOptions
+
+
+class Generator(Protocol):
+    """What can be searched."""
+
+    def start(self, source: Any) -> State: ...
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]: ...
+
+
+class Hypothesis(NamedTuple):
+    """New tokens, without the end token. Not finished: cut off at the limit, or no token was allowed to follow.
+
+    score = log probability / length ** length_penalty; the length counts the end token. The log probability is the
+    network's own, before temperature and cuts but after the repetition penalty.
+    """
+
+    tokens: list[int]
+    score: float
+    log_probability: float
+    finished: bool
+
+
+class Candidates(NamedTuple):
+    """Ways to go on: which hypothesis of the source, with which token, and the total log probability."""
+
+    parent: Tensor
+    token: Tensor
+    total: Tensor
+
+
+# From the logits, and what to add to a logit for the total log probability (`rest`).
+Choice = Callable[[Tensor, Tensor], Candidates]
+
+
+class Finals:
+    """The best hypotheses of each source that came to an end, at most `size` of them."""
+
+    def __init__(self, size: int, length_penalty: float, limits: Tensor):
+        self.size, self.length_penalty, self.limits = size, length_penalty, limits
+        self.kept: list[list[Hypothesis]] = [[] for _ in limits]
+        self.to_beat = torch.full(limits.shape, -torch.inf, device=limits.device)  # the worst, once `size` are kept
+
+    def score(self, total: Tensor, length: Tensor) -> Tensor:
+        return total / length.clamp(min=1) ** self.length_penalty
+
+    def offer(self, sources: Tensor, tokens: Tensor, total: Tensor, where: Tensor, finished: bool) -> None:
+        """Keeps those hypotheses that are among the best, of the ones offered by `where`."""
+        if not where.any():
+            return
+        scores = self.score(total, torch.tensor(tokens.size(-1) + finished)).masked_fill(~where, -torch.inf)
+        for row, place in (scores > self.to_beat[sources, None]).nonzero().tolist():
+            source, score, log_probability = int(sources[row]), float(scores[row, place]), float(total[row, place])
+            kept = self.kept[source]
+            kept.append(Hypothesis(tokens[row, place].tolist(), score, log_probability, finished))
+            kept.sort(key=lambda hypothesis: hypothesis.score, reverse=True)
+            del kept[self.size :]
+            if len(kept) == self.size:
+                self.to_beat[source] = kept[-1].score
+
+    def open(self, sources: Tensor, total: Tensor, length: int) -> Tensor:
+        """Whether a growing hypothesis of a source can still come among the best.
+
+        Log probabilities only fall: at best nothing more is lost, and the end comes where the length serves the score
+        most, which is at the limit if length is rewarded, else at the very next token.
+        """
+        limits = self.limits[sources]
+        best_length = limits if self.length_penalty > 0 else torch.full_like(limits, length + 1)
+        return (length < limits) & (self.score(total.amax(1), best_length) > self.to_beat[sources])
+
+
+@torch.no_grad()
+def search(
+    network: Generator, source: Any, begin: int | Tensor, end: int, options: DecodeOptions, limit: int | Tensor
+) -> list[list[Hypothesis]]:
+    """The `num_return_sequences` best continuations of each source, best first.
+
+    `begin` is the first token, or the forced first tokens (batch, n); `limit` bounds the new tokens, end included, of
+    all sources or of each.
+    """
+    state = network.start(source)
+    anchor = next(tensors(state))
+    sources = torch.arange(anchor.size(0), device=anchor.device)
+    limits = torch.as_tensor(limit, device=anchor.device).clamp(min=1).expand_as(sources)
+    tokens = torch.full_like(sources, begin)[:, None, None] if isinstance(begin, int) else begin[:, None]
+    total = torch.zeros(tokens.shape[:2], device=anchor.device)  # log probabilities
+    forced = new = tokens.size(-1)
+    finals = Finals(options.num_return_sequences, options.length_penalty, limits)
+    choose, width = strategy(options, int(limits.max()), anchor.device)
+
+    for length in range(1, int(limits.max()) + 1):
+        logits, state = network.step(tokens[..., -new:].flatten(0, 1), state)
+        logits, normaliser = restrict(logits[:, -1].float(), tokens.flatten(0, 1), length, end, options)
+        logits, rest = logits.unflatten(0, total.shape), total - normaliser.view_as(total)
+        stuck = logits.amax(-1) == -torch.inf
+        finals.offer(sources, tokens[..., forced:], total, stuck, finished=False)
+
+        found = choose(logits, rest)
+        ended = found.token == end
+        best = torch.arange(ended.size(1), device=ended.device) < width  # what would not enter the beam may not end
+        finals.offer(sources, follow(tokens, found.parent)[..., forced:], found.total, ended & best, finished=True)
+
+        beams, new = total.size(1), 1
+        parent, token, total = survivors(found, ended, width)
+        tokens = torch.cat([follow(tokens, parent), token[..., None]], -1)
+        cut = (length >= limits[sources])[:, None].expand_as(total)
+        finals.offer(sources, tokens[..., forced:], total, cut, finished=False)
+
+        keep = finals.open(sources, total, length).nonzero().squeeze(1)
+        if not len(keep):
+            break
+        rows = parent[keep] + beams * keep[:, None]
+        state = advance(state, keep, rows.flatten(), len(sources), beams)
+        sources, tokens, total = sources[keep], tokens[keep], total[keep]
+    return finals.kept
+
+
+def strategy(options: DecodeOptions, limit: int, device: torch.device) -> tuple[Choice, int]:
+    """How candidates are chosen, and how many hypotheses grow side by side."""
+    if options.temperature == 0.0 and options.num_beams > 1:
+        return partial(widest, width=options.num_beams), options.num_beams
+    if options.temperature == 0.0:
+        return greedy, 1
+    if options.num_beams > 1:
+        given = f"decode.num_beams = {options.num_beams} with decode.temperature = {options.temperature}"
+        raise UserError(f"{given}: a beam is searched or samples are drawn; set num_beams = 1 or temperature = 0")
+    samples = options.num_return_sequences
+    numbers = iter(random_numbers(options.seed, samples, limit).to(device))
+    return partial(sample, numbers=numbers, options=options), samples
+
+
+def greedy(logits: Tensor, rest: Tensor) -> Candidates:
+    """The best token of the only hypothesis."""
+    best, token = logits.max(-1)
+    return Candidates(torch.zeros_like(token), token, rest + best)
+
+
+def widest(logits: Tensor, rest: Tensor, width: int) -> Candidates:
+    """The best tokens of all hypotheses together, best first: twice the width, so that `width` go on if as many end."""
+    best, token = logits.topk(min(2 * width, logits.size(-1)))
+    total, place = (rest[..., None] + best).flatten(1).topk(min(2 * width, best[0].numel()))
+    return Candidates(place // best.size(-1), token.flatten(1).gather(1, place), total)
+
+
+def sample(logits: Tensor, rest: Tensor, numbers: Iterator[Tensor], options: DecodeOptions) -> Candidates:
+    """One drawn token for each sample; the first draws are all from the one hypothesis there is."""
+    uniform = next(numbers)  # (samples,): those of one step, the same for every source
+    cut = truncate(logits / options.temperature, options.top_k, options.top_p, options.min_p)
+    token = draw(cut.expand(-1, len(uniform), -1), uniform.expand(len(cut), -1))
+    total = rest + logits.expand(-1, len(uniform), -1).gather(-1, token[..., None]).squeeze(-1)
+    parent = torch.arange(len(uniform), device=token.device).clamp(max=rest.size(1) - 1)
+    return Candidates(parent.expand_as(token), token, total)
+
+
+def survivors(found: Candidates, ended: Tensor, width: int) -> Candidates:
+    """The candidates that grow on, at most `width`."""
+    total = found.total.masked_fill(ended, -torch.inf)
+    if total.size(1) <= width:
+        return found._replace(total=total)
+    total, place = total.topk(width)
+    return Candidates(found.parent.gather(1, place), found.token.gather(1, place), total)
+
+
+def follow(tokens: Tensor, parent: Tensor) -> Tensor:
+    """The tokens of each candidate's parent."""
+    return tokens.gather(1, parent[..., None].expand(-1, -1, tokens.size(-1)))
+
+
+def advance(state: State, keep: Tensor, rows: Tensor, batch: int, beams: int) -> State:
+    """The state of the kept sources and of their hypotheses `rows`; what stays as it is, is not copied."""
+    source = state.source if len(keep) == batch else pick(state.source, keep)
+    same = torch.equal(rows, torch.arange(batch * beams, device=rows.device))
+    return State(source, state.hypothesis if same else pick(state.hypothesis, rows))
