@@ -1,0 +1,148 @@
+"""Traces: what was attended to, exactly, for any place, head and row, on demand.
+
+While somebody watches, the fused kernel still runs: a look keeps queries and keys, and weights are recomputed later, in
+bands of rows. A site is a place in the computation (`decoder.blocks.2.cross`), told by nested `place`s.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from regard.attention.masks import Bias, Rule
+from regard.attention.scores import Product, Score, weigh
+
+
+@dataclass(frozen=True)
+class Look:
+    """One use of attention: enough to say later what was seen. Keys are those of the memory from place `start` on."""
+
+    score: Score
+    query: Tensor
+    key: Tensor
+    rule: Rule | None
+    bias: Bias | None
+    start: int
+    kept: Tensor | None = None  # the weights themselves, where the score is no product
+    value: Tensor | None = None  # with the context, on request: the proof that these weights were used
+    context: Tensor | None = None
+
+    @property
+    def queries(self) -> int:
+        return self.query.size(-2)
+
+    def weights(self, rows: slice = slice(None)) -> Tensor:
+        """(batch, heads, rows, length)."""
+        if self.kept is not None:
+            return self.kept[:, :, rows]
+        keys = torch.arange(self.start, self.start + self.key.size(-2), device=self.key.device)
+        places = (keys[-1] + 1 - self.queries + torch.arange(self.queries, device=self.key.device))[rows]
+        scores = self.score(self.query[:, :, rows], self.key)
+        if self.bias is not None:
+            scores = scores + self.bias.rows(places, keys)
+        return weigh(scores, None if self.rule is None else self.rule.rows(places, keys))
+
+
+@dataclass
+class Recorder:
+    """Collects the looks of one pass, by site, in the order they happened."""
+
+    prove: bool = False
+    looks: dict[str, list[Look]] = field(default_factory=dict)
+    path: list[str] = field(default_factory=list)
+
+    def add(self, look: Look) -> None:
+        self.looks.setdefault(".".join(self.path), []).append(look)
+
+
+_recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
+
+
+def recorder() -> Recorder | None:
+    """Who watches this computation, if anybody."""
+    return _recorder.get()
+
+
+@contextmanager
+def record(prove: bool = False) -> Iterator[Recorder]:
+    """Collect every look while the model runs. With `prove`, keep values and contexts too."""
+    token = _recorder.set(watching := Recorder(prove))
+    try:
+        yield watching
+    finally:
+        _recorder.reset(token)
+
+
+class place:
+    """`with place("encoder"): …` names a part of the computation; costs nothing while nobody watches."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __enter__(self) -> None:
+        self.watching = _recorder.get()
+        if self.watching:
+            self.watching.path.append(self.name)
+
+    def __exit__(self, *_: object) -> None:
+        if self.watching:
+            self.watching.path.pop()
+
+
+def keep(score: Score) -> bool:
+    """Products are recomputed from queries and keys; the weights of any other score are kept."""
+    return not isinstance(score, Product)
+
+
+class Trace:
+    """The looks of one input (and its output), to be asked."""
+
+    def __init__(self, recorder: Recorder, source: list[str], target: list[str]):
+        self.looks, self.source, self.target = recorder.looks, source, target
+
+    @property
+    def sites(self) -> list[str]:
+        return list(self.looks)
+
+    def weights(self, site: str, head: int | None = None, rows: slice | None = None) -> Tensor:
+        """(queries, keys) of one head, or (heads, queries, keys); `rows` limits the queries."""
+        looks = self._looks(site)
+        if len(looks) == 1:
+            found = looks[0].weights(rows or slice(None))[0]
+        else:  # a recurrent decoder looks once for each word
+            found = torch.cat([look.weights()[0] for look in looks], -2)[:, rows or slice(None)]
+        return found if head is None else found[head]
+
+    def proof(self, site: str) -> tuple[Tensor, Tensor]:
+        """weights · values, and the context that was used; made by `trace(…, prove=True)`."""
+        pairs = []
+        for look in self._looks(site):
+            if look.value is None or look.context is None:
+                raise ValueError("values were not kept: trace with prove=True")
+            pairs.append((look.weights() @ look.value, look.context))
+        mixed, used = zip(*pairs, strict=True)
+        return torch.cat(mixed, -2)[0], torch.cat(used, -2)[0]
+
+    def labels(self, site: str) -> tuple[list[str], list[str]]:
+        """The pieces that look (rows) and those looked at (columns)."""
+        parts = site.split(".")
+        rows = self.source if parts[0] == "encoder" else self.target
+        columns = self.source if parts[-1] == "cross" else rows
+        length = self._looks(site)[0].key.size(-2)
+        return rows, columns if len(columns) == length else [f"state {n}" for n in range(length)]
+
+    def explore(self, path: str | None = None):
+        """The page of this trace: a file, or shown inline in a notebook."""
+        from regard.explorer.page import explore
+
+        return explore(self, path)
+
+    def _looks(self, site: str) -> list[Look]:
+        if site not in self.looks:
+            from regard.errors import UserError, nearest
+
+            raise UserError(f"no attention at '{site}'{nearest(site, self.sites)}")
+        return self.looks[site]

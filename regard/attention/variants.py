@@ -1,0 +1,74 @@
+"""Published attentions, each a short constructor around the one core.
+
+`width` is the query's, `source` the width of what is attended to, `hidden` that of the comparison.
+"""
+
+from collections.abc import Callable
+
+from torch import nn
+
+from regard.attention.core import Attention
+from regard.attention.scores import Additive, dot, scaled_dot, uniform
+
+
+def multihead(width: int, heads: int, source: int | None = None, dropout: float = 0.0) -> Attention:
+    """Several scaled dot products side by side. Vaswani et al. 2017, section 3.2.2."""
+    source = source or width
+    projections = nn.Linear(width, width), nn.Linear(source, width), nn.Linear(source, width), nn.Linear(width, width)
+    return Attention(*projections, heads=heads, dropout=dropout)
+
+
+def bahdanau(width: int, source: int, hidden: int) -> Attention:
+    """v · tanh(W q + U k). Bahdanau et al. 2015, A.1.2."""
+    projections = nn.Linear(width, hidden, bias=False), nn.Linear(source, hidden, bias=False)
+    return Attention(*projections, nn.Identity(), nn.Identity(), score=Additive(hidden))
+
+
+def luong_dot(width: int, source: int, hidden: int) -> Attention:
+    """q · k, as the states are. Luong et al. 2015, equation 8, "dot"."""
+    return Attention(nn.Identity(), nn.Identity(), nn.Identity(), nn.Identity(), score=dot)
+
+
+def scaled(width: int, source: int, hidden: int) -> Attention:
+    """q · k / √d, as the states are."""
+    return Attention(nn.Identity(), nn.Identity(), nn.Identity(), nn.Identity(), score=scaled_dot)
+
+
+def bilinear(width: int, source: int, hidden: int) -> Attention:
+    """q · W k. Luong et al. 2015, equation 8, "general"."""
+    key = nn.Linear(source, width, bias=False)
+    return Attention(nn.Identity(), key, nn.Identity(), nn.Identity(), score=dot)
+
+
+def low_rank(width: int, source: int, hidden: int) -> Attention:
+    """q · (Uᵀ V) k: bilinear, its matrix a product of two thin ones."""
+    projections = nn.Linear(width, hidden, bias=False), nn.Linear(source, hidden, bias=False)
+    return Attention(*projections, nn.Identity(), nn.Identity(), score=dot)
+
+
+def mlp(width: int, source: int, hidden: int) -> Attention:
+    """Scaled dot product over queries, keys and values that each went through a network of one hidden layer."""
+
+    def project(inputs: int, outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, outputs))
+
+    return Attention(project(width, hidden), project(source, hidden), project(source, source), nn.Identity())
+
+
+def mean(width: int, source: int, hidden: int) -> Attention:
+    """Every key counts the same: mean pooling."""
+    return Attention(nn.Identity(), nn.Identity(), nn.Identity(), nn.Identity(), score=uniform)
+
+
+SCORES: dict[str, Callable[[int, int, int], Attention]] = {
+    "dot": luong_dot,
+    "scaled_dot": scaled,
+    "bilinear": bilinear,
+    "low_rank": low_rank,
+    "additive": bahdanau,
+    "mlp": mlp,
+    "uniform": mean,
+}
+"""Single-headed attentions by the name a recipe gives their score; the context is `source` wide for all."""
+
+NEED_EQUAL_WIDTHS = frozenset({"dot", "scaled_dot"})

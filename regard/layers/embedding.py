@@ -1,0 +1,37 @@
+"""Embeddings: tokens and where they stand → vectors."""
+
+import math
+
+from torch import Tensor, nn
+
+from regard.attention.positions import Learned, Sinusoid
+
+
+class Embedding(nn.Module):
+    """Token vectors (scaled by √width, as the 2017 paper does, or not) plus their positions."""
+
+    def __init__(self, table: nn.Embedding, positions: nn.Module | None, scaled: bool, dropout: float):
+        super().__init__()
+        self.table, self.positions = table, positions
+        self.scale = math.sqrt(table.embedding_dim) if scaled else 1.0
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
+        x = self.table(tokens) * self.scale
+        if self.positions is not None:
+            x = x + self.positions(start, tokens.size(1))
+        return self.dropout(x)
+
+
+def positions(kind: str, width: int, limit: int) -> nn.Module | None:
+    """The positions a recipe names: sinusoid, sinusoid_halves, learned or none."""
+    kinds = {
+        "sinusoid": lambda: Sinusoid(width),
+        "sinusoid_halves": lambda: Sinusoid(width, halves=True),
+        "learned": lambda: Learned(width, limit),
+        "none": lambda: None,
+    }
+    return kinds[kind]()
+
+
+POSITIONS = ("sinusoid", "sinusoid_halves", "learned", "none")
