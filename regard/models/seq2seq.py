@@ -1,0 +1,180 @@
+"""Recurrent sequence to sequence, with every way of telling the decoder about the source.
+
+    source ─▶ embed ─▶ reader ─▶ states, last ─▶ bridge ─▶ first state of the decoder
+                                   │
+                                memory ◀─ attend ─┐
+    target ─▶ embed ───────────────────────▶ recurrent step ─▶ readout ─▶ logits
+
+What the decoder is informed by is always a memory: nothing beyond its first state (Sutskever et al. 2014), the last
+state alone (Cho et al. 2014), all states in equal parts, or all states weighed by a score (Bahdanau et al. 2015, Luong
+et al. 2015).
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.core import Memory
+from regard.attention.trace import place
+from regard.attention.variants import NEED_EQUAL_WIDTHS, SCORES
+from regard.inputs.batch import Sequences
+from regard.layers.recurrent import CELLS, Reader
+from regard.layers.state import State
+
+INFORM = ("first", "every", "mean", "attention")
+
+
+@dataclass(frozen=True)
+class Seq2SeqConfig:
+    source_vocabulary: int
+    target_vocabulary: int
+    embedding: int = 256
+    width: int = 512  # the decoder's state
+    encoder_width: int = 0  # of each direction; 0: as many as make both together `width`
+    depth: int = 1
+    decoder_depth: int = 0  # 0: as the encoder's
+    cell: str = "gru"
+    bidirectional: bool = True
+    inform: str = "attention"  # by the first state only, the last state at every step, the mean, or attention
+    score: str = "additive"
+    comparison: int = 0  # width in which query and key are compared, where the score has one; 0: as `width`
+    order: str = "bahdanau"  # attend with the previous state, then step; "luong": step, then attend, then combine
+    input_feeding: bool = False  # Luong's: what was combined goes into the next step
+    tied: str = "none"  # "output": target embedding and output share a table; "all": the source's too
+    dropout: float = 0.3
+
+    CHOICES = {"cell": tuple(CELLS), "inform": INFORM, "score": tuple(SCORES), "order": ("bahdanau", "luong"),
+               "tied": ("all", "output", "none")}  # fmt: skip
+
+    @property
+    def states(self) -> int:
+        """Width of the encoder's states."""
+        return self.one_way * (2 if self.bidirectional else 1)
+
+    @property
+    def one_way(self) -> int:
+        return self.encoder_width or self.width // (2 if self.bidirectional else 1)
+
+    def problem(self) -> str | None:
+        if self.inform == "attention" and self.score in NEED_EQUAL_WIDTHS and self.states != self.width:
+            return (
+                f"score '{self.score}' compares states as they are, but the encoder's are {self.states} wide and the "
+                f"decoder's {self.width}: set encoder_width to {self.width // (2 if self.bidirectional else 1)}, or "
+                f"score = 'bilinear'"
+            )
+        if self.input_feeding and self.order != "luong":
+            return "input_feeding is part of order = 'luong'; in Bahdanau's order the context is fed anyway"
+        if self.tied == "all" and self.source_vocabulary != self.target_vocabulary:
+            return "tied = 'all' needs one vocabulary for both sides: set tokenizer.joint = true"
+        return None
+
+
+PRESETS: dict[str, dict] = {
+    "tiny": dict(embedding=64, width=128),
+    "small": dict(embedding=256, width=512),
+    "bahdanau": dict(embedding=620, width=1000, encoder_width=1000),  # the paper's RNNsearch
+    "luong": dict(embedding=1000, width=1000, depth=4, cell="lstm", bidirectional=False, order="luong",
+                  score="bilinear", input_feeding=True),  # fmt: skip
+}
+
+
+class Hidden(NamedTuple):
+    """A hypothesis: the decoder's states (rows, depth, width), and what is fed into its next step."""
+
+    state: Tensor
+    cell: Tensor | None
+    fed: Tensor | None
+
+
+class Seq2Seq(nn.Module):
+    limit: int | None = None
+
+    def __init__(self, config: Seq2SeqConfig):
+        super().__init__()
+        self.config = config
+        self.depth = config.decoder_depth or config.depth
+        self.source = nn.Embedding(config.source_vocabulary, config.embedding)
+        self.target = nn.Embedding(config.target_vocabulary, config.embedding)
+        self.dropout = nn.Dropout(config.dropout)
+        self.reader = Reader(
+            config.cell, config.embedding, config.one_way, config.depth, config.bidirectional, config.dropout
+        )
+        self.bridge = nn.Linear(config.states, self.depth * config.width * (2 if config.cell == "lstm" else 1))
+        score = config.score if config.inform == "attention" else "uniform"
+        comparison = config.comparison or config.width
+        self.attend = None if config.inform == "first" else SCORES[score](config.width, config.states, comparison)
+        context = config.states if self.attend else 0
+        fed = context if config.order == "bahdanau" else config.width if config.input_feeding else 0
+        between = config.dropout if self.depth > 1 else 0.0
+        self.decoder = CELLS[config.cell](
+            config.embedding + fed, config.width, self.depth, batch_first=True, dropout=between
+        )
+        combined = config.width if config.order == "luong" else config.embedding
+        inputs = config.width + context + (config.embedding if config.order == "bahdanau" else 0)
+        self.combine = nn.Linear(inputs, combined)
+        self.narrow = nn.Linear(combined, config.embedding) if combined != config.embedding else nn.Identity()
+        self.output = nn.Linear(config.embedding, config.target_vocabulary)
+        for table in (self.source, self.target):
+            nn.init.normal_(table.weight, std=0.1)
+        if config.tied != "none":
+            self.output.weight = self.target.weight
+        if config.tied == "all":
+            self.source = self.target
+
+    def start(self, source: Sequences) -> State:
+        states, last = self.reader(self.dropout(self.source(source.tokens)), source.lengths)
+        memory = None
+        if self.attend is not None:
+            everything = self.config.inform != "every"
+            memory = self.attend.remember(states, source.real) if everything else self.attend.remember(last[:, None])
+        if self.config.inform == "mean":
+            real = torch.arange(states.size(1), device=states.device) < source.lengths[:, None]
+            last = (states * real[:, :, None]).sum(1) / source.lengths[:, None]
+        first = torch.tanh(self.bridge(last)).unflatten(-1, (-1, self.depth, self.config.width))
+        cell = first[:, 1] if self.config.cell == "lstm" else None
+        fed = first.new_zeros(first.size(0), 1, self.config.width) if self.config.input_feeding else None
+        return State(memory, Hidden(first[:, 0], cell, fed))
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        memory, hidden = state.source, state.hypothesis
+        embedded = self.dropout(self.target(tokens))
+        one_by_one = self.config.input_feeding or (self.config.order == "bahdanau" and self.attend is not None)
+        advance = self._bahdanau if self.config.order == "bahdanau" else self._luong
+        outputs = []
+        with place("decoder"), place("cross"):
+            for x in embedded.split(1, 1) if one_by_one else [embedded]:
+                combined, hidden = advance(x, memory, hidden)
+                outputs.append(combined)
+        combined = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
+        return self.output(self.dropout(self.narrow(combined))), State(memory, hidden)
+
+    def forward(self, source: Sequences, target: Tensor) -> Tensor:
+        """Teacher-forced logits (batch, length, vocabulary)."""
+        return self.step(target, self.start(source))[0]
+
+    def _bahdanau(self, x: Tensor, memory: Memory | None, hidden: Hidden) -> tuple[Tensor, Hidden]:
+        """c = attend(s₋₁); s = f(s₋₁, x, c); readout(s, c, x). Bahdanau et al. 2015, A.2.2."""
+        if self.attend is None or memory is None:
+            out, hidden = self._advance(x, hidden)
+            return torch.tanh(self.combine(torch.cat([out, x], -1))), hidden
+        context = self.attend(hidden.state[:, -1:], memory)
+        out, hidden = self._advance(torch.cat([x, context], -1), hidden)
+        return torch.tanh(self.combine(torch.cat([out, context, x], -1))), hidden
+
+    def _luong(self, x: Tensor, memory: Memory | None, hidden: Hidden) -> tuple[Tensor, Hidden]:
+        """s = f(s₋₁, x [, h̃₋₁]); c = attend(s); h̃ = tanh(W [s; c]). Luong et al. 2015, equation 5."""
+        out, hidden = self._advance(x if hidden.fed is None else torch.cat([x, hidden.fed], -1), hidden)
+        looked = out if self.attend is None or memory is None else torch.cat([out, self.attend(out, memory)], -1)
+        combined = torch.tanh(self.combine(looked))
+        return combined, hidden if hidden.fed is None else hidden._replace(fed=combined)
+
+    def _advance(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
+        """The recurrent step itself; torch keeps depth before rows."""
+        before = hidden.state.transpose(0, 1).contiguous()
+        if hidden.cell is None:
+            out, after = self.decoder(x, before)
+            return out, hidden._replace(state=after.transpose(0, 1))
+        out, (after, cell) = self.decoder(x, (before, hidden.cell.transpose(0, 1).contiguous()))
+        return out, hidden._replace(state=after.transpose(0, 1), cell=cell.transpose(0, 1))

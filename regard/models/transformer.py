@@ -1,0 +1,136 @@
+"""The Transformer. Vaswani et al. 2017, figure 1.
+
+    source ─▶ embed + positions ─▶ encoder blocks ─▶ memory
+                                                       │ cross
+    target ─▶ embed + positions ─▶ decoder blocks ◀────┘ ─▶ logits
+
+Encoder-only and decoder-only models are built from the same `stack`.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.masks import causal
+from regard.attention.trace import place
+from regard.attention.variants import multihead
+from regard.inputs.batch import Sequences
+from regard.layers.blocks import ACTIVATIONS, Block, FeedForward, PostNorm, PreNorm, Stack
+from regard.layers.embedding import POSITIONS, Embedding, positions
+from regard.layers.state import State
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    source_vocabulary: int
+    target_vocabulary: int
+    width: int = 256
+    heads: int = 8
+    depth: int = 3
+    feedforward: int = 1024
+    decoder_heads: int = 0  # 0: as the encoder's
+    decoder_depth: int = 0
+    decoder_feedforward: int = 0
+    norm: str = "post"
+    positions: str = "sinusoid"
+    tied: str = "all"  # one table for source, target and output; "output" for the last two; "none"
+    activation: str = "relu"
+    scale_embedding: bool = True
+    dropout: float = 0.1
+    limit: int = 512  # places that learned positions have; sinusoids have no limit
+
+    CHOICES = {"norm": ("post", "pre"), "positions": POSITIONS, "tied": ("all", "output", "none"),
+               "activation": tuple(ACTIVATIONS)}  # fmt: skip
+
+    def problem(self) -> str | None:
+        """What does not fit together, in words."""
+        for side, heads in (("heads", self.heads), ("decoder_heads", self.decoder_heads or self.heads)):
+            if self.width % heads:
+                return f"width {self.width} is not a multiple of {side} {heads}"
+        if self.tied == "all" and self.source_vocabulary != self.target_vocabulary:
+            return (
+                f'tied = "all" needs one vocabulary for both sides, not {self.source_vocabulary} and '
+                f'{self.target_vocabulary} tokens: set tokenizer.joint = true or model.tied = "output"'
+            )
+        return None
+
+
+PRESETS: dict[str, dict] = {
+    "tiny": dict(width=64, heads=4, depth=2, feedforward=256),
+    "small": dict(width=256, heads=8, depth=3, feedforward=1024),
+    "base": dict(width=512, heads=8, depth=6, feedforward=2048),  # 65M with 37,000 tokens: the paper's table 3
+    "big": dict(width=1024, heads=16, depth=6, feedforward=4096, dropout=0.3),  # 213M
+}
+
+
+def stack(config: TransformerConfig, depth: int, heads: int, feedforward: int, cross: bool) -> Stack:
+    """Blocks of one side; `cross` gives each an eye for the source."""
+    residual = partial(PreNorm if config.norm == "pre" else PostNorm, config.width, config.dropout)
+    blocks = [
+        Block(
+            residual,
+            multihead(config.width, heads),
+            FeedForward(config.width, feedforward, config.activation),
+            multihead(config.width, heads) if cross else None,
+        )
+        for _ in range(depth)
+    ]
+    return Stack(blocks, nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity())
+
+
+class Transformer(nn.Module):
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.config = config
+        source = nn.Embedding(config.source_vocabulary, config.width)
+        target = source if config.tied == "all" else nn.Embedding(config.target_vocabulary, config.width)
+        self.source, self.target = (
+            Embedding(table, positions(config.positions, config.width, config.limit), config.scale_embedding,
+                      config.dropout)  # fmt: skip
+            for table in (source, target)
+        )
+        self.encoder = stack(config, config.depth, config.heads, config.feedforward, cross=False)
+        self.decoder = stack(
+            config,
+            config.decoder_depth or config.depth,
+            config.decoder_heads or config.heads,
+            config.decoder_feedforward or config.feedforward,
+            cross=True,
+        )
+        self.output = nn.Linear(config.width, config.target_vocabulary)
+        self.apply(self._initialise)
+        if config.tied != "none":
+            self.output.weight = target.weight
+
+    @property
+    def limit(self) -> int | None:
+        """The longest sequence it can read or write."""
+        return self.config.limit if self.config.positions == "learned" else None
+
+    def encode(self, source: Sequences) -> Tensor:
+        with place("encoder"):
+            return self.encoder(self.source(source.tokens), real=source.real)[0]
+
+    def start(self, source: Sequences) -> State:
+        return State(self.decoder.read(self.encode(source), source.real), ())
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        past = state.hypothesis
+        with place("decoder"):
+            x = self.target(tokens, past[0].end if past else 0)
+            x, past = self.decoder(x, rule=causal, past=past, source=state.source)
+        return self.output(x), State(state.source, past)
+
+    def forward(self, source: Sequences, target: Tensor) -> Tensor:
+        """Teacher-forced logits (batch, length, vocabulary): all steps at once."""
+        return self.step(target, self.start(source))[0]
+
+    def _initialise(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            std = self.config.width**-0.5 if self.config.scale_embedding else 0.02
+            torch.nn.init.normal_(module.weight, std=std)
