@@ -1,8 +1,7 @@
 """`regard tokenizer …`: train a tokenizer, and see what one does with text."""
 
-import gzip
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,6 +36,7 @@ def train(
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Fold capitals.")] = False,
 ) -> None:
     """Train a tokenizer on lines of text."""
+    from regard.inputs.files import lines
     from regard.inputs.text import train_tokenizer
     from regard.recipe import TokenizerOptions
     from regard.report import emit
@@ -44,7 +44,7 @@ def train(
     if save.exists():
         raise UserError(f"{save} exists; choose another --output or remove it first")
     options = TokenizerOptions(kind=kind, vocab_size=vocab_size, lowercase=lowercase, min_frequency=min_frequency)
-    trained = train_tokenizer(_lines(files), options)
+    trained = train_tokenizer((line for path in files for line in lines(path)), options)
     trained.save(save)
     emit({"tokenizer": str(save), "size": trained.size}, output, "tokenizer")
 
@@ -56,7 +56,7 @@ def encode(
     output: Output,
     texts: Texts = None,
     side: Side = "source",
-    pieces: Annotated[bool, typer.Option("--pieces", help="The pieces of text instead of ids.")] = False,
+    pieces: Annotated[bool, typer.Option("--pieces", help="The pieces of text instead of ids; ▁ is a space.")] = False,
 ) -> None:
     """Text to token ids, a line each."""
     from regard.report import document
@@ -67,7 +67,7 @@ def encode(
         if output.json:
             print(document({"text": text, "ids": ids, "pieces": loaded.pieces(ids)}, indent=None))
         else:
-            print(*(loaded.pieces(ids) if pieces else ids))
+            print(*(piece.replace(" ", "▁") for piece in loaded.pieces(ids)) if pieces else ids)
 
 
 @tokenizer.command()
@@ -105,17 +105,6 @@ def _load(path: Path, side: str) -> Any:
     if not path.exists():
         raise UserError(f"no tokenizer at {path}: name a tokenizer.json, or a checkpoint's folder")
     return getattr(Vocabulary.load(path), side) if path.is_dir() else Tokenizer.load(path)
-
-
-def _lines(files: Iterable[Path]) -> Iterator[str]:
-    for path in files:
-        if not path.is_file():
-            raise UserError(f"no file {path}")
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as lines:
-            try:
-                yield from (line.rstrip("\r\n") for line in lines)
-            except UnicodeDecodeError as error:
-                raise UserError(f"{path}: not UTF-8 text: {error}") from None
 
 
 def _stdin() -> Iterator[str]:

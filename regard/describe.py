@@ -1,0 +1,72 @@
+"""What there is to say about a model (`regard inspect`) and about the house itself (`regard list`)."""
+
+import hashlib
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from torch import nn, tensor
+
+from regard.attention.trace import record
+from regard.inputs.batch import Sequences
+from regard.inputs.text import Vocabulary
+from regard.model import load
+from regard.models import FAMILIES, family_of
+from regard.recipe import load_recipe, shipped_recipes
+from regard.tasks import TASKS
+
+
+def catalogue() -> dict[str, Any]:
+    """Families with their fields and presets, tasks, and the recipes that ship."""
+    recipes = {name: load_recipe(name) for name in shipped_recipes()}
+    return {
+        "families": {
+            name: {
+                "presets": list(family.presets),
+                "fields": [field.name for field in fields(family.config) if "vocabulary" not in field.name],
+            }
+            for name, family in FAMILIES.items()
+        },
+        "presets": {name: family.presets for name, family in FAMILIES.items()},
+        "tasks": sorted(TASKS),
+        "recipes": {
+            name: {"task": recipe.task, "family": recipe.model.get("family"), "preset": recipe.model.get("preset")}
+            for name, recipe in recipes.items()
+        },
+    }
+
+
+def describe(path: str) -> dict[str, Any]:
+    """A model's sizes, config, attention sites and the hashes of its files."""
+    model = load(path, device="cpu")
+    parameters = {name: _count(part) for name, part in model.network.named_children()}
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.network.parameters())
+    return {
+        "folder": str(model.folder),
+        "family": family_of(model.network),
+        "task": model.task,
+        "parameters": _count(model.network),
+        "bytes": size,
+        "config": asdict(model.network.config),
+        "parameters by part": parameters,
+        "sites": sites(model.network, model.vocabulary),
+        "files": {file.name: _file(file) for file in sorted(Path(model.folder).iterdir()) if file.is_file()},
+    }
+
+
+def sites(network: nn.Module, vocabulary: Vocabulary) -> list[str]:
+    """Every place where the network attends, found by letting it read one token."""
+    source = Sequences(tensor([[vocabulary.source.end]]), tensor([1]))
+    with record() as recorder:
+        network(source, tensor([[vocabulary.target.begin]]))
+    return list(recorder.looks)
+
+
+def _count(part: nn.Module) -> int:
+    """Parameters, a shared one counted once."""
+    return sum(parameter.numel() for parameter in part.parameters())
+
+
+def _file(path: Path) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}

@@ -1,0 +1,203 @@
+"""`regard doctor RECIPE`: what an hour of training would have found out, before it starts.
+
+recipe ─▶ data (counts, lengths, coverage, leaks) ─▶ network (size, memory, time) ─▶ machine (disk, memory, threads)
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from regard import models
+from regard.errors import UserError
+from regard.inputs.corpus import Corpus
+from regard.measure import Cost, measure
+from regard.recipe import Recipe
+from regard.tasks import build
+from regard.training.machine import choose_threads, keep_memory
+from regard.training.run import refuse_existing
+
+PARTS = ("train", "validation", "test")
+SHOWN = 3  # leaked samples
+READ = 2000  # samples whose coverage is measured
+STEPS = 5
+GIBIBYTE = 2**30
+
+
+@dataclass
+class Findings:
+    """Tables of facts, and lines of what forbids (`errors`) or endangers (`warnings`) the run."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def examine(recipe: Recipe, cache: Path | None = None) -> Findings:
+    """Read the recipe's data, take a few real steps, and say what stands in the way."""
+    findings = Findings()
+    try:
+        refuse_existing(Path(recipe.output))
+    except UserError as error:
+        findings.errors.append(str(error))
+    keep_memory()
+    torch.set_num_threads(choose_threads(recipe.train.threads))
+    torch.manual_seed(recipe.seed)
+    task = build(recipe, cache)
+    parts = {part: corpus for part in PARTS if (corpus := task.corpus(part)) is not None}
+    _samples(parts, recipe, findings)
+    _lengths(parts, findings)
+    _coverage(parts, task.vocabulary, findings)
+    _leaks(parts, findings)
+    sizes = {"source_vocabulary": task.vocabulary.source.size, "target_vocabulary": task.vocabulary.target.size}
+    network = models.build(recipe.model, **sizes)
+    _cost(measure(network, task, recipe.train, STEPS), task.batches_per_epoch, recipe, findings)
+    return findings
+
+
+def _samples(parts: dict[str, Corpus], recipe: Recipe, findings: Findings) -> None:
+    """How many were read, kept and skipped, and why."""
+    table = {}
+    for part, corpus in parts.items():
+        report = corpus.report
+        skipped = {reason: skip.count for reason, skip in report.skipped.items()}
+        table[part] = {"read": report.read, "kept": report.kept, "skipped": sum(skipped.values()), **skipped}
+        if report.kept < 0.95 * report.read:
+            findings.warnings.append(f"{part}: {report}; data.max_length is {recipe.data.max_length}")
+    findings.facts["samples"] = table
+    if "validation" not in parts:
+        findings.warnings.append(
+            "no validation part: no best checkpoint can be chosen; set data.validation, such as 0.02"
+        )
+
+
+def _lengths(parts: dict[str, Corpus], findings: Findings) -> None:
+    """Tokens a sample on each side."""
+    table = {}
+    for part, corpus in parts.items():
+        for side, lengths in (("source", corpus.source_lengths), ("target", corpus.target_lengths)):
+            if not len(lengths):
+                continue
+            low, middle, most, nearly, high = np.percentile(lengths, (0, 50, 95, 99, 100)).tolist()
+            table[f"{part} {side}"] = {"min": low, "median": middle, "95 %": most, "99 %": nearly, "max": high}
+    findings.facts["tokens a sample"] = table
+
+
+def _coverage(parts: dict[str, Corpus], vocabulary: Any, findings: Findings) -> None:
+    """How well the tokenizer fits each part; it was made from train alone."""
+    table: dict[str, dict[str, float]] = {}
+    for part, corpus in parts.items():
+        for number, side in enumerate(("source", "target")):
+            texts = (corpus.text(index)[number] for index in range(min(READ, len(corpus))))
+            found = getattr(vocabulary, side).coverage(texts)
+            table[f"{part} {side}"] = {
+                "vocabulary": getattr(vocabulary, side).size,
+                "tokens a word": round(found.tokens_per_word, 3),
+                "unknown %": round(100 * found.unknown_rate, 3),
+            }
+            if found.unknown_rate > 0.01:
+                findings.warnings.append(
+                    f"{part}: {found.unknown_rate:.1%} of the {side} tokens are unknown; "
+                    'take subwords (tokenizer.kind = "bpe") or a larger tokenizer.vocab_size'
+                )
+            trained = table.get(f"train {side}", {}).get("tokens a word", 0)
+            if trained and found.tokens_per_word > 1.5 * trained:
+                findings.warnings.append(
+                    f"{part}: {found.tokens_per_word:.2f} tokens a {side} word, in train {trained:.2f}: one language?"
+                )
+    findings.facts["tokenizer"] = table
+
+
+def _leaks(parts: dict[str, Corpus], findings: Findings) -> None:
+    """Samples of validation and test that train has too; 8 bytes of memory a sample."""
+    table = {}
+    for what, whole in (("source", False), ("source and target", True)):
+        seen = np.sort(_hashes(parts["train"], whole))
+        for part in PARTS[1:]:
+            if part not in parts or not len(seen):
+                continue
+            hashes = _hashes(parts[part], whole)
+            leaked = seen[np.minimum(np.searchsorted(seen, hashes), len(seen) - 1)] == hashes
+            table.setdefault(part, {})[f"same {what} in train"] = int(leaked.sum())
+            if whole and leaked.any():
+                some = "; ".join(
+                    " → ".join(parts[part].text(int(index))) for index in islice(np.flatnonzero(leaked), SHOWN)
+                )
+                findings.warnings.append(
+                    f"{part}: {leaked.sum()} of {len(hashes)} samples are in train too, so its scores flatter: {some}"
+                )
+    findings.facts["leaks"] = table
+
+
+def _hashes(corpus: Corpus, whole: bool) -> np.ndarray:
+    texts = (corpus.text(index) for index in range(len(corpus)))
+    return np.fromiter(_digests("\t".join(text) if whole else text[0] for text in texts), np.uint64, len(corpus))
+
+
+def _digests(texts: Iterable[str]) -> Iterator[int]:
+    for text in texts:
+        yield int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+def _cost(cost: Cost, batches_per_epoch: int, recipe: Recipe, findings: Findings) -> None:
+    """Size, memory, time and disk of the whole run, against what the machine has."""
+    options = recipe.train
+    a_step = options.gradient_accumulation_steps / batches_per_epoch  # epochs
+    steps = options.max_steps or round(options.epochs / a_step) or round(60 * options.minutes / cost.seconds)
+    averaged = options.average_decay > 0
+    memory, has = cost.memory_bytes(averaged), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    disk, free = cost.state_bytes(averaged) * (options.keep + 2), shutil.disk_usage(_existing(Path(recipe.output))).free
+    findings.facts["network"] = {
+        "parameters": cost.parameters,
+        "weights and gradients": _bytes(2 * cost.weight_bytes),
+        "optimizer" + (" and average" if averaged else ""): _bytes(cost.state_bytes(averaged) - cost.weight_bytes),
+        "activations, largest batch tried": _bytes(cost.activation_bytes),
+        "memory in all": f"{_bytes(memory)} of {_bytes(has)}",
+        "checkpoints": f"{_bytes(disk)} of {_bytes(free)} free",
+    }
+    findings.facts["time"] = {
+        "threads": torch.get_num_threads(),
+        "seconds a step": cost.seconds,
+        "targets a second": round(cost.targets / cost.seconds),
+        "steps": steps,
+        "epochs": steps * a_step,
+        "training (without validation)": _duration(steps * cost.seconds),
+    }
+    if memory > 0.8 * has:
+        findings.errors.append(
+            f"the run needs {_bytes(memory)} of memory, the machine has {_bytes(has)}: smaller batches?"
+        )
+    if disk > free:
+        findings.errors.append(
+            f"checkpoints need {_bytes(disk)}, {_bytes(free)} are free at {recipe.output}: lower train.keep"
+        )
+    if options.eval_steps > steps:
+        findings.warnings.append(
+            f"train.eval_steps = {options.eval_steps} is more than the run's {steps} steps: scored only at its end"
+        )
+    if options.warmup_steps > steps:
+        findings.warnings.append(
+            f"train.warmup_steps = {options.warmup_steps} is more than the run's {steps} steps: "
+            "the learning rate never reaches its peak"
+        )
+
+
+def _existing(path: Path) -> Path:
+    """The nearest folder above that is there: what the run will be written into."""
+    return next(each for each in (path.absolute(), *path.absolute().parents) if each.is_dir())
+
+
+def _bytes(count: float) -> str:
+    return f"{count / GIBIBYTE:.2f} GiB" if count >= GIBIBYTE / 10 else f"{count / 2**20:.1f} MiB"
+
+
+def _duration(seconds: float) -> str:
+    minutes = seconds / 60
+    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"

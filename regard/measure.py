@@ -1,0 +1,88 @@
+"""What a training step costs, measured on real batches: seconds, and the memory that the backward pass waits with."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.recipe import TrainOptions
+from regard.tasks.task import Task
+from regard.training.optim import adamw
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one step: median seconds, targets seen in it, and the most bytes of activations it held."""
+
+    parameters: int
+    weight_bytes: int
+    activation_bytes: int
+    seconds: float
+    targets: float
+
+    def state_bytes(self, averaged: bool) -> int:
+        """Weights, AdamW's two moments and the moving average: what a checkpoint holds."""
+        return self.weight_bytes * (4 if averaged else 3)
+
+    def memory_bytes(self, averaged: bool) -> int:
+        """What the run holds at its peak: the state, gradients and activations."""
+        return self.state_bytes(averaged) + self.weight_bytes + self.activation_bytes
+
+
+def measure(network: nn.Module, task: Task, options: TrainOptions, steps: int, warm: int = 2) -> Cost:
+    """Take `warm + steps` real steps; the network is not the same afterwards."""
+    network.train()
+    optimizer = adamw(network, options)
+    batches = task.batches(0, 0, 1)
+    seconds, targets, held = [], 0, 0
+    for number in range(warm + steps):
+        part = list(islice(batches, options.gradient_accumulation_steps))
+        start = time.perf_counter()
+        held = max(held, _step(network, task, optimizer, part))
+        if number >= warm:
+            seconds.append(time.perf_counter() - start)
+            targets += sum(task.count(batch) for batch in part)
+    parameters = list(network.parameters())
+    return Cost(
+        parameters=sum(each.numel() for each in parameters),
+        weight_bytes=sum(each.numel() * each.element_size() for each in parameters),
+        activation_bytes=held,
+        seconds=median(seconds),
+        targets=targets / steps,
+    )
+
+
+def _step(network: nn.Module, task: Task, optimizer: torch.optim.Optimizer, batches: list[Any]) -> int:
+    """One update over these batches; gives the bytes of activations of the largest."""
+    count = sum(task.count(batch) for batch in batches)
+    largest = 0
+    for batch in batches:
+        with activations(network) as kept:
+            loss = task.loss(network, batch) / count
+        loss.backward()
+        largest = max(largest, sum(kept.values()))
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return largest
+
+
+@contextmanager
+def activations(network: nn.Module) -> Iterator[dict[int, int]]:
+    """Bytes by storage of all that autograd keeps for the backward pass, the weights themselves left out."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
+    kept: dict[int, int] = {}
+
+    def pack(saved: Tensor) -> Tensor:
+        storage = saved.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+        yield kept

@@ -1,0 +1,183 @@
+"""The command line's contract: exit codes, one clean message, JSON that parses, and help without torch."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from regard import __version__
+from regard.cli import app, main
+
+VERBS = ["train", "resume", "evaluate", "run", "inspect", "list", "doctor", "demo", "tokenizer"]
+Result = tuple[int, str, str]
+
+
+@pytest.fixture
+def regard(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """Run the command line in this process: exit code, stdout, stderr."""
+
+    def call(*arguments: str) -> Result:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        printed = capfd.readouterr()
+        return int(left.value.code or 0), printed.out, printed.err
+
+    return call
+
+
+def process(*arguments: str, **options: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "regard", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)  # pyright: ignore
+
+
+def test_every_verb_is_there_and_has_help(regard: Callable[..., Result]) -> None:
+    code, out, _ = regard("--help")
+    assert code == 0
+    listed = [
+        line.split()[0]
+        for line in out.split("Commands:")[1].splitlines()
+        if line.startswith("  ") and line[2:3].strip()
+    ]
+    assert set(VERBS) <= set(listed)
+    for verb in VERBS:
+        code, out, _ = regard(verb, "--help")
+        assert code == 0
+        assert f"Usage: regard {verb}" in out
+
+
+def test_help_loads_no_torch_and_comes_at_once() -> None:
+    program = (
+        "import sys; sys.argv = ['regard', '--help']; import regard.cli\n"
+        "try: regard.cli.main()\nfinally: print(*sys.modules, file=sys.stderr)"
+    )
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        seconds.append(time.perf_counter() - start)
+        loaded = set(done.stderr.split())
+        assert "regard.cli" in loaded
+        assert not loaded & {"torch", "numpy", "tokenizers", "sacrebleu", "transformers"}
+    assert min(seconds) < 0.5
+
+
+def test_version(regard: Callable[..., Result]) -> None:
+    assert regard("--version") == (0, f"regard {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["trian"], "train"),
+        (["train"], "RECIPE"),
+        (["run", "model", "--num-beans", "5"], "--num-beams"),
+        (["run", "model", "--num-beams", "0"], "--num-beams"),
+        (["run", "model", "--num-beams", "five"], "--num-beams"),
+        (["tokenizer", "encoed"], "encode"),
+    ],
+)
+def test_wrong_usage_leaves_with_2_and_names_what_is_possible(
+    regard: Callable[..., Result], arguments: list[str], said: str
+) -> None:
+    code, out, err = regard(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+@pytest.mark.parametrize("verb", ["train", "doctor"])
+def test_failed_work_leaves_with_1_and_one_message(regard: Callable[..., Result], tmp_path: Path, verb: str) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('task = "translate"\n[train]\nmax_stepz = 3\n')
+    code, out, err = regard(verb, str(recipe))
+    assert (code, out) == (1, "")
+    assert err.startswith("error: ")
+    assert "max_steps" in err
+    assert f"{recipe}:3" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("arguments", [["run", "nowhere", "x"], ["inspect", "nowhere"], ["resume", "nowhere"]])
+def test_a_missing_folder_is_named(regard: Callable[..., Result], arguments: list[str]) -> None:
+    code, out, err = regard(*arguments)
+    assert (code, out) == (1, "")
+    assert err.startswith("error: ")
+    assert "nowhere" in err
+
+
+def test_list_names_shipped_recipes_families_and_tasks(regard: Callable[..., Result]) -> None:
+    code, out, _ = regard("list", "--json")
+    listed = json.loads(out)
+    assert code == 0
+    assert {"families", "tasks", "recipes"} <= listed.keys()
+    assert all(listed[group] for group in ("families", "tasks", "recipes"))
+    code, text, _ = regard("list")
+    assert code == 0
+    for name in [*listed["families"], *listed["recipes"]]:
+        assert name in text
+
+
+def test_tokenizer_round_trip(regard: Callable[..., Result], tmp_path: Path) -> None:
+    corpus, saved = tmp_path / "text.txt", tmp_path / "tokenizer.json"
+    text = "a red bike by the sea"
+    corpus.write_text(f"{text}\nthe sea by a red wall\n" * 7, encoding="utf-8")
+    code, out, _ = regard("tokenizer", "train", str(corpus), "-o", str(saved), "--vocab-size", "61", "--json")
+    assert code == 0
+    assert json.loads(out)["size"] <= 61
+    code, ids, _ = regard("tokenizer", "encode", str(saved), text)
+    assert code == 0
+    assert regard("tokenizer", "decode", str(saved), *ids.split()) == (0, f"{text}\n", "")
+    code, out, _ = regard("tokenizer", "encode", str(saved), "--json", text, "the wall")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["text"] for line in lines] == [text, "the wall"]
+    assert lines[0]["ids"] == [int(number) for number in ids.split()]
+    code, _, err = regard("tokenizer", "decode", str(saved), "61000")
+    assert code == 1
+    assert "61000" in err
+    code, _, err = regard("tokenizer", "train", str(corpus), "-o", str(saved))
+    assert code == 1
+    assert str(saved) in err
+
+
+def test_stdin_is_answered_a_line_each(tmp_path: Path, regard: Callable[..., Result]) -> None:
+    corpus, saved = tmp_path / "text.txt", tmp_path / "tokenizer.json"
+    corpus.write_text("one two three\nthree two one\n" * 5)
+    regard("tokenizer", "train", str(corpus), "-o", str(saved), "--kind", "words", "--vocab-size", "11")
+    running = process("tokenizer", "encode", str(saved), "--pieces", stdin=subprocess.PIPE)
+    out, err = running.communicate("two one\n\nthree\n")
+    assert (running.returncode, err) == (0, "")
+    assert out.splitlines() == ["▁two ▁one", "", "▁three"]
+
+
+def test_a_reader_who_leaves_is_no_traceback(tmp_path: Path, regard: Callable[..., Result]) -> None:
+    corpus, saved = tmp_path / "text.txt", tmp_path / "tokenizer.json"
+    corpus.write_text("one two three\n" * 5)
+    regard("tokenizer", "train", str(corpus), "-o", str(saved), "--kind", "words", "--vocab-size", "11")
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "regard", "tokenizer", "encode", str(saved)]
+    done = subprocess.run(command, input="one two\n" * 20_000, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert done.stderr == ""
+    assert done.returncode == 1
+
+
+def test_interrupt_leaves_with_130(monkeypatch: pytest.MonkeyPatch, regard: Callable[..., Result]) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("regard.describe.catalogue", interrupted)
+    code, out, err = regard("list")
+    assert (code, out) == (130, "")
+    assert "Traceback" not in err
+
+
+def test_the_verbs_are_the_documented_ones() -> None:
+    names = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    names |= {group.name for group in app.registered_groups if isinstance(group.name, str)}
+    assert names == set(VERBS)
