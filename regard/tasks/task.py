@@ -1,0 +1,38 @@
+"""What the training loop needs of a task, and nothing else: batches, a loss and a score."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+
+class Task(Protocol):
+    """A task hands the loop batches numbered 0, 1, 2, …; batch k is a pure function of the seed and k."""
+
+    score_name: str  # the metric that says which checkpoint is best; larger is better
+    batches_per_epoch: int
+    fingerprint: Mapping[str, str]  # what the data was made of: name → sha256
+
+    def batches(self, start: int, rank: int, world: int) -> Iterator[Any]:
+        """Without end: the batches number start + rank, start + rank + world, start + rank + 2 · world, …"""
+        ...
+
+    def epoch(self, batches: int) -> float:
+        """How many times that many batches go through the data."""
+        ...
+
+    def count(self, batch: Any) -> int:
+        """How many targets the loss of a batch is a mean over."""
+        ...
+
+    def loss(self, network: nn.Module, batch: Any) -> Tensor:
+        """The sum, not the mean, of the loss over those targets: so that sums of batches are the sum of the whole."""
+        ...
+
+    def validate(self, network: nn.Module) -> dict[str, float]:
+        """Loss and scores on the validation part; empty where there is none."""
+        ...
+
+    def samples(self, network: nn.Module, count: int) -> list[tuple[str, str, str]]:
+        """A few (source, reference, answer) to look at."""
+        ...

@@ -1,0 +1,144 @@
+"""Checkpoints that are whole or not there: written aside, synced, hashed in a manifest written last, then renamed.
+
+run/checkpoint-500/   the model folder, training.safetensors, training.json, manifest.json
+run/best.json         {"step": 500, "score": 38.2}
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from regard.errors import UserError
+
+MANIFEST = "manifest.json"
+ASIDE = ".unfinished-"  # what is being written or deleted; removed at the next start
+
+
+def folder_of(run: Path, step: int) -> Path:
+    return run / f"checkpoint-{step}"
+
+
+def steps(run: Path) -> list[int]:
+    """The steps that have a checkpoint, whole or not, oldest first."""
+    names = (path.name.removeprefix("checkpoint-") for path in run.glob("checkpoint-*"))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def write(run: Path, step: int, fill: Callable[[Path], None]) -> Path:
+    """Make checkpoint-<step>: `fill` writes its files; a reader sees all of them or no folder."""
+    aside = run / f"{ASIDE}write-{step}"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    fill(aside)
+    files = {path.relative_to(aside).as_posix(): _describe(path) for path in sorted(aside.rglob("*")) if path.is_file()}
+    for name in files:
+        _sync(aside / name)
+    (aside / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=2) + "\n")
+    _sync(aside / MANIFEST)
+    for path in [*(path for path in aside.rglob("*") if path.is_dir()), aside]:
+        _sync(path)
+    final = folder_of(run, step)
+    remove(final)
+    aside.rename(final)
+    _sync(run)
+    return final
+
+
+def verify(folder: Path) -> None:
+    """Refuse a checkpoint with a file that is missing, cut short or altered, by its name."""
+    manifest = folder / MANIFEST
+    try:
+        files: dict[str, dict[str, Any]] = json.loads(manifest.read_text())["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{manifest}: missing or unreadable; the checkpoint is not whole") from None
+    for name, expected in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise UserError(f"{path}: missing; the checkpoint is not whole")
+        size = path.stat().st_size
+        if size != expected["size"]:
+            raise UserError(f"{path}: {size} bytes instead of {expected['size']}; the checkpoint is not whole")
+        if _describe(path) != expected:
+            raise UserError(f"{path}: altered since it was written (its sha256 differs from the manifest's)")
+
+
+def newest(run: Path) -> tuple[Path | None, list[str]]:
+    """The newest whole checkpoint, and what was wrong with the newer ones."""
+    refused = []
+    for step in reversed(steps(run)):
+        folder = folder_of(run, step)
+        try:
+            verify(folder)
+        except UserError as error:
+            refused.append(str(error))
+        else:
+            return folder, refused
+    return None, refused
+
+
+def best(run: Path) -> Path:
+    """The checkpoint with the best score; the newest where none was scored."""
+    pointer = run / "best.json"
+    if pointer.is_file():
+        folder = folder_of(run, json.loads(pointer.read_text())["step"])
+        verify(folder)
+        return folder
+    folder, refused = newest(run)
+    if folder is None:
+        raise UserError("; ".join([f"{run} has no checkpoint yet", *refused]))
+    return folder
+
+
+def point_to_best(run: Path, step: int, score: float) -> None:
+    write_atomically(run / "best.json", json.dumps({"step": step, "score": score}) + "\n")
+
+
+def prune(run: Path, keep: int, best_step: int | None) -> None:
+    """Keep the newest few and the best."""
+    for step in steps(run)[:-keep]:
+        if step != best_step:
+            remove(folder_of(run, step))
+
+
+def sweep(run: Path) -> None:
+    """Remove what a killed process left half written or half deleted."""
+    for path in run.glob(f"{ASIDE}*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def remove(folder: Path) -> None:
+    """Renamed first, so that a kill half-way leaves no broken checkpoint under its name."""
+    if folder.exists():
+        aside = folder.with_name(f"{ASIDE}delete-{folder.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+        shutil.rmtree(aside)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """The old text or the new one, never half of it."""
+    aside = path.with_name(f"{ASIDE}{path.name}")
+    aside.write_text(text, encoding="utf-8")
+    _sync(aside)
+    aside.replace(path)
+    _sync(path.parent)
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _sync(path: Path) -> None:
+    """Bytes and names on the disk, not only in the kernel."""
+    if os.name == "nt" and path.is_dir():
+        return  # Windows has no handle on a folder to sync
+    descriptor = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,295 @@
+"""The one training loop: batches in, better weights out; stopped at any moment it goes on exactly where it was."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import UserError
+from regard.recipe import Recipe
+from regard.tasks.task import Task
+from regard.training import checkpoint, distributed, machine, state
+from regard.training.display import SHOWN_SAMPLES, Display
+from regard.training.interrupt import Interrupt
+from regard.training.optim import Average, adamw, learning_rate
+from regard.training.run import Journal, resume_command, settle_environment
+from regard.training.state import Progress
+
+MEASURED_STEPS = 50  # after these a budget of minutes becomes a number of steps
+EVALUATION_SHARE = 0.1  # of a budget of minutes; evaluations are spaced out where they would take more
+SKIPS_ALLOWED = 2  # updates in a row lost to a loss or gradient that is not finite
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended; `interrupted` means that `regard resume` goes on with it."""
+
+    status: Literal["finished", "out of patience", "interrupted"]
+    progress: Progress
+
+
+def train(
+    network: nn.Module,
+    task: Task,
+    recipe: Recipe,
+    run: Path,
+    write_model: Callable[[Path], None],
+    display: Display | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Outcome:
+    """Train from where the run folder stands: from the start, or from its newest whole checkpoint."""
+    device = distributed.choose_device(recipe.train.device)
+    with distributed.group(device) as group, Interrupt() as interrupt, display or Display() as shown:
+        threads, warnings = settle_environment(run, machine.choose_threads(recipe.train.threads), task.fingerprint)
+        torch.set_num_threads(threads)
+        machine.keep_memory()
+        network.to(device)
+        group.share_weights(network)
+        loop = Loop(network, task, recipe, run, write_model, group, shown)
+        for warning in [*warnings, *loop.recover()]:
+            shown.warn(warning)
+        return loop.go_on(interrupt, clock)
+
+
+class Loop:
+    """One run at work: the network, what improves it, and where it stands."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        task: Task,
+        recipe: Recipe,
+        run: Path,
+        write_model: Callable[[Path], None],
+        group: distributed.Group,
+        display: Display,
+    ) -> None:
+        self.network, self.task, self.options, self.seed = network, task, recipe.train, recipe.seed
+        self.run, self.write_model, self.group, self.display = run, write_model, group, display
+        self.optimizer = adamw(network, self.options)
+        self.average = Average(network, self.options.average_decay)
+        self.progress = Progress()
+        self.saved = (0, 0)
+        self.window = Window()
+        reduced = self.options.precision == "bfloat16" or (
+            self.options.precision == "auto" and group.device.type == "cuda"
+        )
+        self.autocast = torch.autocast(group.device.type, torch.bfloat16, enabled=reduced)
+
+    def recover(self) -> list[str]:
+        """Load the newest whole checkpoint, if there is one; gives what was wrong with newer ones."""
+        folder, refused = checkpoint.newest(self.run)
+        if folder:
+            self.progress = state.load(folder, self.network, self.optimizer, self.average)
+        progress, options = self.progress, self.options
+        self.saved = (progress.step, progress.evaluated)
+        per_step = options.gradient_accumulation_steps * self.group.world
+        epochs = math.ceil(options.epochs * self.task.batches_per_epoch / per_step)
+        progress.max_steps = options.max_steps or progress.max_steps or epochs
+        self.group.agree(0)  # nobody may still read what the first process now tidies up
+        if self.group.first:
+            checkpoint.sweep(self.run)
+            if progress.best_step is not None and progress.best_score is not None:
+                checkpoint.point_to_best(self.run, progress.best_step, progress.best_score)
+            self.journal = Journal(self.run, progress, options.tensorboard)
+        return refused
+
+    def go_on(self, interrupt: Interrupt, clock: Callable[[], float]) -> Outcome:
+        """Step, evaluate and save until the run is finished, out of patience or interrupted."""
+        progress, options = self.progress, self.options
+        batches = self.task.batches(progress.batch, self.group.rank, self.group.world)
+        began = clock() - progress.seconds
+        self.window.began = progress.seconds
+        while True:
+            if self.group.first and not interrupt.requested and self.evaluation_is_due():
+                self.evaluate(interrupt, clock)
+                progress.seconds = clock() - began
+            interrupted, max_steps, waited = self.group.agree(interrupt.requested, progress.max_steps, progress.waited)
+            progress.max_steps, progress.waited = int(max_steps), int(waited)
+            finished = bool(max_steps) and progress.step >= max_steps
+            impatient = bool(options.patience) and waited >= options.patience
+            if self.group.first:
+                self.save_if_due(bool(interrupted) or finished or impatient)
+            if finished or impatient or interrupted:
+                break
+            self.step(batches)
+            progress.seconds = clock() - began
+            if self.group.first:
+                self.fix_length()
+                self.log()
+        if self.group.first:
+            self.journal.close()
+        if interrupted:
+            self.display.note(f"stopped at step {progress.step}; go on with: {resume_command(self.run)}")
+            return Outcome("interrupted", progress)
+        return Outcome("out of patience" if impatient and not finished else "finished", progress)
+
+    def step(self, batches: Iterator[Any]) -> None:
+        """One update from several batches: the gradient of their summed loss over all their targets together."""
+        group, progress, options = self.group, self.progress, self.options
+        taken = list(islice(batches, options.gradient_accumulation_steps))
+        numbers = [progress.batch + group.rank + group.world * place for place in range(len(taken))]
+        count = int(group.total(torch.tensor(sum(map(self.task.count, taken)), device=group.device)))
+        loss = torch.zeros((), device=group.device)
+        for number, batch in zip(numbers, taken, strict=True):
+            state.seed_batch(self.seed, number)
+            with self.autocast:
+                part = self.task.loss(self.network, to_device(batch, group.device)) / count
+            part.backward()
+            loss += part.detach()
+        group.sum_gradients(self.network)
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), options.max_grad_norm or math.inf)
+        progress.step += 1
+        progress.batch += len(taken) * group.world
+        self.window.rate = learning_rate(progress.step, options, progress.max_steps)
+        self.window.add(float(group.total(loss)), float(norm), count)
+        if self.window.finite:
+            for parameters in self.optimizer.param_groups:
+                parameters["lr"] = self.window.rate
+            self.optimizer.step()
+            self.average.update(progress.step)
+            progress.skipped = 0
+        else:
+            self.skip(numbers, taken)
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def skip(self, numbers: list[int], taken: list[Any]) -> None:
+        """Lose an update that is not finite and say on which samples; the third in a row ends the run."""
+        progress, window = self.progress, self.window
+        progress.skipped += 1
+        samples = [int(sample) for batch in taken for sample in batch.index]
+        what = f"loss {window.loss}, gradient norm {window.norm} at step {progress.step}, batches {numbers}"
+        if self.group.first:
+            told = {"loss": str(window.loss), "gradient_norm": str(window.norm), "batches": numbers, "samples": samples}
+            self.journal.write(progress.step, {"skipped": told})
+        self.display.warn(f"update skipped: {what}, samples {samples}")
+        if progress.skipped > SKIPS_ALLOWED:
+            raise UserError(
+                f"{progress.skipped} updates in a row were not finite ({what}); the last checkpoint is untouched. "
+                f"Lower train.learning_rate or look at these samples: they are named in {self.run / 'metrics.jsonl'}"
+            )
+
+    def evaluation_is_due(self) -> bool:
+        """At each eval_steps and at the end; a budget of minutes spaces out what would take too much of it."""
+        progress, options = self.progress, self.options
+        if progress.step == progress.evaluated:
+            return False
+        affordable = not options.minutes or progress.evaluating <= EVALUATION_SHARE * progress.seconds
+        return progress.step == progress.max_steps or (progress.step % options.eval_steps == 0 and affordable)
+
+    def evaluate(self, interrupt: Interrupt, clock: Callable[[], float]) -> None:
+        """Score the averaged weights; a signal breaks it off, and it is done again on resume."""
+        progress, began = self.progress, clock()
+        self.network.eval()
+        try:
+            with self.average.applied(), self.autocast, interrupt.at_once():
+                metrics = self.task.validate(self.network)
+                samples = self.task.samples(self.network, SHOWN_SAMPLES)
+        except KeyboardInterrupt:
+            return
+        finally:
+            self.network.train()
+            progress.evaluating += clock() - began
+        progress.evaluated = progress.step
+        score = metrics.get(self.task.score_name)
+        if score is None:
+            return
+        better = progress.best_score is None or score > progress.best_score
+        if better:
+            progress.best_step, progress.best_score, progress.waited = progress.step, score, 0
+        else:
+            progress.waited += 1
+        self.journal.write(progress.step, {"validation": metrics, "best": better, "seconds": progress.seconds})
+        self.display.evaluation(progress.step, metrics, self.task.score_name, better)
+        self.display.samples(samples)
+
+    def save_if_due(self, last: bool) -> None:
+        """At each save_steps, at a new best, and at the end; keeps the newest and the best."""
+        progress = self.progress
+        is_best = progress.best_step == progress.step
+        now = (progress.step, progress.evaluated)
+        if now == self.saved or not (last or is_best or progress.step % self.options.save_steps == 0):
+            return
+        checkpoint.write(self.run, progress.step, self.fill)
+        if is_best and progress.best_score is not None:
+            checkpoint.point_to_best(self.run, progress.step, progress.best_score)
+        checkpoint.prune(self.run, self.options.keep, progress.best_step)
+        self.saved = now
+
+    def fill(self, folder: Path) -> None:
+        """What a checkpoint holds: the model to use, and the state to go on from."""
+        with self.average.applied():
+            self.write_model(folder)
+        state.save(folder, self.progress, self.network, self.optimizer, self.average)
+
+    def fix_length(self) -> None:
+        """Turn a budget of minutes into steps, once: written down, so that a resumed run has the same schedule."""
+        progress, budget = self.progress, self.options.minutes * 60 * (1 - EVALUATION_SHARE)
+        path = self.run / "length.json"
+        if not budget or progress.max_steps:
+            return
+        if path.is_file():
+            length = json.loads(path.read_text())
+            progress.max_steps = length["max_steps"] if progress.step >= length["measured_at"] else 0
+            return
+        spent = progress.seconds - progress.evaluating
+        if progress.step >= MEASURED_STEPS or spent >= budget:
+            progress.max_steps = progress.step + max(0, int((budget - spent) / spent * progress.step))
+            length = {"max_steps": progress.max_steps, "measured_at": progress.step}
+            checkpoint.write_atomically(path, json.dumps(length) + "\n")
+            self.display.note(f"{self.options.minutes:g} minutes are {progress.max_steps} steps on this machine")
+
+    def log(self) -> None:
+        progress = self.progress
+        if progress.step % self.options.log_steps == 0 or progress.step in (1, progress.max_steps):
+            event = {"epoch": self.task.epoch(progress.batch), **self.window.summary(progress.seconds)}
+            self.journal.write(progress.step, event)
+            left = progress.seconds / progress.step * (progress.max_steps - progress.step)
+            self.display.step(progress.step, progress.max_steps, event, left if progress.max_steps else None)
+            self.window = Window(began=progress.seconds)
+
+
+@dataclass
+class Window:
+    """What happened since the last line of the log."""
+
+    began: float = 0.0
+    losses: float = 0.0
+    steps: int = 0
+    tokens: int = 0
+    loss: float = 0.0  # of the last step, as are norm and rate
+    norm: float = 0.0
+    rate: float = 0.0
+
+    def add(self, loss: float, norm: float, tokens: int) -> None:
+        self.loss, self.norm = loss, norm
+        if self.finite:
+            self.losses, self.steps = self.losses + loss, self.steps + 1
+        self.tokens += tokens
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.loss) and math.isfinite(self.norm)
+
+    def summary(self, seconds: float) -> dict[str, float]:
+        speed = self.tokens / max(seconds - self.began, 1e-9)
+        mean = self.losses / max(self.steps, 1)
+        norm = {"gradient_norm": self.norm} if self.finite else {}
+        return {"loss": mean, **norm, "learning_rate": self.rate, "tokens_per_second": speed, "seconds": seconds}
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """The same nest of tuples with its tensors on the device."""
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, tuple):
+        items = [to_device(item, device) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return value

@@ -1,0 +1,69 @@
+"""AdamW, the learning rate as a pure function of the step, and the moving average of the weights."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from regard.recipe import TrainOptions
+
+
+def adamw(network: nn.Module, options: TrainOptions) -> torch.optim.AdamW:
+    """AdamW (Loshchilov & Hutter 2019) that shrinks matrices only: no biases, norms or embeddings."""
+    embeddings = {id(each.weight) for each in network.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)}
+    matrices, rest = [], []
+    for parameter in network.parameters():
+        if parameter.requires_grad:
+            (rest if parameter.ndim < 2 or id(parameter) in embeddings else matrices).append(parameter)
+    groups = [{"params": matrices, "weight_decay": options.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, lr=options.learning_rate, betas=options.betas, eps=1e-9, fused=True)
+
+
+def learning_rate(step: int, options: TrainOptions, max_steps: int) -> float:
+    """The rate of the update that makes step `step` (from 1); `max_steps` 0 = not known yet, then it only warms up.
+
+    inverse_sqrt is Vaswani et al. 2017, eq. 3, scaled so that its peak is `learning_rate`; cosine and linear end at 0.
+    """
+    peak, warmup = options.learning_rate, options.warmup_steps
+    if step <= warmup:
+        return peak * step / warmup
+    if options.schedule == "inverse_sqrt":
+        return peak * math.sqrt(max(warmup, 1) / step)
+    if options.schedule == "constant" or not max_steps:
+        return peak
+    progress = min(1.0, (step - warmup) / max(1, max_steps - warmup))
+    return peak * (1 - progress) if options.schedule == "linear" else peak * (1 + math.cos(math.pi * progress)) / 2
+
+
+class Average:
+    """An exponential moving average of the parameters; young averages forget faster, so the start does not linger."""
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        self.network, self.decay = network, decay
+        self.weights = (
+            {name: parameter.detach().clone() for name, parameter in network.named_parameters()} if decay else {}
+        )
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """average ← decay · average + (1 − decay) · weights."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        for name, parameter in self.network.named_parameters() if self.weights else ():
+            self.weights[name].lerp_(parameter, 1 - decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The network with the averaged weights inside; what is evaluated and written as the model."""
+        raw: dict[str, Tensor] = {}
+        parameters = dict(self.network.named_parameters())
+        for name, average in self.weights.items():
+            raw[name] = parameters[name].data
+            parameters[name].data = average
+        try:
+            yield
+        finally:
+            for name, weights in raw.items():
+                parameters[name].data = weights

@@ -1,0 +1,74 @@
+"""All that an exact resume needs: how far the run is, raw weights, AdamW's moments and the averaged weights.
+
+There is no random state in it: the randomness of batch k is seeded by (seed, k), a function of the number alone.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from regard.training.optim import Average
+
+
+@dataclass
+class Progress:
+    """Where a run stands."""
+
+    step: int = 0
+    batch: int = 0  # the number of the next batch, over all processes
+    max_steps: int = 0  # 0 while a budget of minutes has not been turned into steps
+    seconds: float = 0.0  # of the budget used, evaluation included
+    evaluating: float = 0.0  # seconds of it
+    evaluated: int = 0  # the step last evaluated
+    best_step: int | None = None
+    best_score: float | None = None
+    waited: int = 0  # evaluations since the best
+    skipped: int = 0  # updates skipped in a row
+
+
+def seed_batch(seed: int, batch: int) -> None:
+    """Dropout of batch k is the same whichever process meets it, and however often the run was stopped before."""
+    digest = hashlib.sha256(f"{seed} {batch}".encode()).digest()
+    torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+def save(
+    folder: Path, progress: Progress, network: nn.Module, optimizer: torch.optim.Optimizer, average: Average
+) -> None:
+    """Write training.safetensors and training.json."""
+    tensors = {f"weights/{name}": tensor for name, tensor in _weights(network).items()}
+    tensors |= {f"average/{name}": tensor for name, tensor in average.weights.items()}
+    for name, parameter in network.named_parameters():
+        tensors |= {f"optimizer/{name}/{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(whole, folder / "training.safetensors")
+    (folder / "training.json").write_text(json.dumps(asdict(progress), indent=2) + "\n")
+
+
+@torch.no_grad()
+def load(folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer, average: Average) -> Progress:
+    """Put everything back as it was."""
+    tensors = load_file(folder / "training.safetensors")
+    parameters = dict(network.named_parameters())
+    for name, tensor in _weights(network).items():
+        tensor.copy_(tensors[f"weights/{name}"])
+    for name, tensor in average.weights.items():
+        tensor.copy_(tensors[f"average/{name}"])
+    for name, tensor in tensors.items():
+        if name.startswith("optimizer/"):
+            parameter_name, key = name.removeprefix("optimizer/").rsplit("/", 1)
+            parameter = parameters[parameter_name]
+            optimizer.state[parameter][key] = tensor.to(parameter.device)
+    return Progress(**json.loads((folder / "training.json").read_text()))
+
+
+def _weights(network: nn.Module) -> dict[str, Tensor]:
+    """Each tensor once, also where layers share it; buffers that can be computed anew are left out."""
+    lasting = network.state_dict().keys()
+    buffers = {name: buffer for name, buffer in network.named_buffers() if name in lasting}
+    return {**dict(network.named_parameters()), **buffers}

@@ -1,0 +1,123 @@
+"""A small task and network that train in milliseconds: a word is told from its neighbours. Also a program, for kills.
+
+python -m tests.toy RUN key=value …     trains, or goes on where RUN stands, and prints the weights' sha256
+"""
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from regard.recipe import Recipe, load_recipe
+from regard.training.display import Display
+from regard.training.loop import Outcome, train
+
+WORDS, WIDTH, LENGTH = 13, 7, 5
+HEADER = "task = 'toy'\n[data]\ntrain = 'none'\n[model]\nfamily = 'toy'\n[train]\nbatch_size = 11\nmax_steps = 23\n"
+
+
+class ToyBatch(NamedTuple):
+    tokens: Tensor
+    index: Tensor
+
+
+class Network(nn.Module):
+    """An embedding, dropout, a norm and a projection that shares the embedding's weights."""
+
+    def __init__(self, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.mix = nn.Linear(LENGTH * WIDTH, WIDTH)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(WIDTH, WORDS)
+        self.output.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.dropout(self.embedding(tokens)).flatten(1)
+        return self.output(self.norm(self.mix(hidden)))
+
+
+class ToyTask:
+    """Batches of different sizes; `poison` are the numbers of batches whose loss is not a number."""
+
+    score_name = "score"
+    batches_per_epoch = 10
+
+    def __init__(self, batch_size: int, poison: frozenset[int] = frozenset(), scores: tuple[float, ...] = ()) -> None:
+        self.batch_size, self.poison, self.scores = batch_size, poison, list(scores)
+        self.fingerprint = {"toy": "0"}
+
+    def batch(self, number: int) -> ToyBatch:
+        generator = torch.Generator().manual_seed(number)
+        size = self.batch_size + number % 3
+        tokens = torch.randint(WORDS, (size, LENGTH), generator=generator)
+        return ToyBatch(tokens, torch.arange(size) + 1000 * number)
+
+    def batches(self, start: int, rank: int, world: int) -> Iterator[ToyBatch]:
+        number = start + rank
+        while True:
+            yield self.batch(number)
+            number += world
+
+    def epoch(self, batches: int) -> float:
+        return batches / self.batches_per_epoch
+
+    def count(self, batch: ToyBatch) -> int:
+        return len(batch.tokens)
+
+    def loss(self, network: nn.Module, batch: ToyBatch) -> Tensor:
+        time.sleep(float(os.environ.get("TOY_SLEEP", "0")))
+        loss = nn.functional.cross_entropy(network(batch.tokens), batch.tokens.sum(1) % WORDS, reduction="sum")
+        return loss * float("nan") if int(batch.index[0]) // 1000 in self.poison else loss
+
+    def validate(self, network: nn.Module) -> dict[str, float]:
+        if self.scores:
+            return {"score": self.scores.pop(0)}
+        torch.rand(3)  # an evaluation that uses random numbers must not change the training
+        with torch.no_grad():
+            loss = float(self.loss(network, self.batch(10**6))) / self.batch_size
+        return {"loss": loss, "score": -loss}
+
+    def samples(self, network: nn.Module, count: int) -> list[tuple[str, str, str]]:
+        return [("source", "reference", f"answer {number}") for number in range(count)]
+
+
+def make_recipe(run: Path, *overrides: str) -> Recipe:
+    """The toy's recipe with some keys changed, as `regard train` would resolve it."""
+    path = run.with_name(f"{run.name}.toml")
+    path.write_text(HEADER)
+    return load_recipe(path, [f"output={run}", *overrides])
+
+
+def go(
+    run: Path, *overrides: str, task: ToyTask | None = None, dropout: float = 0.1, **more
+) -> tuple[Outcome, Network]:
+    """Train the toy in `run`, or go on with it; the same call does both, as `train` and `resume` do."""
+    recipe = make_recipe(run, *overrides)
+    run.mkdir(exist_ok=True)
+    torch.manual_seed(recipe.seed)
+    network = Network(dropout)
+
+    def write_model(folder: Path) -> None:
+        save_file({name: weights.data for name, weights in network.named_parameters()}, folder / "model.safetensors")
+
+    outcome = train(network, task or ToyTask(recipe.train.batch_size), recipe, run, write_model, Display(True), **more)
+    return outcome, network
+
+
+def digest(network: nn.Module) -> str:
+    """The sha256 of all weights."""
+    return hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in network.parameters())).hexdigest()
+
+
+if __name__ == "__main__":
+    outcome, trained = go(Path(sys.argv[1]), *sys.argv[2:])
+    print(outcome.status, digest(trained))
