@@ -9,6 +9,7 @@ Shapes: tokens (batch, beams, length), logits (batch, beams, vocabulary), all el
 The batch shrinks as sources are done. A log probability of -inf marks an empty place in the beam.
 """
 
+from bisect import insort
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -71,11 +72,12 @@ class Finals:
         if not where.any():
             return
         scores = self.score(total, torch.tensor(tokens.size(-1) + finished)).masked_fill(~where, -torch.inf)
-        for row, place in (scores > self.to_beat[sources, None]).nonzero().tolist():
-            source, score, log_probability = int(sources[row]), float(scores[row, place]), float(total[row, place])
+        new = scores > self.to_beat[sources, None]
+        owners = sources[:, None].expand_as(new)
+        columns = (part[new].tolist() for part in (owners, tokens, scores, total))
+        for source, said, score, log_probability in zip(*columns, strict=True):
             kept = self.kept[source]
-            kept.append(Hypothesis(tokens[row, place].tolist(), score, log_probability, finished))
-            kept.sort(key=lambda hypothesis: hypothesis.score, reverse=True)
+            insort(kept, Hypothesis(said, score, log_probability, finished), key=lambda each: -each.score)
             del kept[self.size :]
             if len(kept) == self.size:
                 self.to_beat[source] = kept[-1].score

@@ -1,0 +1,62 @@
+"""Laws of searching that hold for every generator: called with a toy here, with each model elsewhere."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from regard.decoding import Hypothesis, search
+from regard.layers.state import pick
+from regard.recipe import DecodeOptions
+
+OPTIONS = [
+    DecodeOptions(),
+    DecodeOptions(num_beams=3, num_return_sequences=2, length_penalty=0.7),
+    DecodeOptions(num_beams=5, num_return_sequences=5, no_repeat_ngram_size=2, min_new_tokens=3),
+    DecodeOptions(temperature=1.3, num_return_sequences=3, top_k=11, top_p=0.95, min_p=0.01, seed=7),
+]
+
+
+def same(left: list[Hypothesis], right: list[Hypothesis]) -> bool:
+    """The same tokens, and the same scores but for rounding."""
+    return [each.tokens for each in left] == [each.tokens for each in right] and all(
+        one.score == pytest.approx(other.score, abs=1e-4) for one, other in zip(left, right, strict=True)
+    )
+
+
+def batch_mates_do_not_matter(network: Any, source: Any, begin: int, end: int, options: DecodeOptions, limit: int):
+    """Each source alone, and all in the opposite order, find what they find together."""
+    together = search(network, source, begin, end, options, limit)
+    backwards = torch.arange(len(together)).flip(0)
+    for number, found in enumerate(together):
+        assert same(search(network, pick(source, torch.tensor([number])), begin, end, options, limit)[0], found)
+    turned = search(network, pick(source, backwards), begin, end, options, limit)
+    assert all(same(left, right) for left, right in zip(turned, together[::-1], strict=True))
+
+
+def steps_agree_with_teacher_forcing(
+    network: Any, source: Any, begin: int, end: int, options: DecodeOptions, limit: int
+):
+    """The log probability found step by step is that of one pass over the answer, and the score follows."""
+    assert options.repetition_penalty == 1.0
+    for number, found in enumerate(search(network, source, begin, end, options, limit)):
+        assert len(found) == options.num_return_sequences
+        assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
+        for each in found:
+            said = [*each.tokens, end] if each.finished else each.tokens
+            logits = network(pick(source, torch.tensor([number])), torch.tensor([[begin, *said[:-1]]]))
+            forced = logits[0].log_softmax(-1).gather(1, torch.tensor(said)[:, None]).sum().item()
+            assert len(said) <= limit
+            assert end not in each.tokens
+            assert each.log_probability == pytest.approx(forced, abs=1e-3)
+            assert each.score == pytest.approx(forced / len(said) ** options.length_penalty, abs=1e-3)
+
+
+def greedy_takes_the_best_token(network: Any, source: Any, begin: int, end: int, limit: int):
+    """Greedy search is the argmax of one pass over the prefix, token by token, until the end."""
+    for number, found in enumerate(search(network, source, begin, end, DecodeOptions(), limit)):
+        tokens = [begin]
+        while len(tokens) <= limit and (len(tokens) == 1 or tokens[-1] != end):
+            tokens.append(int(network(pick(source, torch.tensor([number])), torch.tensor([tokens]))[0, -1].argmax()))
+        assert found[0].finished == (tokens[-1] == end)
+        assert found[0].tokens == (tokens[1:-1] if found[0].finished else tokens[1:])
