@@ -1,0 +1,269 @@
+"""Samples → token arrays on disk, written once and memory-mapped: memory does not grow with their number.
+
+cache/<key>/   source.tokens source.offsets source.lengths, the same for target,
+               text.bytes text.offsets (the raw text), corpus.json (the report, the files' hashes)
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from regard.errors import UserError
+from regard.inputs.files import Record
+from regard.inputs.text import Vocabulary
+
+FORMAT = "1"  # part of every key: raise it when the files change
+CHUNK = 2048  # samples encoded at once
+CHARACTERS_PER_TOKEN = 100  # a text of more than this times max_length is skipped before it is cut into tokens
+STALE = 24 * 3600  # seconds after which an unfinished folder is surely a killed run's
+Progress = Callable[[int], None]
+
+
+class Sample(NamedTuple):
+    """One pair of texts."""
+
+    source: str
+    target: str
+
+
+@dataclass
+class Skip:
+    """How many samples one reason cost, and where the first stood."""
+
+    count: int
+    first: str
+
+
+@dataclass
+class Report:
+    """What became of the samples: nothing disappears silently."""
+
+    read: int = 0
+    kept: int = 0
+    skipped: dict[str, Skip] = field(default_factory=dict)
+
+    def skip(self, reason: str, place: str) -> None:
+        self.skipped.setdefault(reason, Skip(0, place)).count += 1
+
+    def __str__(self) -> str:
+        told = [f"{self.read} samples read, {self.kept} kept"]
+        told += [f"{skip.count} skipped: {reason} (first: {skip.first})" for reason, skip in self.skipped.items()]
+        return "; ".join(told)
+
+
+class Side:
+    """One side's tokens: sample i is tokens[offsets[i] : offsets[i + 1]]."""
+
+    def __init__(self, folder: Path, name: str, dtype: str):
+        self.tokens = np.memmap(folder / f"{name}.tokens", dtype=dtype, mode="r")
+        self.offsets = np.memmap(folder / f"{name}.offsets", dtype=np.int64, mode="r")
+        self.lengths = np.memmap(folder / f"{name}.lengths", dtype=np.int32, mode="r")
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return np.asarray(self.tokens[self.offsets[index] : self.offsets[index + 1]])
+
+
+class Corpus:
+    """Prepared samples, memory-mapped: token ids without begin and end, their lengths, and the raw text."""
+
+    def __init__(self, folder: Path):
+        facts = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
+        skipped = {reason: Skip(**skip) for reason, skip in facts["report"].pop("skipped").items()}
+        self.report = Report(**facts["report"], skipped=skipped)
+        self.hashes: dict[str, str] = facts["hashes"]
+        self._sides = [Side(folder, name, facts["dtypes"][name]) for name in Sample._fields]
+        self._text = np.memmap(folder / "text.bytes", dtype=np.uint8, mode="r")
+        self._places = np.memmap(folder / "text.offsets", dtype=np.int64, mode="r")
+
+    @property
+    def source_lengths(self) -> np.memmap:
+        return self._sides[0].lengths
+
+    @property
+    def target_lengths(self) -> np.memmap:
+        return self._sides[1].lengths
+
+    def __len__(self) -> int:
+        return self.report.kept
+
+    def source(self, index: int) -> np.ndarray:
+        return self._sides[0][index]
+
+    def target(self, index: int) -> np.ndarray:
+        return self._sides[1][index]
+
+    def text(self, index: int) -> Sample:
+        start, middle, end = self._places[2 * index : 2 * index + 3]
+        return Sample(self._text[start:middle].tobytes().decode(), self._text[middle:end].tobytes().decode())
+
+
+def cached(
+    records: Iterable[Record],
+    key: str,
+    hashes: dict[str, str],
+    vocabulary: Vocabulary,
+    cache: Path,
+    max_length: int,
+    progress: Progress | None = None,
+) -> Corpus:
+    """The Corpus of this key and these tokenizers: opened if there, else written beside and renamed when whole."""
+    parts = [FORMAT, key, vocabulary.source.content(), vocabulary.target.content()]
+    folder = cache / hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+    if not folder.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        _sweep(cache)
+        with _unfinished(cache, folder) as place, Writer(place, vocabulary, max_length) as writer:
+            with _shown(progress) as show:
+                writer.write(iter(records), show)
+            writer.finish(hashes)
+    return Corpus(folder)
+
+
+@contextmanager
+def _unfinished(cache: Path, folder: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `folder` when all went well, and nothing when not."""
+    place = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=cache))
+    try:
+        yield place
+        try:
+            place.rename(folder)
+        except OSError:
+            if not folder.exists():  # otherwise another process was faster, with the same content
+                raise
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _sweep(cache: Path) -> None:
+    for place in cache.glob(".unfinished-*"):
+        if place.exists() and time.time() - place.stat().st_mtime > STALE:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def _shown(progress: Progress | None) -> Iterator[Progress]:
+    """Tells how far it is: to the caller's function, else as a bar when somebody watches the terminal."""
+    if progress is not None or not sys.stderr.isatty():
+        yield progress or (lambda count: None)
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("preparing: {task.completed:.0f} samples"), TimeElapsedColumn()
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("preparing", total=None)
+        yield lambda count: bar.update(task, completed=count)
+
+
+class Writer:
+    """Appends samples to the arrays of a folder, chunk by chunk."""
+
+    def __init__(self, folder: Path, vocabulary: Vocabulary, max_length: int):
+        self.folder = folder
+        self.vocabulary = vocabulary
+        self.max_length = max_length
+        self.report = Report()
+        self._known = vocabulary.source.table
+        self._dtypes = {
+            name: "uint16" if tokenizer.size <= 1 << 16 else "uint32"
+            for name, tokenizer in zip(Sample._fields, (vocabulary.source, vocabulary.target), strict=True)
+        }
+        self._files: dict[str, BinaryIO] = {}
+        self._ends: dict[str, int] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "Writer":
+        names = [f"{side}.{what}" for side in Sample._fields for what in ("tokens", "lengths", "offsets")]
+        for name in [*names, "text.bytes", "text.offsets"]:
+            self._files[name] = self._stack.enter_context((self.folder / name).open("wb"))
+        for name in (*Sample._fields, "text"):
+            self._ends[name] = 0
+            self._append(f"{name}.offsets", np.zeros(1, np.int64))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _append(self, name: str, values: np.ndarray) -> None:
+        self._files[name].write(values.tobytes())
+
+    def write(self, records: Iterator[Record], show: Progress) -> None:
+        while chunk := list(islice(records, CHUNK)):
+            self.report.read += len(chunk)
+            kept = [record for record in chunk if not self._unfit(record)]
+            samples = [
+                Sample(f"{record.token} {record.source}" if record.prefix else record.source, record.target)
+                for record in kept
+            ]
+            self._write_chunk(samples, [record.place for record in kept])
+            show(self.report.read)
+
+    def _unfit(self, record: Record) -> bool:
+        """Counts a sample that cannot be used as it was read."""
+        blank = [side for side in Sample._fields if not getattr(record, side).strip()]
+        longest = CHARACTERS_PER_TOKEN * self.max_length
+        if blank:
+            self.report.skip("both sides empty" if len(blank) == 2 else f"empty {blank[0]}", record.place)
+        elif max(len(record.source), len(record.target)) > longest:
+            self.report.skip(f"longer than {longest} characters", record.place)
+        elif record.prefix and record.token not in self._known:
+            raise UserError(f"{record.place}: the prefix {record.token} is no token of this vocabulary")
+        else:
+            return False
+        return True
+
+    def _write_chunk(self, samples: list[Sample], places: list[str]) -> None:
+        sources = self.vocabulary.source.encode_many([sample.source for sample in samples])
+        targets = self.vocabulary.target.encode_many([sample.target for sample in samples])
+        kept: tuple[list[list[int]], list[list[int]], list[Sample]] = [], [], []
+        for row in zip(sources, targets, samples, places, strict=True):
+            if not (row[0] and row[1]):
+                self.report.skip("nothing left after normalisation", row[3])
+            elif max(len(row[0]), len(row[1])) > self.max_length:
+                self.report.skip(f"longer than {self.max_length} tokens", row[3])
+            else:
+                for column, value in zip(kept, row[:3], strict=True):
+                    column.append(value)
+        self.report.kept += len(kept[2])
+        self._write_side("source", kept[0])
+        self._write_side("target", kept[1])
+        texts = [text.encode() for sample in kept[2] for text in sample]
+        self._files["text.bytes"].write(b"".join(texts))
+        self._write_offsets("text", [len(text) for text in texts])
+
+    def _write_side(self, name: str, rows: list[list[int]]) -> None:
+        lengths = [len(row) for row in rows]
+        self._append(f"{name}.tokens", np.array([token for row in rows for token in row], self._dtypes[name]))
+        self._append(f"{name}.lengths", np.array(lengths, np.int32))
+        self._write_offsets(name, lengths)
+
+    def _write_offsets(self, name: str, lengths: list[int]) -> None:
+        ends = self._ends[name] + np.cumsum(lengths, dtype=np.int64)
+        self._append(f"{name}.offsets", ends)
+        self._ends[name] = int(ends[-1]) if len(ends) else self._ends[name]
+
+    def finish(self, hashes: dict[str, str]) -> None:
+        """Puts everything on the disk, the report last; a corpus without a sample is an error."""
+        if not self.report.kept:
+            raise UserError(f"no sample left to use: {self.report}")
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        facts = {"report": asdict(self.report), "hashes": hashes, "dtypes": self._dtypes}
+        with (self.folder / "corpus.json").open("w", encoding="utf-8") as file:
+            json.dump(facts, file, indent=2, ensure_ascii=False)
+            file.flush()
+            os.fsync(file.fileno())

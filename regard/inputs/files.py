@@ -1,0 +1,202 @@
+"""Files → records: parallel files, tab-separated columns or JSON lines, plain or .gz; an error names file and line.
+
+train.{de,en}.gz   one file a column, the names in the braces are the columns
+dates.tsv .txt     tab-separated; the first line is a header, or `columns` names them
+pairs.jsonl        an object a line
+"""
+
+import gzip
+import io
+import itertools
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from regard.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from regard.recipe import DataOptions
+
+BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+LINE_LIMIT = 1 << 26  # bytes; beyond it the file is hardly lines of text, and memory must stay bounded
+KINDS = "parallel files such as train.{de,en}, .tsv or .txt (tab-separated), .jsonl; each also with .gz"
+
+
+class Row(NamedTuple):
+    """One line's fields, by the columns' names, and where it stood."""
+
+    fields: dict[str, str]
+    place: str
+
+
+def expand(path: Path) -> dict[str, Path]:
+    """The files a pattern means: {"de": train.de.gz, "en": train.en.gz}; {"": path} without braces."""
+    match = BRACES.search(str(path))
+    if not match:
+        return {"": path}
+    names = [name.strip() for name in match.group(1).split(",")]
+    if len(set(names)) < len(names) or not all(names):
+        raise UserError(f"{path}: the names in braces must differ and not be empty")
+    text = str(path)
+    return {name: Path(text[: match.start()] + name + text[match.end() :]) for name in names}
+
+
+def find(name: str, beside: Path | None = None) -> Path:
+    """A file or pattern: beside the recipe (else the working directory), then in each folder of REGARD_DATA."""
+    folders = [beside if beside is not None else Path()]
+    folders += [Path(folder) for folder in os.environ.get("REGARD_DATA", "").split(os.pathsep) if folder]
+    tried = list(dict.fromkeys(folder / Path(name).expanduser() for folder in folders))
+    for path in tried:
+        if all(file.is_file() for file in expand(path).values()):
+            return path
+    missing = [str(file) for path in tried for file in expand(path).values() if not file.is_file()]
+    raise UserError(f"data file '{name}' not found; looked for {', '.join(missing)}; REGARD_DATA may name more folders")
+
+
+def lines(path: Path) -> Iterator[str]:
+    """Lines as UTF-8, split at \\n alone (a text may hold other separators), without \\r and byte order mark."""
+    number = 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            buffered = io.BufferedReader(file, 1 << 18)  # type: ignore[arg-type]
+            while raw := buffered.readline(LINE_LIMIT):
+                number += 1
+                if len(raw) == LINE_LIMIT:
+                    raise UserError(f"{path}:{number}: a line of over {LINE_LIMIT >> 20} MB; is this a text file?")
+                raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+                yield raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise UserError(
+            f"{path}:{number}: not UTF-8 (byte 0x{byte:02x} at {error.start + 1}); convert it, e.g. with iconv -t UTF-8"
+        ) from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: broken .gz after line {number} ({error}); fetch or compress it again") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    if number == 0:
+        raise UserError(f"{path}: the file is empty")
+
+
+def rows(path: Path, columns: tuple[str, ...] = (), asked: tuple[str, ...] = ()) -> Iterator[Row]:
+    """Every line of a file or pattern as named fields; `asked` columns must be there."""
+    files = expand(path)
+    suffix = Path(path.name.removesuffix(".gz")).suffix
+    if "" not in files:
+        _require(asked, list(files), str(path))
+        return _parallel(files)
+    if suffix in (".tsv", ".txt"):
+        return _tabbed(path, columns, asked)
+    if suffix == ".jsonl":
+        return _objects(path, asked)
+    raise UserError(f"{path}: cannot tell what kind of file this is; possible: {KINDS}")
+
+
+def _require(asked: tuple[str, ...], names: list[str], place: str, hint: str = "") -> None:
+    for name in asked:
+        if name not in names:
+            raise UserError(f"{place}: no column '{name}'{nearest(name, names)}{hint}")
+
+
+def _parallel(files: dict[str, Path]) -> Iterator[Row]:
+    counts = dict.fromkeys(files, 0)
+    streams = [lines(path) for path in files.values()]
+    shown = next(iter(files.values()))
+    for number, texts in enumerate(itertools.zip_longest(*streams), 1):
+        for name, text in zip(files, texts, strict=True):
+            counts[name] += text is not None
+        if None in texts:
+            continue  # one side has ended: count the others to the end for the message
+        yield Row(dict(zip(files, texts, strict=True)), f"{shown}:{number}")
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{path} has {counts[name]} lines" for name, path in files.items())
+        raise UserError(f"{told}; parallel files need equally many, line by line the same sample")
+
+
+def _tabbed(path: Path, columns: tuple[str, ...], asked: tuple[str, ...]) -> Iterator[Row]:
+    stream = lines(path)
+    line = next(stream)
+    first = line.split("\t")
+    header = tuple(first) == columns or (not columns and bool(set(asked) & set(first)))
+    names = list(columns) or (first if header else [str(index) for index, _ in enumerate(first, 1)])
+    hint = (
+        "" if header or columns else f"; line 1 is {line[:80]!r}; `columns` names the columns of a file without header"
+    )
+    _require(asked, names, f"{path}:1", hint)
+    body = enumerate(stream, 2) if header else enumerate(itertools.chain([line], stream), 1)
+    for number, text in body:
+        fields = text.split("\t") if text.strip() else [""] * len(names)  # blank: a sample without text, counted so
+        if len(fields) != len(names):
+            raise UserError(
+                f"{path}:{number}: {len(fields)} fields, but {len(names)} columns ({', '.join(names)}); "
+                "one tab must stand between fields and none inside"
+            )
+        yield Row(dict(zip(names, fields, strict=True)), f"{path}:{number}")
+
+
+def _objects(path: Path, asked: tuple[str, ...]) -> Iterator[Row]:
+    for number, line in enumerate(lines(path), 1):
+        place = f"{path}:{number}"
+        try:
+            value = json.loads(line) if line.strip() else dict.fromkeys(asked, "")
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{place}: not a JSON object ({error})") from None
+        if not isinstance(value, dict):
+            raise UserError(f"{place}: a {type(value).__name__}, but each line must be a JSON object")
+        _require(asked, list(value), place)
+        for name in asked:
+            if not isinstance(value[name], str):
+                raise UserError(f"{place}: '{name}' is a {type(value[name]).__name__}, but must be a string")
+        fields = {name: field for name, field in value.items() if isinstance(field, str)}
+        if not all(_encodable(fields[name]) for name in asked):
+            raise UserError(f"{place}: half a surrogate pair (\\ud800 to \\udfff) is not text")
+        yield Row(fields, place)
+
+
+def _encodable(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+class Record(NamedTuple):
+    """A sample as read: `prefix` is not yet part of the source; equal `group`s lie in the same part."""
+
+    source: str
+    target: str
+    prefix: str
+    group: str
+    place: str
+
+    @property
+    def token(self) -> str:
+        """The prefix as it stands at the head of the source."""
+        return f"<{self.prefix}>" if self.prefix else ""
+
+
+def records(path: Path, data: "DataOptions") -> Iterator[Record]:
+    """A file's rows with the roles the options give the columns; by default the first is source, the next target."""
+    asked = [data.source, data.target, data.prefix]
+    if data.split_by not in ("source", "target"):
+        asked.append(data.split_by)
+    if path.name.removesuffix(".gz").endswith(".jsonl"):
+        asked[:2] = data.source or "source", data.target or "target"
+    stream = rows(path, data.columns, tuple(name for name in asked if name))
+    source, target = asked[:2]
+    for fields, place in stream:
+        if not (source and target):
+            source, target = _default_sides(source, target, data.prefix, list(fields), place)
+        text, answer = fields[source], fields[target]
+        group = {"source": text, "target": answer}.get(data.split_by)
+        prefix = fields[data.prefix] if data.prefix else ""
+        yield Record(text, answer, prefix, fields[data.split_by] if group is None else group, place)
+
+
+def _default_sides(source: str, target: str, prefix: str, names: list[str], place: str) -> tuple[str, str]:
+    free = iter([name for name in names if name not in (source, target, prefix)])
+    try:
+        return source or next(free), target or next(free)
+    except StopIteration:
+        raise UserError(f"{place}: needs a source and a target, but has only: {', '.join(names)}") from None

@@ -1,0 +1,61 @@
+"""Text → token ids and back: the vocabulary of a model, and the ways to get one.
+
+train_tokenizer(texts, options) → Tokenizer ┐
+a folder with tokenizer.json                ├─▶ Vocabulary(source, target)
+a Marian folder with source.spm, target.spm ┘
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from regard.errors import UserError
+from regard.inputs.learn import train_tokenizer
+from regard.inputs.marian import SentencePieceTokenizer, load_marian, save_marian
+from regard.inputs.tokenizer import ROLES, SPECIALS, Coverage, Tokenizer
+
+__all__ = ["SPECIALS", "Coverage", "SentencePieceTokenizer", "Tokenizer", "Vocabulary", "train_tokenizer"]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The two sides' tokenizers; the same one when joint."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @property
+    def joint(self) -> bool:
+        """Whether an id means the same piece on both sides, so that embeddings may be shared."""
+        return self.source is self.target or self.source.table == self.target.table
+
+    def save(self, folder: Path) -> None:
+        """Writes a folder that transformers' AutoTokenizer opens too."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if isinstance(self.source, SentencePieceTokenizer) and isinstance(self.target, SentencePieceTokenizer):
+            return save_marian(self.source, self.target, folder)
+        self.source.save(folder / "tokenizer.json")
+        if self.source is not self.target:
+            self.target.save(folder / "tokenizer_target.json")
+        config: dict = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+            "split_special_tokens": self.source.literal,
+        }
+        for role, (key, _) in ROLES.items():
+            config[key] = self.source.inner.id_to_token(getattr(self.source, role))
+        text = json.dumps(config, indent=2, ensure_ascii=False)
+        (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Vocabulary":
+        """From a folder with tokenizer.json (and tokenizer_target.json), or Marian's .spm files and vocab.json."""
+        if (folder / "tokenizer.json").exists():
+            source = Tokenizer.load(folder / "tokenizer.json")
+            separate = folder / "tokenizer_target.json"
+            return cls(source, Tokenizer.load(separate) if separate.exists() else source)
+        if (folder / "source.spm").exists():
+            return cls(*load_marian(folder))
+        raise UserError(
+            f"{folder}: no tokenizer here; possible: tokenizer.json, or source.spm + target.spm + vocab.json"
+        )
