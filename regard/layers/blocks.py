@@ -4,6 +4,7 @@ Shapes: x (batch, length, width).
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -12,7 +13,13 @@ from regard.attention.core import Attention, Memory
 from regard.attention.masks import Rule
 from regard.attention.trace import place
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu, "tanh": F.tanh}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # as GPT-2 computes it
+    "swish": F.silu,
+    "tanh": F.tanh,
+}
 
 
 class FeedForward(nn.Module):

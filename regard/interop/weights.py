@@ -1,0 +1,113 @@
+"""Tensors in files: safetensors, whole or in shards, read as float32 and fitted into a network by name."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from regard.errors import UserError
+
+WHOLE, INDEX, PICKLED = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+Names = Mapping[
+    str, tuple[str, ...]
+]  # our name → names in the file, the one we write first; any others are copies of it
+
+CONVERT = (
+    f"{PICKLED} can run code when it is opened and is not read; if you trust it, convert it once: python -c "
+    f"\"import torch, safetensors.torch as s; d = torch.load('{PICKLED}', map_location='cpu', weights_only=True); "
+    "s.save_file({k: v.clone().contiguous() for k, v in d.items()}, '" + WHOLE + "')\""
+)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: not found; a checkpoint folder has config.json, {WHOLE} and a tokenizer") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not JSON that can be read ({error})") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: should hold a JSON object {{…}}, not a {type(found).__name__}")
+    return found
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder, from one file or from the shards that its index names."""
+    if (folder / WHOLE).exists():
+        return _read_file(folder / WHOLE)
+    if not (folder / INDEX).exists():
+        if (folder / PICKLED).exists():
+            raise UserError(f"{folder / PICKLED}: {CONVERT}")
+        raise UserError(f"{folder}: no weights here; possible: {WHOLE}, or shards with {INDEX}")
+    places = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
+        raise UserError(f"{folder / INDEX}: has no weight_map, tensor name → file name")
+    tensors: dict[str, Tensor] = {}
+    for file in sorted(set(places.values())):
+        if Path(file).name != file or "\\" in file or not file.endswith(".safetensors"):
+            raise UserError(f"{folder / INDEX}: names the file '{file}'; a shard is a .safetensors file in this folder")
+        tensors |= _read_file(folder / file)
+    if absent := sorted(set(places) - set(tensors)):
+        raise UserError(f"{folder / INDEX}: {_some(absent)} not in the shards it names")
+    return tensors
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, the file is no dict
+    except FileNotFoundError:
+        raise UserError(f"{path}: not found") from None
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path}: not a whole safetensors file ({error}); fetch or copy it again") from None
+    for name, tensor in found.items():
+        if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+            raise UserError(f"{path}: {name} is {tensor.dtype}; possible: float32, float16, bfloat16, float64")
+    return {name: tensor.float() for name, tensor in found.items()}
+
+
+def write_weights(folder: Path, network: nn.Module, names: Names, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """One file; a tensor that several layers share is written once. `shapes` are those a reader expects otherwise."""
+    tensors = {}
+    for ours, parameter in network.named_parameters():  # names a shared parameter once
+        theirs = names[ours][0]
+        tensors[theirs] = parameter.detach().cpu().float().reshape(shapes.get(theirs, parameter.shape)).contiguous()
+    save_file(tensors, folder / WHOLE, metadata={"format": "pt"})
+
+
+@torch.no_grad()
+def fill(network: nn.Module, names: Names, tensors: Mapping[str, Tensor], where: Path) -> None:
+    """Every parameter from its tensor; all that does not fit is told by name."""
+    problems: dict[str, list[str]] = {"missing": [], "mis-shaped": [], "unlike its copy": [], "unexpected": []}
+    for ours, parameter in network.named_parameters():
+        theirs = [name for name in names[ours] if name in tensors]
+        if not theirs:
+            problems["missing"].append(names[ours][0])
+            continue
+        first = tensors[theirs[0]]
+        if first.shape != parameter.shape:
+            problems["mis-shaped"].append(f"{theirs[0]} {tuple(first.shape)} instead of {tuple(parameter.shape)}")
+            continue
+        parameter.copy_(first)
+        unlike = [name for name in theirs[1:] if not torch.equal(tensors[name], first)]
+        problems["unlike its copy"] += [f"{name} and {theirs[0]}" for name in unlike]
+    known = {name for every in names.values() for name in every}
+    problems["unexpected"] = sorted(set(tensors) - known)
+    if any(problems.values()):
+        told = [f"{kind}: {_some(found)}" for kind, found in problems.items() if found]
+        raise UserError(f"{where}: the tensors do not fit config.json; {'; '.join(told)}")
+
+
+def _some(names: list[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
