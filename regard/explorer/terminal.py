@@ -28,7 +28,7 @@ STOPS = ((0.20, 0.03, 290), (0.36, 0.13, 295), (0.56, 0.20, 350), (0.76, 0.15, 4
 
 
 def draw(weights: object, rows: Sequence[str], columns: Sequence[str], title: str) -> AttentionMap:
-    """A renderable for `rich`: `Console().print(draw(…))`. Weights are (rows, columns): nested sequences or any array."""
+    """A renderable for `rich`: `Console().print(draw(…))`. Weights (rows, columns) may be nested lists or any array."""
     table: list[list[float]] = weights.tolist() if hasattr(weights, "tolist") else weights  # type: ignore[attr-defined]
     shape = (len(table), len(table[0]) if table else 0)
     if shape != (len(rows), len(columns) if table else 0):

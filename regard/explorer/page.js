@@ -1,0 +1,295 @@
+// @ts-check
+// Shows one attention map at a time: tokens with lines between them, small maps of all heads, one large map, a reading.
+// Everything is drawn from `state` by `render` (another map was chosen) or `light` (another row or column is in focus).
+
+import { colours, inkOn, onSchemeChange, paint } from './colours.js';
+import { element, make, roam, select, walked } from './elements.js';
+import { largestOf, percent, readable, unpack } from './weights.js';
+
+/** @typedef {import('./weights.js').Site} Site */
+/** @typedef {import('./weights.js').AttentionMap} AttentionMap */
+/** @typedef {{row: number, column: number}} Place  -1 = none */
+
+/** @type {{steps: number, maps: AttentionMap[]}} */
+const data = JSON.parse(element('data').textContent ?? '');
+const nowhere = { row: -1, column: -1 };
+const state = { map: data.maps[0], site: data.maps[0].sites[0], head: -1, kept: nowhere, focus: nowhere };
+/** @type {Float32Array[]} the maps of all heads, then their mean */
+let heads = [];
+/** @type {{looked: HTMLElement[], looking: HTMLElement[], columns: HTMLElement[], rows: HTMLElement[]}} */
+const labels = { looked: [], looking: [], columns: [], rows: [] };
+
+const mostLines = 300; // with nothing in focus, more of them would say nothing
+const faintest = 0.04; // of the largest weight; fainter lines are not drawn
+
+const shown = () => heads[state.head < 0 ? heads.length - 1 : state.head];
+
+// ── building: what changes when another map, site or head is chosen ─────────────────────────────────────────────────
+
+/** @param {string} id @param {string[]} names @param {number} chosen */
+function fill(id, names, chosen) {
+  select(id).replaceChildren(...names.map((name, index) => new Option(name, String(index), false, index === chosen)));
+  /** @type {HTMLElement} */ (select(id).parentElement).hidden = names.length < 2;
+}
+
+const models = [...new Set(data.maps.map((map) => map.model))];
+const examples = () => data.maps.filter((map) => map.model === state.map.model);
+
+/** @param {AttentionMap} map @param {string} siteName  stays where it was, if the new map has such a site */
+function choose(map, siteName = state.site.name) {
+  state.map = map;
+  state.site = map.sites.find((site) => site.name === siteName) ?? map.sites[0];
+  if (state.head >= state.site.heads) state.head = -1;
+  state.kept = state.focus = nowhere;
+  heads = unpack(state.site, data.steps);
+  render();
+}
+
+function render() {
+  fill('model', models, models.indexOf(state.map.model));
+  fill('example', examples().map((map) => map.name), examples().indexOf(state.map));
+  fill('site', state.map.sites.map((site) => site.name), state.map.sites.indexOf(state.site));
+  element('input').textContent = state.map.name;
+  element('answer').textContent = state.map.answer;
+  element('exchange').classList.toggle('long', state.map.name.length + state.map.answer.length > 240);
+  buildTokens('looked', state.site.columns, (column) => ({ row: -1, column }));
+  buildTokens('looking', state.site.rows, (row) => ({ row, column: -1 }));
+  for (const side of /** @type {const} */ (['columns', 'rows'])) {
+    labels[side] = state.site[side].map((piece) => make('span', '', readable(piece)));
+    labels[side].forEach((label, index) => { label.dir = 'auto'; label.title = state.site[side][index]; });
+    element(side).replaceChildren(...labels[side]);
+  }
+  element('columns').classList.toggle('short', state.site.columns.every((piece) => [...readable(piece)].length < 3));
+  buildHeads();
+  layOut();
+  showHead();
+}
+
+/** @param {'looked' | 'looking'} side @param {string[]} pieces @param {(index: number) => Place} place */
+function buildTokens(side, pieces, place) {
+  labels[side] = pieces.map((piece, index) => {
+    const token = make('button', 'token');
+    token.append(make('span', '', readable(piece)), make('small', ''));
+    token.tabIndex = index === 0 ? 0 : -1;
+    token.addEventListener('pointerenter', () => look(place(index)));
+    token.addEventListener('pointerleave', () => look(state.kept));
+    token.addEventListener('focus', () => token.matches(':focus-visible') && keep(place(index)));
+    token.addEventListener('click', () => keep(place(index)));
+    return token;
+  });
+  element(side).replaceChildren(...labels[side]);
+}
+
+function buildHeads() {
+  const made = [-1, ...Array(state.site.heads).keys()].map((head) => {
+    const weights = heads[head < 0 ? state.site.heads : head];
+    const button = make('button', 'head');
+    const canvas = document.createElement('canvas');
+    paint(canvas, weights, state.site.columns.length, state.site.rows.length);
+    canvas.classList.toggle('few', Math.max(canvas.width, canvas.height) <= 60);
+    const caption = make('span', '', head < 0 ? 'Mean' : `Head ${head + 1}`);
+    caption.append(make('small', '', `≤ ${percent(largestOf(weights))} %`));
+    button.append(canvas, caption);
+    button.setAttribute('role', 'radio');
+    button.setAttribute('aria-label', head < 0 ? 'Mean over heads' : `Head ${head + 1}`);
+    button.addEventListener('click', () => chooseHead(head));
+    return button;
+  });
+  element('heads').replaceChildren(...made);
+}
+
+/** @param {number} head */
+function chooseHead(head) {
+  state.head = head;
+  showHead();
+}
+
+function showHead() {
+  const { rows, columns, name } = state.site;
+  [...element('heads').children].forEach((button, index) => {
+    const chosen = index === state.head + 1;
+    button.setAttribute('aria-checked', String(chosen));
+    /** @type {HTMLElement} */ (button).tabIndex = chosen ? 0 : -1;
+  });
+  const which = state.head < 0 ? 'mean over heads' : `head ${state.head + 1}`;
+  element('map-title').textContent = `${name}, ${which}`;
+  element('map').setAttribute('aria-label', `${name}, ${which}: ${rows.length} pieces look at ${columns.length}`);
+  paint(/** @type {HTMLCanvasElement} */ (element('cells')), shown(), columns.length, rows.length);
+  paint(/** @type {HTMLCanvasElement} */ (element('scale')), Float32Array.from({ length: 256 }, (_, i) => i / 255), 256, 1);
+  element('largest').textContent = `${percent(largestOf(shown()))} %`;
+  light();
+}
+
+function layOut() {
+  const room = element('board').clientWidth - element('rows').offsetWidth - 2;
+  const cell = Math.max(14, Math.min(46, Math.floor(room / state.site.columns.length)));
+  document.documentElement.style.setProperty('--cell', `${cell}px`);
+  element('map').style.width = `${cell * state.site.columns.length}px`;
+  element('map').style.height = `${cell * state.site.rows.length}px`;
+}
+
+// ── focus: what changes when another row or column is looked at ─────────────────────────────────────────────────────
+
+/** @param {Place} place */
+function look(place) {
+  if (place.row === state.focus.row && place.column === state.focus.column) return;
+  state.focus = place;
+  light();
+}
+/** @param {Place} place */
+function keep(place) {
+  state.kept = place;
+  look(place);
+}
+
+/** The weights of the row in focus, else of the column, over the other side's pieces. */
+function sharesInFocus() {
+  const { row, column } = state.focus;
+  const width = state.site.columns.length;
+  if (row >= 0) return [...shown().subarray(row * width, (row + 1) * width)];
+  if (column >= 0) return state.site.rows.map((_, index) => shown()[index * width + column]);
+  return [];
+}
+
+function light() {
+  const { row, column } = state.focus;
+  const shares = sharesInFocus();
+  for (const [side, index] of /** @type {const} */ ([['looked', column], ['looking', row], ['columns', column], ['rows', row]])) {
+    labels[side].forEach((label, i) => label.classList.toggle(side.startsWith('look') ? 'chosen' : 'lit', i === index));
+  }
+  shade('looked', row >= 0 ? shares : []);
+  shade('looking', row < 0 ? shares : []);
+  for (const [id, index, edge] of /** @type {const} */ ([['band', row, 'top'], ['pillar', column, 'left']])) {
+    element(id).hidden = index < 0;
+    element(id).style.setProperty(edge, `calc(var(--cell) * ${index})`);
+  }
+  drawLines();
+  read(shares);
+}
+
+/** @param {'looked' | 'looking'} side @param {number[]} shares  none = plain */
+function shade(side, shares) {
+  const table = colours();
+  const largest = largestOf(shown()) || 1;
+  labels[side].forEach((token, index) => {
+    token.classList.toggle('shaded', shares.length > 0);
+    /** @type {HTMLElement} */ (token.lastChild).textContent = shares[index] >= 0.005 ? percent(shares[index]) : '';
+    if (!shares.length) return;
+    const step = Math.round((255 * shares[index]) / largest);
+    token.style.setProperty('--shade', `rgb(${table.subarray(4 * step, 4 * step + 3).join(' ')})`);
+    token.style.setProperty('--on-shade', inkOn(step));
+  });
+}
+
+function drawLines() {
+  const width = state.site.columns.length;
+  const weights = shown();
+  const largest = largestOf(weights) || 1;
+  const { row, column } = state.focus;
+  const strength = row >= 0 || column >= 0 ? 1 : 0.6; // all lines at once would be too loud
+  /** @type {number[]} */
+  let cells = [];
+  for (let i = 0; i < weights.length; i++) {
+    const inFocus = row >= 0 ? Math.floor(i / width) === row : column < 0 || i % width === column;
+    if (inFocus && weights[i] >= faintest * largest) cells.push(i);
+  }
+  if (cells.length > mostLines && row < 0 && column < 0) cells = [];
+  const frame = element('flow').getBoundingClientRect();
+  const from = labels.looked.map((token) => token.getBoundingClientRect());
+  const to = labels.looking.map((token) => token.getBoundingClientRect());
+  const paths = cells.map((cell) => {
+    const above = from[cell % width];
+    const below = to[Math.floor(cell / width)];
+    const [x1, y1] = [above.left + above.width / 2 - frame.left, above.bottom - frame.top];
+    const [x2, y2] = [below.left + below.width / 2 - frame.left, below.top - frame.top];
+    const middle = (y1 + y2) / 2;
+    const path = document.createElementNS('http://www.w3.org/2000/svg', 'path');
+    path.setAttribute('d', `M${x1} ${y1}C${x1} ${middle} ${x2} ${middle} ${x2} ${y2}`);
+    path.setAttribute('stroke-opacity', (strength * weights[cell] / largest).toFixed(3));
+    path.setAttribute('stroke-width', (1 + (2.5 * weights[cell]) / largest).toFixed(2));
+    return path;
+  });
+  element('lines').replaceChildren(...paths);
+}
+
+/** Tells in words and bars what the piece in focus looked at, or who looked at it. @param {number[]} shares */
+function read(shares) {
+  const { row, column } = state.focus;
+  const { rows, columns } = state.site;
+  if (row < 0 && column < 0) {
+    element('reading').textContent = 'The strongest looks';
+    rank(shown(), (cell) => `${readable(rows[Math.floor(cell / columns.length)])} → ${readable(columns[cell % columns.length])}`);
+    return;
+  }
+  const others = row >= 0 ? columns : rows;
+  element('reading').textContent =
+    row < 0 ? `“${readable(columns[column])}” is looked at by`
+    : column < 0 ? `“${readable(rows[row])}” looks at`
+    : `“${readable(rows[row])}” looks at “${readable(columns[column])}”: ${percent(shares[column])} %`;
+  rank(shares, (index) => readable(others[index]));
+}
+
+/** The largest shares, each with its name and a bar. @param {ArrayLike<number>} shares @param {(index: number) => string} name */
+function rank(shares, name) {
+  const best = [...Array(shares.length).keys()].sort((a, b) => shares[b] - shares[a]).slice(0, 8);
+  element('ranking').replaceChildren(...best.filter((index) => shares[index] >= 0.0005).map((index) => {
+    const item = make('li', '');
+    const bar = make('i', '');
+    bar.style.setProperty('--share', `${100 * shares[index]}%`);
+    item.append(make('bdi', '', name(index)), make('span', '', `${percent(shares[index])} %`), bar);
+    return item;
+  }));
+}
+
+// ── events ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** @param {PointerEvent} event @returns {Place} */
+function placeUnder(event) {
+  const frame = element('map').getBoundingClientRect();
+  /** @param {number} share @param {number} count */
+  const index = (share, count) => Math.min(Math.max(Math.floor(share * count), 0), count - 1);
+  return {
+    row: index((event.clientY - frame.top) / frame.height, state.site.rows.length),
+    column: index((event.clientX - frame.left) / frame.width, state.site.columns.length),
+  };
+}
+
+/** @param {KeyboardEvent} event */
+function walkMap(event) {
+  const upright = event.key === 'ArrowUp' || event.key === 'ArrowDown';
+  const { row, column } = state.focus;
+  const next = upright ? walked(event.key, row, state.site.rows.length) : walked(event.key, column, state.site.columns.length);
+  if (next === undefined) return;
+  event.preventDefault();
+  keep(upright ? { row: next, column } : { row: Math.max(row, 0), column: next });
+  for (const label of [labels.rows[state.focus.row], labels.columns[state.focus.column]]) {
+    label?.scrollIntoView({ block: 'nearest', inline: 'nearest' });
+  }
+}
+
+/** @param {KeyboardEvent} event */
+function shortcut(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const count = state.site.heads + 1;
+  if (event.key === 'Escape') keep(nowhere);
+  if (event.key === '[') chooseHead(((state.head + count) % count) - 1);
+  if (event.key === ']') chooseHead(((state.head + 2) % count) - 1);
+}
+
+select('model').addEventListener('change', () => {
+  const ofModel = data.maps.filter((map) => map.model === models[Number(select('model').value)]);
+  choose(ofModel.find((map) => map.name === state.map.name) ?? ofModel[0]);
+});
+select('example').addEventListener('change', () => choose(examples()[Number(select('example').value)]));
+select('site').addEventListener('change', () => choose(state.map, state.map.sites[Number(select('site').value)].name));
+element('map').addEventListener('pointermove', (event) => look(placeUnder(event)));
+element('map').addEventListener('pointerleave', () => look(state.kept));
+element('map').addEventListener('click', (event) => keep(placeUnder(/** @type {PointerEvent} */ (event))));
+element('map').addEventListener('keydown', walkMap);
+roam('looked');
+roam('looking');
+roam('heads', (index) => chooseHead(index - 1));
+addEventListener('keydown', shortcut);
+new ResizeObserver(() => { layOut(); drawLines(); }).observe(document.body);
+onSchemeChange(render);
+choose(state.map);

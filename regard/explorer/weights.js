@@ -1,0 +1,29 @@
+// @ts-check
+// What the page is given, unpacked: weights from base64, and numbers and pieces as people read them.
+
+/** @typedef {{name: string, heads: number, rows: string[], columns: string[], weights: string}} Site */
+/** @typedef {{model: string, name: string, answer: string, sites: Site[]}} AttentionMap */
+
+/** @param {Site} site @param {number} steps  that make a weight of one @returns all heads, then their mean */
+export function unpack(site, steps) {
+  const bytes = Uint8Array.from(atob(site.weights), (letter) => letter.charCodeAt(0));
+  const view = new DataView(bytes.buffer);
+  const size = site.rows.length * site.columns.length;
+  const mean = new Float32Array(size);
+  const maps = Array.from({ length: site.heads }, (_, head) => {
+    const weights = new Float32Array(size);
+    for (let i = 0; i < size; i++) {
+      weights[i] = view.getUint16(2 * (head * size + i), true) / steps;
+      mean[i] += weights[i] / site.heads;
+    }
+    return weights;
+  });
+  return [...maps, mean];
+}
+
+/** @param {Float32Array} weights */
+export const largestOf = (weights) => weights.reduce((most, weight) => Math.max(most, weight), 0);
+/** @param {number} weight */
+export const percent = (weight) => (weight >= 0.0995 || weight === 0 ? (100 * weight).toFixed(0) : (100 * weight).toFixed(1));
+/** White space made visible. @param {string} piece */
+export const readable = (piece) => piece.replace(/\n/g, '⏎').replace(/\t/g, '⇥').replace(/^\s+$/, (s) => '␣'.repeat(s.length)) || '∅';
