@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -66,23 +67,21 @@ def train(recipe: RecipeName, output: Output, overrides: Overrides = None) -> No
     Ctrl-C saves; `regard resume` goes on exactly there.
     """
     from regard.recipe import load_recipe
-    from regard.report import emit
-    from regard.training.loop import train as run_training
+    from regard.runs import start
 
-    emit(run_training(load_recipe(recipe, overrides or []), quiet=output.quiet or output.json), output, "trained")
+    _finish(start(load_recipe(recipe, overrides or []), quiet=output.quiet or output.json), output)
 
 
 @app.command()
 @unfold
-def resume(run: Annotated[str, typer.Argument(metavar="RUN", help="The run's folder.")], output: Output) -> None:
+def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")], output: Output) -> None:
     """Go on with a stopped run.
 
     It comes to the same weights, bit for bit, as if it had never stopped.
     """
-    from regard.report import emit
-    from regard.training.loop import resume as resume_training
+    from regard.runs import resume as go_on
 
-    emit(resume_training(run, quiet=output.quiet or output.json), output, "trained")
+    _finish(go_on(run, quiet=output.quiet or output.json), output)
 
 
 @app.command()
@@ -101,14 +100,15 @@ def evaluate(
 
     The metrics are the field's own, with signatures and bootstrap intervals.
     """
+    from regard.evaluation import evaluate as score
+    from regard.evaluation import select
     from regard.report import emit
-    from regard.tasks.translate import evaluate as score
 
-    first = _load(model, machine)
-    second = _load(compare, machine) if compare else None
-    samples = _samples(first, file, source, target)
-    options = search.given() | {"batch_size": machine.batch_size}
-    emit(score(first, samples, compare=second, **options), output, "evaluated")
+    models = [_load(path, machine) for path in (model, compare) if path]
+    recipe = models[0].recipe
+    lowercase = recipe is not None and recipe.tokenizer.lowercase
+    chosen = select(recipe, file, source, target)
+    emit(score(models, chosen, lowercase, batch_size=machine.batch_size, **search.given()), output, "evaluation")
 
 
 @app.command()
@@ -191,10 +191,14 @@ def _load(path: str, machine: Machine) -> Any:
     return load(path, device=machine.device, precision=machine.precision)
 
 
-def _samples(model: Any, file: str | None, source: str, target: str) -> Any:
-    from regard.inputs.parts import evaluation_samples
+def _finish(summary: dict[str, Any], output: Output) -> None:
+    """Print how a run ended; one that was interrupted leaves as an interrupted program does."""
+    from regard.report import emit
 
-    return evaluation_samples(model.recipe, file, source, target)
+    if output.json or not output.quiet:
+        emit(summary, output, "trained")
+    if summary["status"] == "interrupted":
+        raise typer.Exit(130)
 
 
 def _batches(inputs: list[str] | None, size: int) -> Iterator[list[str]]:

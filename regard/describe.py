@@ -44,13 +44,13 @@ def describe(path: str) -> dict[str, Any]:
     return {
         "folder": str(model.folder),
         "family": family_of(model.network),
-        "task": model.task,
+        "task": model.recipe.task if model.recipe else None,
         "parameters": _count(model.network),
         "bytes": size,
         "config": asdict(model.network.config),
         "parameters by part": parameters,
         "sites": sites(model.network, model.vocabulary),
-        "files": {file.name: _file(file) for file in sorted(Path(model.folder).iterdir()) if file.is_file()},
+        "files": {file.name: _file(file) for file in sorted(model.folder.iterdir()) if file.is_file()},
     }
 
 

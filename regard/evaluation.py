@@ -1,0 +1,68 @@
+"""`regard evaluate`: which samples a model is scored on, and its scores, alone or beside another's."""
+
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from regard.errors import UserError
+from regard.inputs.corpus import Sample
+from regard.recipe import DataOptions, Recipe
+from regard.tasks import scores
+from regard.tasks.parallel import samples
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Pairs of texts, and where they come from."""
+
+    name: str
+    pairs: list[Sample]
+
+
+def select(recipe: Recipe | None, file: str | None, source: str, target: str) -> Selection:
+    """The file's samples; without one the test part of the model's recipe, else its validation part."""
+    if file:
+        data = recipe.data if recipe else DataOptions()
+        data = replace(data, test=file, generate="", source=source or data.source, target=target or data.target)
+        asked = replace(recipe, data=data) if recipe else Recipe(task="translate", output="", data=data)
+        return Selection(file, _read(replace(asked, origin=str(Path.cwd())), "test"))
+    if recipe is None:
+        raise UserError("this model came without a recipe that names a test part: give a FILE, such as test.{de,en}")
+    part = next((part for part in ("test", "validation") if getattr(recipe.data, part)), None)
+    if part is None:
+        raise UserError("the model's recipe names neither data.test nor data.validation: give a FILE")
+    return Selection(part, _read(recipe, part))
+
+
+def _read(recipe: Recipe, part: str) -> list[Sample]:
+    pairs = list(samples(recipe, part))
+    if not pairs:
+        raise UserError(f"{getattr(recipe.data, part)}: no samples to score")
+    return pairs
+
+
+def evaluate(models: list[Any], chosen: Selection, lowercase: bool, **options: Any) -> dict[str, Any]:
+    """Scores of one model, or of two with the paired test of their difference."""
+    sources, references = [pair.source for pair in chosen.pairs], [pair.target for pair in chosen.pairs]
+    answers = [[answer.text for answer in model.run(sources, **options)] for model in models]
+    found = [scores.score(each, references, lowercase) for each in answers]
+    result: dict[str, Any] = {"samples": len(references), "part": chosen.name}
+    if len(models) == 1:
+        return result | {"scores": found[0]}
+    result |= {"scores": list(chain(*found))}
+    differences = scores.compare(answers[0], answers[1], references, lowercase)
+    return result | {"comparison": [_told(each) for each in differences]}
+
+
+def _told(difference: scores.Difference) -> dict[str, Any]:
+    verdict = "may be chance" if difference.is_noise else "first is better"
+    if not difference.is_noise and difference.other > difference.value:
+        verdict = "second is better"
+    return {
+        "metric": difference.name,
+        "first": difference.value,
+        "second": difference.other,
+        "p": difference.p_value,
+        "verdict": verdict,
+    }
