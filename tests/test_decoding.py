@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.decoding import search
+from regard.decoding.rules import restrict
 from regard.decoding.sampling import draw, random_numbers, truncate
 from regard.errors import UserError
 from regard.layers.state import State, pick
@@ -92,8 +93,8 @@ def endings(
     yield from grow([], 0.0)
 
 
-def plain_beam(tree: Tree, source: int, options: DecodeOptions, limit: int) -> list[tuple[int, ...]]:
-    """Beam search as one would explain it: no early stop, no batch, the best finished ones at the end."""
+def plain_beam(tree: Tree, source: int, options: DecodeOptions, limit: int) -> list[float]:
+    """The scores of beam search as one would explain it: no early stop, no batch, the best finished ones at the end."""
     growing: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     ended = []
     for length in range(1, limit + 1):
@@ -104,10 +105,10 @@ def plain_beam(tree: Tree, source: int, options: DecodeOptions, limit: int) -> l
         ]
         follow.sort(reverse=True)
         best = follow[: options.num_beams]
-        ended += [(total / length**options.length_penalty, said[:-1]) for total, said in best if said[-1] == END]
+        ended += [total / length**options.length_penalty for total, said in best if said[-1] == END]
         growing = [each for each in follow if each[1][-1] != END][: options.num_beams]
-    ended += [(total / limit**options.length_penalty, said) for total, said in growing]
-    return [said for _, said in sorted(ended, reverse=True)][: options.num_return_sequences]
+    ended += [total / limit**options.length_penalty for total, _ in growing]
+    return sorted(ended, reverse=True)[: options.num_return_sequences]
 
 
 RULES = st.fixed_dictionaries(
@@ -118,14 +119,15 @@ RULES = st.fixed_dictionaries(
         "repetition_penalty": st.sampled_from([1.0, 1.5, 0.8]),
     }
 )
+SPREADS = st.sampled_from([0.5, 1.5, 6.0])  # from unsure to almost certain, where length decides
 
 
 @law
-@given(st.integers(1, 4), st.integers(1, 4), RULES, st.integers(0, 999), st.integers(1, 7))
+@given(st.integers(2, 4), st.integers(1, 4), RULES, st.integers(0, 999), SPREADS, st.integers(1, 7))
 def test_a_full_beam_is_exhaustive_search(
-    vocabulary: int, limit: int, rules: dict[str, Any], seed: int, best: int
+    vocabulary: int, limit: int, rules: dict[str, Any], seed: int, spread: float, best: int
 ) -> None:
-    tree = Tree(max(vocabulary, BEGIN + 1), limit, sources=3, seed=seed)
+    tree = Tree(vocabulary, limit, 3, seed, spread)
     options = DecodeOptions(num_beams=4**4 + best, num_return_sequences=best, **rules)
     for source, found in enumerate(search(tree, torch.arange(3), BEGIN, END, options, limit)):
         possible = {
@@ -140,15 +142,14 @@ def test_a_full_beam_is_exhaustive_search(
 
 
 @law
-@given(st.integers(2, 5), RULES, st.integers(0, 999))
-def test_stopping_early_changes_nothing(width: int, rules: dict[str, Any], seed: int) -> None:
+@given(st.integers(2, 5), RULES, st.integers(0, 999), SPREADS)
+def test_stopping_early_changes_nothing(width: int, rules: dict[str, Any], seed: int, spread: float) -> None:
     rules["no_repeat_ngram_size"] = 0  # no dead ends, which the plain search does not know
-    tree = Tree(5, 5, sources=2, seed=seed)
+    tree = Tree(5, 7, 2, seed, spread)
     for best in (1, width):
         options = DecodeOptions(num_beams=width, num_return_sequences=best, **rules)
-        found = search(tree, torch.arange(2), BEGIN, END, options, 5)
-        for source in range(2):
-            assert [tuple(each.tokens) for each in found[source]] == plain_beam(tree, source, options, 5)
+        for source, found in enumerate(search(tree, torch.arange(2), BEGIN, END, options, 7)):
+            assert [each.score for each in found] == pytest.approx(plain_beam(tree, source, options, 7), abs=1e-4)
 
 
 @pytest.mark.parametrize("options", search_laws.OPTIONS)
@@ -171,6 +172,15 @@ def test_no_ngram_comes_twice(size: int, way: dict[str, Any], seed: int) -> None
         grams = [tuple(tokens[place : place + size]) for place in range(len(tokens) - size + 1)]
         assert len(grams) == len(set(grams))
         assert not found[0].finished
+
+
+def test_a_model_that_begins_with_the_end_token_may_still_end() -> None:
+    logits = torch.randn(3, 7)
+    history = torch.tensor([[END, 4, 4]] * 3)
+    options = DecodeOptions(no_repeat_ngram_size=1, repetition_penalty=1.3)
+    restricted, _ = restrict(logits, history, 1, END, options)
+    assert torch.equal(restricted[:, END], logits[:, END])
+    assert restricted[:, 4].eq(-torch.inf).all()
 
 
 def test_limits_hold_for_each_source_and_done_sources_leave_the_batch() -> None:

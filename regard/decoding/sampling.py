@@ -18,7 +18,6 @@ def truncate(logits: Tensor, top_k: int = 0, top_p: float = 1.0, min_p: float = 
     if top_p < 1.0:
         ordered, order = logits.softmax(-1).sort(descending=True, stable=True)
         spare = ordered.cumsum(-1) - ordered >= top_p  # the tokens before it hold the mass already
-        spare[..., 0] = False
         logits = logits.masked_fill(torch.zeros_like(spare).scatter(-1, order, spare), -torch.inf)
     if min_p > 0.0:
         logits = logits.masked_fill(logits < logits.amax(-1, keepdim=True) + math.log(min_p), -torch.inf)
