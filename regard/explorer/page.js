@@ -19,6 +19,10 @@ let heads = [];
 /** @type {{looked: HTMLElement[], looking: HTMLElement[], columns: HTMLElement[], rows: HTMLElement[]}} */
 const labels = { looked: [], looking: [], columns: [], rows: [] };
 
+/** Where lines may end, measured when the page is laid out: measuring at every look would make large maps slow.
+ *  @type {Record<'looked' | 'looking', {x: number, top: number, bottom: number}[]>} */
+const anchors = { looked: [], looking: [] };
+
 const mostLines = 300; // with nothing in focus, more of them would say nothing
 const faintest = 0.04; // of the largest weight; fainter lines are not drawn
 
@@ -126,6 +130,11 @@ function layOut() {
   document.documentElement.style.setProperty('--cell', `${cell}px`);
   element('map').style.width = `${cell * state.site.columns.length}px`;
   element('map').style.height = `${cell * state.site.rows.length}px`;
+  const frame = element('flow').getBoundingClientRect();
+  for (const side of /** @type {const} */ (['looked', 'looking'])) {
+    anchors[side] = labels[side].map((token) => token.getBoundingClientRect()).map(({ left, width, top, bottom }) => (
+      { x: left + width / 2 - frame.left, top: top - frame.top, bottom: bottom - frame.top }));
+  }
 }
 
 // ── focus: what changes when another row or column is looked at ─────────────────────────────────────────────────────
@@ -194,14 +203,9 @@ function drawLines() {
     if (inFocus && weights[i] >= faintest * largest) cells.push(i);
   }
   if (cells.length > mostLines && row < 0 && column < 0) cells = [];
-  const frame = element('flow').getBoundingClientRect();
-  const from = labels.looked.map((token) => token.getBoundingClientRect());
-  const to = labels.looking.map((token) => token.getBoundingClientRect());
   const paths = cells.map((cell) => {
-    const above = from[cell % width];
-    const below = to[Math.floor(cell / width)];
-    const [x1, y1] = [above.left + above.width / 2 - frame.left, above.bottom - frame.top];
-    const [x2, y2] = [below.left + below.width / 2 - frame.left, below.top - frame.top];
+    const { x: x1, bottom: y1 } = anchors.looked[cell % width];
+    const { x: x2, top: y2 } = anchors.looking[Math.floor(cell / width)];
     const middle = (y1 + y2) / 2;
     const path = document.createElementNS('http://www.w3.org/2000/svg', 'path');
     path.setAttribute('d', `M${x1} ${y1}C${x1} ${middle} ${x2} ${middle} ${x2} ${y2}`);
