@@ -84,7 +84,9 @@ class TrainOptions:
     gradient_accumulation_steps: int = 1
     average_decay: float = 0.0  # of the weights' moving average; 0 = off
     patience: int = 0  # evaluations without a better score before the run stops; 0 = off
+    score: Literal["bleu", "chrf", "exact"] = "bleu"  # what the best checkpoint is best in
     eval_steps: int = 500
+    eval_samples: int = 1000  # validation samples that are answered at each evaluation, from the first on
     save_steps: int = 500
     log_steps: int = 20
     keep: int = 3  # newest checkpoints; the best is always kept
@@ -94,7 +96,7 @@ class TrainOptions:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        at_least_one = ("gradient_accumulation_steps", "eval_steps", "save_steps", "log_steps", "keep")
+        at_least_one = ("gradient_accumulation_steps", "eval_steps", "eval_samples", "save_steps", "log_steps", "keep")
         not_negative = ("batch_tokens", "batch_size", "max_steps", "epochs", "minutes", "learning_rate", "warmup_steps")
         not_negative += ("weight_decay", "max_grad_norm", "patience", "threads")
         for name in at_least_one:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from regard.errors import UserError, nearest
 
-WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "a table"}
+WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "a table without dates"}
 
 
 class Places:

@@ -197,6 +197,7 @@ class Loop:
         finally:
             self.network.train()
             progress.evaluating += clock() - began
+            self.window.began += clock() - began
         progress.evaluated = progress.step
         score = metrics.get(self.task.score_name)
         if score is None:

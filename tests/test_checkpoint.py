@@ -1,0 +1,165 @@
+"""Checkpoints are whole or refused by name; a killed run goes on to the same bits."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from toy import digest, go, make_recipe
+
+from regard.errors import UserError
+from regard.training import checkpoint
+from regard.training.run import open_run, start_run
+
+OPTIONS = ("train.max_steps=61", "train.save_steps=5", "train.eval_steps=7", "train.average_decay=0.9", "train.keep=2")
+OPTIONS += ("train.learning_rate=0.01", "train.warmup_steps=11", "train.schedule=cosine")
+TOY = Path(__file__).with_name("toy.py")
+
+
+def start(run: Path, *, sleep: float = 0.0) -> subprocess.Popen:
+    environment = {**os.environ, "PYTHONPATH": str(TOY.parent.parent), "TOY_SLEEP": str(sleep), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(TOY), str(run), *OPTIONS]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(run: Path) -> str:
+    process = start(run)
+    said, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    return said
+
+
+def wait_for_step(run: Path, step: int, process: subprocess.Popen) -> None:
+    while max(checkpoint.steps(run), default=0) < step and process.poll() is None:
+        time.sleep(0.01)
+
+
+def test_killed_at_random_moments_and_resumed_gives_the_same_bits(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    expected = finish(whole)
+    chance = random.Random(os.getpid())
+    for step in (1, 11, 23, 38):
+        process = start(killed, sleep=0.01)
+        wait_for_step(killed, step, process)
+        time.sleep(chance.random() * 0.15)
+        process.kill()
+        process.communicate()
+    assert max(checkpoint.steps(killed)) < 61
+    assert finish(killed) == expected
+    for name in ("model.safetensors", "training.safetensors"):
+        last = [(run / "checkpoint-61" / name).read_bytes() for run in (whole, killed)]
+        assert last[0] == last[1]
+    logged = [
+        [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for run in (whole, killed)
+    ]
+    assert logged[0] == logged[1]
+    assert not list(killed.glob(".*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_the_step_at_work_and_the_run_goes_on(tmp_path: Path, number: int) -> None:
+    run = tmp_path / "run"
+    process = start(run, sleep=0.02)
+    wait_for_step(run, 5, process)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=60)
+    assert said.startswith("interrupted")
+    folder, refused = checkpoint.newest(run)
+    assert folder is not None
+    assert not refused
+    assert json.loads((folder / "training.json").read_text())["step"] < 61
+    assert finish(run) == finish(tmp_path / "whole")
+
+
+def test_a_finished_run_goes_nowhere(tmp_path: Path) -> None:
+    _, first = go(tmp_path / "run", *OPTIONS)
+    before = sorted(path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.safetensors"))
+    outcome, second = go(tmp_path / "run", *OPTIONS)
+    assert outcome.status == "finished"
+    assert digest(first) == digest(second)
+    assert before == sorted(path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "training.json", "manifest.json"])
+@pytest.mark.parametrize("harm", ["truncated", "altered", "missing"])
+def test_a_harmed_checkpoint_is_refused_by_name_and_the_one_before_is_used(
+    tmp_path: Path, name: str, harm: str
+) -> None:
+    run = tmp_path / "run"
+    _, expected = go(run, *OPTIONS)
+    victim = run / "checkpoint-61" / name
+    content = bytearray(victim.read_bytes())
+    if harm == "missing":
+        victim.unlink()
+    elif harm == "truncated":
+        victim.write_bytes(content[: len(content) // 2])
+    else:
+        content[len(content) // 2] ^= 1 if name != "manifest.json" else 0x80
+        victim.write_bytes(content)
+    with pytest.raises(UserError) as error:
+        checkpoint.verify(run / "checkpoint-61")
+    assert name in str(error.value) or name == "manifest.json"
+    folder, refused = checkpoint.newest(run)
+    assert folder is not None
+    assert folder != run / "checkpoint-61"
+    assert len(refused) == 1
+    outcome, again = go(run, *OPTIONS)
+    assert outcome.status == "finished"
+    assert digest(again) == digest(expected)
+    checkpoint.verify(run / "checkpoint-61")
+
+
+def fill(folder: Path) -> None:
+    (folder / "deep").mkdir()
+    (folder / "deep" / "file").write_text("text")
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
+    for step in (2, 3, 5, 7, 11):
+        checkpoint.write(tmp_path, step, fill)
+    checkpoint.point_to_best(tmp_path, 3, 0.5)
+    checkpoint.prune(tmp_path, keep=2, best_step=3)
+    assert checkpoint.steps(tmp_path) == [3, 7, 11]
+    assert checkpoint.best(tmp_path) == tmp_path / "checkpoint-3"
+    (tmp_path / "checkpoint-3" / "deep" / "file").write_text("tex")
+    with pytest.raises(UserError, match="3 bytes instead of 4"):
+        checkpoint.best(tmp_path)
+
+
+def test_a_write_that_fails_half_way_leaves_no_checkpoint(tmp_path: Path) -> None:
+    def break_off(folder: Path) -> None:
+        fill(folder)
+        raise KeyboardInterrupt
+
+    checkpoint.write(tmp_path, 5, fill)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.write(tmp_path, 7, break_off)
+    assert checkpoint.newest(tmp_path) == (tmp_path / "checkpoint-5", [])
+    checkpoint.sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-5"]
+
+
+def test_a_run_without_checkpoints_has_no_best(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no checkpoint yet"):
+        checkpoint.best(tmp_path)
+
+
+def test_an_existing_run_is_refused_with_the_command_that_goes_on(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path / "a run")
+    folder = start_run(recipe)
+    assert open_run(folder) == recipe
+    with pytest.raises(UserError) as error:
+        start_run(recipe)
+    assert f"`regard resume '{folder}'`" in str(error.value)
+    with pytest.raises(UserError, match="not a run folder"):
+        open_run(tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").touch()
+    with pytest.raises(UserError, match="not a run"):
+        start_run(make_recipe(tmp_path / "other"))
