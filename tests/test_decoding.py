@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.decoding import search
+from regard.decoding.best import best
 from regard.decoding.rules import restrict
 from regard.decoding.sampling import draw, random_numbers, truncate
 from regard.errors import UserError
@@ -104,8 +105,8 @@ def plain_beam(tree: Tree, source: int, options: DecodeOptions, limit: int) -> l
             for token, log_probability in tree.allowed(source, list(said), options).items()
         ]
         follow.sort(reverse=True)
-        best = follow[: options.num_beams]
-        ended += [total / length**options.length_penalty for total, said in best if said[-1] == END]
+        ahead = follow[: options.num_beams]
+        ended += [total / length**options.length_penalty for total, said in ahead if said[-1] == END]
         growing = [each for each in follow if each[1][-1] != END][: options.num_beams]
     ended += [total / limit**options.length_penalty for total, _ in growing]
     return sorted(ended, reverse=True)[: options.num_return_sequences]
@@ -125,16 +126,16 @@ SPREADS = st.sampled_from([0.5, 1.5, 6.0])  # from unsure to almost certain, whe
 @law
 @given(st.integers(2, 4), st.integers(1, 4), RULES, st.integers(0, 999), SPREADS, st.integers(1, 7))
 def test_a_full_beam_is_exhaustive_search(
-    vocabulary: int, limit: int, rules: dict[str, Any], seed: int, spread: float, best: int
+    vocabulary: int, limit: int, rules: dict[str, Any], seed: int, spread: float, count: int
 ) -> None:
     tree = Tree(vocabulary, limit, 3, seed, spread)
-    options = DecodeOptions(num_beams=4**4 + best, num_return_sequences=best, **rules)
+    options = DecodeOptions(num_beams=4**4 + count, num_return_sequences=count, **rules)
     for source, found in enumerate(search(tree, torch.arange(3), BEGIN, END, options, limit)):
         possible = {
             (tokens, finished): total / max(1, len(tokens) + finished) ** options.length_penalty
             for tokens, finished, total in endings(tree, source, options, limit)
         }
-        expected = sorted(possible.values(), reverse=True)[:best]
+        expected = sorted(possible.values(), reverse=True)[:count]
         assert [each.score for each in found] == pytest.approx(expected, abs=1e-4)
         for each in found:  # by score, not by place: equal ones may stand in any order
             assert each.score == pytest.approx(possible[tuple(each.tokens), each.finished], abs=1e-4)
@@ -146,8 +147,8 @@ def test_a_full_beam_is_exhaustive_search(
 def test_stopping_early_changes_nothing(width: int, rules: dict[str, Any], seed: int, spread: float) -> None:
     rules["no_repeat_ngram_size"] = 0  # no dead ends, which the plain search does not know
     tree = Tree(5, 7, 2, seed, spread)
-    for best in (1, width):
-        options = DecodeOptions(num_beams=width, num_return_sequences=best, **rules)
+    for count in (1, width):
+        options = DecodeOptions(num_beams=width, num_return_sequences=count, **rules)
         for source, found in enumerate(search(tree, torch.arange(2), BEGIN, END, options, 7)):
             assert [each.score for each in found] == pytest.approx(plain_beam(tree, source, options, 7), abs=1e-4)
 
@@ -214,8 +215,8 @@ def test_forced_first_tokens_are_followed_and_not_returned() -> None:
             (found,) = search(tree, torch.tensor([row]), forced[row : row + 1], END, options, 3)
             assert found == together[row]
     greedy = search(tree, torch.arange(2), forced, END, DecodeOptions(min_new_tokens=1), 1)
-    best = tree(torch.arange(2), forced)[:, -1, 1:].argmax(-1) + 1
-    assert [found[0].tokens for found in greedy] == best[:, None].tolist()
+    expected = tree(torch.arange(2), forced)[:, -1, 1:].argmax(-1) + 1
+    assert [found[0].tokens for found in greedy] == expected[:, None].tolist()
 
 
 @pytest.mark.parametrize("way", [{}, {"num_beams": 3}, {"temperature": 1.0}])
@@ -245,6 +246,18 @@ def test_samples_come_as_often_as_the_softmax_says() -> None:
             chi_square += (seen[token, follow] - expected) ** 2 / expected
     assert chi_square < 37.7  # 15 degrees of freedom: 0.1 % of honest samples lie above
     assert sum(seen.values()) == count
+
+
+@law
+@given(st.integers(0, 9999), st.integers(1, 700), st.integers(1, 11), st.booleans())
+def test_the_best_through_blocks_are_the_best(seed: int, size: int, count: int, forbidden: bool) -> None:
+    logits = torch.randn(3, 2, size, generator=torch.Generator().manual_seed(seed))
+    if forbidden:
+        logits[..., 1:] = -torch.inf
+    values, indices = best(logits, min(count, size))
+    assert torch.equal(values, logits.topk(min(count, size)).values)
+    assert torch.equal(logits.gather(-1, indices), values)
+    assert all(len(set(row)) == min(count, size) for row in indices.flatten(0, 1).tolist())
 
 
 @law

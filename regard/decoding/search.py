@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from regard.decoding.best import best
 from regard.decoding.rules import restrict
 from regard.decoding.sampling import draw, random_numbers, truncate
 from regard.errors import UserError
@@ -121,8 +122,8 @@ def search(
 
         found = choose(logits, rest)
         ended = found.token == end
-        best = torch.arange(ended.size(1), device=ended.device) < width  # what would not enter the beam may not end
-        finals.offer(sources, follow(tokens, found.parent)[..., forced:], found.total, ended & best, finished=True)
+        inside = torch.arange(ended.size(1), device=ended.device) < width  # what would not enter the beam may not end
+        finals.offer(sources, follow(tokens, found.parent)[..., forced:], found.total, ended & inside, finished=True)
 
         beams, new = total.size(1), 1
         parent, token, total = survivors(found, ended, width)
@@ -155,15 +156,15 @@ def strategy(options: DecodeOptions, limit: int, device: torch.device) -> tuple[
 
 def greedy(logits: Tensor, rest: Tensor) -> Candidates:
     """The best token of the only hypothesis."""
-    best, token = logits.max(-1)
-    return Candidates(torch.zeros_like(token), token, rest + best)
+    logit, token = best(logits[:, 0], 1)
+    return Candidates(torch.zeros_like(token), token, rest + logit)
 
 
 def widest(logits: Tensor, rest: Tensor, width: int) -> Candidates:
     """The best tokens of all hypotheses together, best first: twice the width, so that `width` go on if as many end."""
-    best, token = logits.topk(min(2 * width, logits.size(-1)))
-    total, place = (rest[..., None] + best).flatten(1).topk(min(2 * width, best[0].numel()))
-    return Candidates(place // best.size(-1), token.flatten(1).gather(1, place), total)
+    logit, token = best(logits, min(2 * width, logits.size(-1)))
+    total, place = (rest[..., None] + logit).flatten(1).topk(min(2 * width, logit[0].numel()))
+    return Candidates(place // logit.size(-1), token.flatten(1).gather(1, place), total)
 
 
 def sample(logits: Tensor, rest: Tensor, numbers: Iterator[Tensor], options: DecodeOptions) -> Candidates:
