@@ -39,18 +39,19 @@ def catalogue() -> dict[str, Any]:
 def describe(path: str) -> dict[str, Any]:
     """A model's sizes, config, attention sites and the hashes of its files."""
     model = load(path, device="cpu")
+    folder = model.folder or Path(path)
     parameters = {name: _count(part) for name, part in model.network.named_children()}
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.network.parameters())
     return {
-        "folder": str(model.folder),
+        "folder": str(folder),
         "family": family_of(model.network),
         "task": model.recipe.task if model.recipe else None,
         "parameters": _count(model.network),
         "bytes": size,
         "config": asdict(model.network.config),
-        "parameters by part": parameters,
+        "parameters_by_part": parameters,
         "sites": sites(model.network, model.vocabulary),
-        "files": {file.name: _file(file) for file in sorted(model.folder.iterdir()) if file.is_file()},
+        "files": {file.name: _file(file) for file in sorted(folder.iterdir()) if file.is_file()},
     }
 
 

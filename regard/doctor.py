@@ -15,12 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard import models
 from regard.errors import UserError
 from regard.inputs.corpus import Corpus
+from regard.inputs.text import Vocabulary
 from regard.measure import Cost, measure
 from regard.recipe import Recipe
-from regard.tasks import build
+from regard.report import in_bytes
+from regard.runs import Run
+from regard.training.display import Display
+from regard.training.distributed import choose_device, group
+from regard.training.loop import Loop
 from regard.training.machine import choose_threads, keep_memory
 from regard.training.run import refuse_existing
 
@@ -28,7 +32,6 @@ PARTS = ("train", "validation", "test")
 SHOWN = 3  # leaked samples
 READ = 2000  # samples whose coverage is measured
 STEPS = 5
-GIBIBYTE = 2**30
 
 
 @dataclass
@@ -40,26 +43,31 @@ class Findings:
     warnings: list[str] = field(default_factory=list)
 
 
-def examine(recipe: Recipe, cache: Path | None = None) -> Findings:
+def examine(recipe: Recipe) -> Findings:
     """Read the recipe's data, take a few real steps, and say what stands in the way."""
     findings = Findings()
     try:
         refuse_existing(Path(recipe.output))
     except UserError as error:
         findings.errors.append(str(error))
-    keep_memory()
-    torch.set_num_threads(choose_threads(recipe.train.threads))
-    torch.manual_seed(recipe.seed)
-    task = build(recipe, cache)
-    parts = {part: corpus for part in PARTS if (corpus := task.corpus(part)) is not None}
+    run = Run(recipe)
+    parts = {part: corpus for part in PARTS if (corpus := run.task.corpus(part)) is not None}
     _samples(parts, recipe, findings)
     _lengths(parts, findings)
-    _coverage(parts, task.vocabulary, findings)
+    _coverage(parts, run.vocabulary, findings)
     _leaks(parts, findings)
-    sizes = {"source_vocabulary": task.vocabulary.source.size, "target_vocabulary": task.vocabulary.target.size}
-    network = models.build(recipe.model, **sizes)
-    _cost(measure(network, task, recipe.train, STEPS), task.batches_per_epoch, recipe, findings)
+    _cost(_measure(run), run.task.batches_per_epoch, recipe, findings)
     return findings
+
+
+def _measure(run: Run) -> Cost:
+    """A few steps on the device, with the threads and the precision that training would take."""
+    keep_memory()
+    torch.set_num_threads(choose_threads(run.recipe.train.threads))
+    device = choose_device(run.recipe.train.device)
+    with group(device) as alone:
+        folder, display = Path(run.recipe.output), Display(quiet=True)
+        return measure(Loop(run.network.to(device), run.task, run.recipe, folder, run.write, alone, display), STEPS)
 
 
 def _samples(parts: dict[str, Corpus], recipe: Recipe, findings: Findings) -> None:
@@ -86,11 +94,11 @@ def _lengths(parts: dict[str, Corpus], findings: Findings) -> None:
             if not len(lengths):
                 continue
             low, middle, most, nearly, high = np.percentile(lengths, (0, 50, 95, 99, 100)).tolist()
-            table[f"{part} {side}"] = {"min": low, "median": middle, "95 %": most, "99 %": nearly, "max": high}
-    findings.facts["tokens a sample"] = table
+            table[f"{part} {side}"] = {"min": low, "median": middle, "95%": most, "99%": nearly, "max": high}
+    findings.facts["sample_tokens"] = table
 
 
-def _coverage(parts: dict[str, Corpus], vocabulary: Any, findings: Findings) -> None:
+def _coverage(parts: dict[str, Corpus], vocabulary: Vocabulary, findings: Findings) -> None:
     """How well the tokenizer fits each part; it was made from train alone."""
     table: dict[str, dict[str, float]] = {}
     for part, corpus in parts.items():
@@ -99,15 +107,15 @@ def _coverage(parts: dict[str, Corpus], vocabulary: Any, findings: Findings) -> 
             found = getattr(vocabulary, side).coverage(texts)
             table[f"{part} {side}"] = {
                 "vocabulary": getattr(vocabulary, side).size,
-                "tokens a word": round(found.tokens_per_word, 3),
-                "unknown %": round(100 * found.unknown_rate, 3),
+                "tokens_per_word": round(found.tokens_per_word, 3),
+                "unknown_percent": round(100 * found.unknown_rate, 3),
             }
             if found.unknown_rate > 0.01:
                 findings.warnings.append(
                     f"{part}: {found.unknown_rate:.1%} of the {side} tokens are unknown; "
                     'take subwords (tokenizer.kind = "bpe") or a larger tokenizer.vocab_size'
                 )
-            trained = table.get(f"train {side}", {}).get("tokens a word", 0)
+            trained = table.get(f"train {side}", {}).get("tokens_per_word", 0)
             if trained and found.tokens_per_word > 1.5 * trained:
                 findings.warnings.append(
                     f"{part}: {found.tokens_per_word:.2f} tokens a {side} word, in train {trained:.2f}: one language?"
@@ -118,14 +126,14 @@ def _coverage(parts: dict[str, Corpus], vocabulary: Any, findings: Findings) -> 
 def _leaks(parts: dict[str, Corpus], findings: Findings) -> None:
     """Samples of validation and test that train has too; 8 bytes of memory a sample."""
     table = {}
-    for what, whole in (("source", False), ("source and target", True)):
+    for what, whole in (("same_source", False), ("same_pair", True)):
         seen = np.sort(_hashes(parts["train"], whole))
         for part in PARTS[1:]:
             if part not in parts or not len(seen):
                 continue
             hashes = _hashes(parts[part], whole)
             leaked = seen[np.minimum(np.searchsorted(seen, hashes), len(seen) - 1)] == hashes
-            table.setdefault(part, {})[f"same {what} in train"] = int(leaked.sum())
+            table.setdefault(part, {})[what] = int(leaked.sum())
             if whole and leaked.any():
                 some = "; ".join(
                     " → ".join(parts[part].text(int(index))) for index in islice(np.flatnonzero(leaked), SHOWN)
@@ -133,7 +141,7 @@ def _leaks(parts: dict[str, Corpus], findings: Findings) -> None:
                 findings.warnings.append(
                     f"{part}: {leaked.sum()} of {len(hashes)} samples are in train too, so its scores flatter: {some}"
                 )
-    findings.facts["leaks"] = table
+    findings.facts["also_in_train"] = table
 
 
 def _hashes(corpus: Corpus, whole: bool) -> np.ndarray:
@@ -156,27 +164,30 @@ def _cost(cost: Cost, batches_per_epoch: int, recipe: Recipe, findings: Findings
     disk, free = cost.state_bytes(averaged) * (options.keep + 2), shutil.disk_usage(_existing(Path(recipe.output))).free
     findings.facts["network"] = {
         "parameters": cost.parameters,
-        "weights and gradients": _bytes(2 * cost.weight_bytes),
-        "optimizer" + (" and average" if averaged else ""): _bytes(cost.state_bytes(averaged) - cost.weight_bytes),
-        "activations, largest batch tried": _bytes(cost.activation_bytes),
-        "memory in all": f"{_bytes(memory)} of {_bytes(has)}",
-        "checkpoints": f"{_bytes(disk)} of {_bytes(free)} free",
+        "weight_bytes": cost.weight_bytes,
+        "gradient_bytes": cost.weight_bytes,
+        "optimizer_bytes": cost.state_bytes(averaged) - cost.weight_bytes,
+        "activation_bytes": cost.activation_bytes,
+        "memory_bytes": memory,
+        "machine_memory_bytes": has,
+        "checkpoints_bytes": disk,
+        "free_disk_bytes": free,
     }
     findings.facts["time"] = {
         "threads": torch.get_num_threads(),
-        "seconds a step": cost.seconds,
-        "targets a second": round(cost.targets / cost.seconds),
+        "step_seconds": cost.seconds,
+        "targets_per_second": round(cost.targets / cost.seconds),
         "steps": steps,
         "epochs": steps * a_step,
-        "training (without validation)": _duration(steps * cost.seconds),
+        "training_seconds": steps * cost.seconds,
     }
     if memory > 0.8 * has:
         findings.errors.append(
-            f"the run needs {_bytes(memory)} of memory, the machine has {_bytes(has)}: smaller batches?"
+            f"the run needs {in_bytes(memory)} of memory, the machine has {in_bytes(has)}: smaller batches?"
         )
     if disk > free:
         findings.errors.append(
-            f"checkpoints need {_bytes(disk)}, {_bytes(free)} are free at {recipe.output}: lower train.keep"
+            f"checkpoints need {in_bytes(disk)}, {in_bytes(free)} are free at {recipe.output}: lower train.keep"
         )
     if options.eval_steps > steps:
         findings.warnings.append(
@@ -192,12 +203,3 @@ def _cost(cost: Cost, batches_per_epoch: int, recipe: Recipe, findings: Findings
 def _existing(path: Path) -> Path:
     """The nearest folder above that is there: what the run will be written into."""
     return next(each for each in (path.absolute(), *path.absolute().parents) if each.is_dir())
-
-
-def _bytes(count: float) -> str:
-    return f"{count / GIBIBYTE:.2f} GiB" if count >= GIBIBYTE / 10 else f"{count / 2**20:.1f} MiB"
-
-
-def _duration(seconds: float) -> str:
-    minutes = seconds / 60
-    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"

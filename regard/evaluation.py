@@ -1,7 +1,6 @@
 """`regard evaluate`: which samples a model is scored on, and its scores, alone or beside another's."""
 
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,12 @@ def evaluate(models: list[Any], chosen: Selection, lowercase: bool, **options: A
     result: dict[str, Any] = {"samples": len(references), "part": chosen.name}
     if len(models) == 1:
         return result | {"scores": found[0]}
-    result |= {"scores": list(chain(*found))}
+    named = [
+        {"model": name, **asdict(each)}
+        for name, scored in zip(("first", "second"), found, strict=True)
+        for each in scored
+    ]
+    result["scores"] = named
     differences = scores.compare(answers[0], answers[1], references, lowercase)
     return result | {"comparison": [_told(each) for each in differences]}
 

@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.recipe import TrainOptions
-from regard.tasks.task import Task
-from regard.training.optim import adamw
+from regard.training.loop import Loop, to_device
 
 
 @dataclass(frozen=True)
@@ -35,20 +33,19 @@ class Cost:
         return self.state_bytes(averaged) + self.weight_bytes + self.activation_bytes
 
 
-def measure(network: nn.Module, task: Task, options: TrainOptions, steps: int, warm: int = 2) -> Cost:
+def measure(loop: Loop, steps: int, warm: int = 2) -> Cost:
     """Take `warm + steps` real steps; the network is not the same afterwards."""
-    network.train()
-    optimizer = adamw(network, options)
-    batches = task.batches(0, 0, 1)
+    loop.network.train()
+    batches = loop.task.batches(0, 0, 1)
     seconds, targets, held = [], 0, 0
     for number in range(warm + steps):
-        part = list(islice(batches, options.gradient_accumulation_steps))
+        part = list(islice(batches, loop.options.gradient_accumulation_steps))
         start = time.perf_counter()
-        held = max(held, _step(network, task, optimizer, part))
+        held = max(held, _step(loop, part))
         if number >= warm:
             seconds.append(time.perf_counter() - start)
-            targets += sum(task.count(batch) for batch in part)
-    parameters = list(network.parameters())
+            targets += sum(loop.task.count(batch) for batch in part)
+    parameters = list(loop.network.parameters())
     return Cost(
         parameters=sum(each.numel() for each in parameters),
         weight_bytes=sum(each.numel() * each.element_size() for each in parameters),
@@ -58,17 +55,18 @@ def measure(network: nn.Module, task: Task, options: TrainOptions, steps: int, w
     )
 
 
-def _step(network: nn.Module, task: Task, optimizer: torch.optim.Optimizer, batches: list[Any]) -> int:
+def _step(loop: Loop, batches: list[Any]) -> int:
     """One update over these batches; gives the bytes of activations of the largest."""
-    count = sum(task.count(batch) for batch in batches)
+    count = sum(loop.task.count(batch) for batch in batches)
     largest = 0
     for batch in batches:
-        with activations(network) as kept:
-            loss = task.loss(network, batch) / count
+        with activations(loop.network) as kept, loop.autocast:
+            loss = loop.task.loss(loop.network, to_device(batch, loop.group.device)) / count
         loss.backward()
         largest = max(largest, sum(kept.values()))
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+        loss.item()  # waits for the device
+    loop.optimizer.step()
+    loop.optimizer.zero_grad(set_to_none=True)
     return largest
 
 

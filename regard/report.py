@@ -23,11 +23,10 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, Path):
         return str(value)
-    if hasattr(value, "tolist"):
-        return value.tolist()
     if isinstance(value, Sequence | set | frozenset):
         return [plain(each) for each in value]
-    return str(value)
+    as_list = getattr(value, "tolist", None)
+    return as_list() if as_list else str(value)
 
 
 def document(value: Any, indent: int | None = 2) -> str:
@@ -78,7 +77,9 @@ def _tables(facts: dict[str, Any], title: str) -> list[Table]:
             names = list(value) if isinstance(value, dict) else None
             tables.append(_grid(name, rows, names))
         else:
-            tables += _tables(value if isinstance(value, dict) else dict(enumerate(value)), name)
+            tables += _tables(
+                value if isinstance(value, dict) else {str(place): each for place, each in enumerate(value)}, name
+            )
     return tables
 
 
@@ -91,7 +92,7 @@ def _pairs(facts: dict[str, Any], title: str) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(Text(str(name)), Text(say(value)))
+        table.add_row(Text(str(name)), Text(say(value, name)))
     return table
 
 
@@ -110,12 +111,16 @@ def _grid(title: str, rows: list[dict[str, Any]], names: list[str] | None) -> Ta
     return table
 
 
-def say(value: Any) -> str:
-    """A value in a cell: thousands set apart, four figures of a fraction."""
+def say(value: Any, name: str = "") -> str:
+    """A value in a cell: sizes and times by the name's last word, thousands set apart, four figures of a fraction."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, int | float) and name.endswith("bytes"):
+        return in_bytes(value)
+    if isinstance(value, int | float) and name.endswith("seconds") and value >= 120:
+        return f"{value / 60:.0f} minutes" if value < 7200 else f"{value / 3600:.1f} hours"
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
     if isinstance(value, float):
@@ -123,3 +128,11 @@ def say(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(say(each) for each in value)
     return str(value)
+
+
+def in_bytes(count: float) -> str:
+    """A size as people say it."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} bytes"

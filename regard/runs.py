@@ -86,7 +86,7 @@ def _summary(folder: Path, score_name: str, outcome: Outcome) -> dict[str, Any]:
         "run": str(folder),
         "status": outcome.status,
         "steps": progress.step,
-        "minutes": round(progress.seconds / 60, 2),
-        "best step": progress.best_step,
-        f"best {score_name}": progress.best_score,
+        "seconds": round(progress.seconds, 1),
+        "best_step": progress.best_step,
+        f"best_{score_name}": progress.best_score,
     }

@@ -1,0 +1,128 @@
+"""The doctor finds exactly what was planted: leaks, skips, unknown words; and its measures follow the batch."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from regard.doctor import Findings, examine
+from regard.measure import activations
+from regard.recipe import load_recipe
+
+RECIPE = """
+task = "translate"
+output = "{output}"
+[data]
+train = "train.tsv"
+validation = "validation.tsv"
+columns = ["source", "target"]
+max_length = 11
+[tokenizer]
+kind = "words"
+min_frequency = 1
+[model]
+family = "transformer"
+width = 12
+heads = 3
+depth = 1
+feedforward = 17
+[train]
+batch_size = 7
+max_steps = 30
+warmup_steps = 3
+eval_steps = 10
+"""
+
+
+def sentence(number: int, length: int = 5) -> str:
+    return " ".join(f"w{(number * 7 + place * place) % 31}" for place in range(length)) + f" n{number % 53}"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """53 training pairs, two of them too long; 13 for validation, three whole pairs and one more source from train."""
+    pairs = [(sentence(n), sentence(n + 1)) for n in range(51)] + [(sentence(n, 12), sentence(n)) for n in (51, 52)]
+    held_out = [*pairs[:3], (pairs[3][0], "w1 w2"), *((f"w1 n{n}", f"w2 n{n}") for n in range(9))]
+    for name, part in (("train", pairs), ("validation", held_out)):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in part))
+    path = tmp_path / "mine.toml"
+    path.write_text(RECIPE.format(output=tmp_path / "run"))
+    return path
+
+
+def found(recipe: Path, *overrides: str) -> Findings:
+    return examine(load_recipe(recipe, overrides))
+
+
+def test_planted_leaks_and_skips_are_counted(recipe: Path) -> None:
+    findings = found(recipe)
+    assert findings.facts["also_in_train"] == {"validation": {"same_source": 4, "same_pair": 3}}
+    leak = next(line for line in findings.warnings if "in train too" in line)
+    assert "3 of 13" in leak
+    assert sentence(0) in leak
+    samples = findings.facts["samples"]["train"]
+    assert (samples["read"], samples["kept"], samples["skipped"]) == (53, 51, 2)
+    assert findings.facts["sample_tokens"]["train source"]["max"] == 6
+    assert not findings.errors
+
+
+def test_unknown_words_are_measured_and_warned_of(recipe: Path) -> None:
+    (recipe.parent / "validation.tsv").write_text("zebra w1\tw2 w3\nw4 w5\tw6 w7\n")
+    findings = found(recipe)
+    assert findings.facts["tokenizer"]["validation source"]["unknown_percent"] == 25
+    assert findings.facts["tokenizer"]["validation target"]["unknown_percent"] == 0
+    assert [line for line in findings.warnings if "unknown" in line and "source" in line]
+
+
+def test_an_existing_run_is_an_error_and_nothing_is_written(recipe: Path) -> None:
+    assert not found(recipe).errors
+    assert not (recipe.parent / "run").exists()
+    (recipe.parent / "run").mkdir()
+    (recipe.parent / "run" / "recipe.toml").write_text("")
+    assert "regard resume" in found(recipe).errors[0]
+
+
+def test_settings_that_cannot_work_out_are_warned_of(recipe: Path) -> None:
+    warnings = found(recipe, "train.warmup_steps=31", "train.eval_steps=37").warnings
+    assert any("warmup_steps" in line for line in warnings)
+    assert any("eval_steps" in line for line in warnings)
+    assert not any("_steps" in line for line in found(recipe).warnings)
+
+
+def test_memory_and_time_add_up(recipe: Path) -> None:
+    facts = found(recipe, "train.average_decay=0.9", "train.max_steps=0", "train.epochs=3").facts
+    network, time = facts["network"], facts["time"]
+    assert network["weight_bytes"] == 4 * network["parameters"]
+    assert network["optimizer_bytes"] == 3 * network["weight_bytes"]  # two moments and the average
+    parts = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
+    assert network["memory_bytes"] == sum(network[part] for part in parts)
+    assert time["epochs"] == pytest.approx(3, rel=0.1)
+    assert time["training_seconds"] == pytest.approx(time["steps"] * time["step_seconds"])
+
+
+def test_activations_grow_with_the_batch_and_leave_the_weights_out() -> None:
+    network = nn.Sequential(nn.Linear(11, 13), nn.Tanh(), nn.Linear(13, 5))
+    held = []
+    for rows in (3, 6):
+        with activations(network) as kept:
+            network(torch.randn(rows, 11)).square().sum().backward()
+        held.append(sum(kept.values()))
+    assert held[0] == 4 * 3 * (11 + 13 + 5)  # each layer's input, and the last output for its square
+    assert held[1] == 2 * held[0]
+
+
+def test_json_holds_all_findings(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from regard.cli import main
+
+    with pytest.raises(SystemExit) as left:
+        main(["doctor", str(recipe), "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert left.value.code == 0
+    assert document.keys() == {"facts", "errors", "warnings"}
+    with pytest.raises(SystemExit) as left:
+        main(["doctor", str(recipe)])
+    text = capsys.readouterr().out
+    assert left.value.code == 0
+    assert "warning: validation: 3 of 13" in text
