@@ -23,7 +23,8 @@ def select(recipe: Recipe | None, file: str | None, source: str, target: str) ->
     """The file's samples; without one the test part of the model's recipe, else its validation part."""
     if file:
         data = recipe.data if recipe else DataOptions()
-        data = replace(data, test=file, generate="", source=source or data.source, target=target or data.target)
+        sides = {"source": source or data.source, "target": target or data.target}
+        data = replace(data, train="", validation="", test=file, generate="", **sides)
         asked = replace(recipe, data=data) if recipe else Recipe(task="translate", output="", data=data)
         return Selection(file, _read(replace(asked, origin=str(Path.cwd())), "test"))
     if recipe is None:
@@ -60,9 +61,12 @@ def evaluate(models: list[Any], chosen: Selection, lowercase: bool, **options: A
 
 
 def _told(difference: scores.Difference) -> dict[str, Any]:
-    verdict = "may be chance" if difference.is_noise else "first is better"
-    if not difference.is_noise and difference.other > difference.value:
-        verdict = "second is better"
+    if difference.value == difference.other:
+        verdict = "no difference"  # resampling says nothing where nothing varies
+    elif difference.is_noise:
+        verdict = "may be chance"
+    else:
+        verdict = "first is better" if difference.value > difference.other else "second is better"
     return {
         "metric": difference.name,
         "first": difference.value,
