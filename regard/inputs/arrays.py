@@ -156,7 +156,7 @@ def _sweep(cache: Path) -> None:
 def _shown(progress: Progress | None) -> Iterator[Progress]:
     """Tells how far it is: to the caller's function, else as a bar when somebody watches the terminal."""
     if progress is not None or not sys.stderr.isatty():
-        yield progress or (lambda count: None)
+        yield progress or (lambda _: None)
         return
     from rich.console import Console
     from rich.progress import Progress as Bar
@@ -228,21 +228,25 @@ class Writer:
     def _write_chunk(self, samples: list[Sample], places: list[str]) -> None:
         sources = self.vocabulary.source.encode_many([sample.source for sample in samples])
         targets = self.vocabulary.target.encode_many([sample.target for sample in samples])
-        kept: tuple[list[list[int]], list[list[int]], list[Sample]] = [], [], []
-        for row in zip(sources, targets, samples, places, strict=True):
-            if not (row[0] and row[1]):
-                self.report.skip("nothing left after normalisation", row[3])
-            elif max(len(row[0]), len(row[1])) > self.max_length:
-                self.report.skip(f"longer than {self.max_length} tokens", row[3])
-            else:
-                for column, value in zip(kept, row[:3], strict=True):
-                    column.append(value)
-        self.report.kept += len(kept[2])
-        self._write_side("source", kept[0])
-        self._write_side("target", kept[1])
-        texts = [text.encode() for sample in kept[2] for text in sample]
+        kept = [
+            row for row in zip(sources, targets, samples, places, strict=True) if self._fits(row[0], row[1], row[3])
+        ]
+        self.report.kept += len(kept)
+        self._write_side("source", [row[0] for row in kept])
+        self._write_side("target", [row[1] for row in kept])
+        texts = [text.encode() for row in kept for text in row[2]]
         self._files["text.bytes"].write(b"".join(texts))
         self._write_offsets("text", [len(text) for text in texts])
+
+    def _fits(self, source: list[int], target: list[int], place: str) -> bool:
+        """Whether a sample may stay now that it is tokens; counts it if not."""
+        if not (source and target):
+            self.report.skip("nothing left after normalisation", place)
+        elif max(len(source), len(target)) > self.max_length:
+            self.report.skip(f"longer than {self.max_length} tokens", place)
+        else:
+            return True
+        return False
 
     def _write_side(self, name: str, rows: list[list[int]]) -> None:
         lengths = [len(row) for row in rows]

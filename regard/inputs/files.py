@@ -105,7 +105,7 @@ def _require(asked: tuple[str, ...], names: list[str], place: str, hint: str = "
 def _parallel(files: dict[str, Path]) -> Iterator[Row]:
     counts = dict.fromkeys(files, 0)
     streams = [lines(path) for path in files.values()]
-    shown = next(iter(files.values()))
+    shown = str(next(iter(files.values())))
     for number, texts in enumerate(itertools.zip_longest(*streams), 1):
         for name, text in zip(files, texts, strict=True):
             counts[name] += text is not None

@@ -33,7 +33,8 @@ class Vocabulary:
         """Writes a folder that transformers' AutoTokenizer opens too."""
         folder.mkdir(parents=True, exist_ok=True)
         if isinstance(self.source, SentencePieceTokenizer) and isinstance(self.target, SentencePieceTokenizer):
-            return save_marian(self.source, self.target, folder)
+            save_marian(self.source, self.target, folder)
+            return
         self.source.save(folder / "tokenizer.json")
         if self.source is not self.target:
             self.target.save(folder / "tokenizer_target.json")
