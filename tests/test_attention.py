@@ -44,7 +44,7 @@ def test_weights_sum_to_one_and_make_the_context(score: str):
     attention = SCORES[score](WIDTH, WIDTH, 13)
     with record(prove=True) as recorder, place("here"):
         attention(torch.randn(1, QUERIES, WIDTH), attention.remember(torch.randn(1, LENGTH, WIDTH)))
-    trace = Trace(recorder, [], [])
+    trace = Trace(recorder)
     weights = trace.weights("here")
     assert weights.shape == (1, QUERIES, LENGTH)
     torch.testing.assert_close(weights.sum(-1), torch.ones(1, QUERIES))

@@ -4,7 +4,7 @@ While somebody watches, the fused kernel still runs: a look keeps queries and ke
 bands of rows. A site is a place in the computation (`decoder.blocks.2.cross`), told by nested `place`s.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -100,8 +100,17 @@ def keep(score: Score) -> bool:
 class Trace:
     """The looks of one input (and its output), to be asked."""
 
-    def __init__(self, recorder: Recorder, source: list[str], target: list[str]):
-        self.looks, self.source, self.target = recorder.looks, source, target
+    def __init__(
+        self,
+        recorder: Recorder,
+        source: Sequence[str] = (),
+        target: Sequence[str] = (),
+        output: Sequence[str] = (),
+        answer: str = "",
+    ):
+        """Pieces read (`source`), given to the decoder (`target`) and written by it (`output`), one step ahead."""
+        self.looks = recorder.looks
+        self.source, self.target, self.output, self.answer = list(source), list(target), list(output), answer
 
     @property
     def sites(self) -> list[str]:
@@ -127,12 +136,12 @@ class Trace:
         return torch.cat(mixed, -2)[0], torch.cat(used, -2)[0]
 
     def labels(self, site: str) -> tuple[list[str], list[str]]:
-        """The pieces that look (rows) and those looked at (columns)."""
+        """The pieces being written or read while looking (rows), and those looked at (columns)."""
         parts = site.split(".")
-        rows = self.source if parts[0] == "encoder" else self.target
-        columns = self.source if parts[-1] == "cross" else rows
+        rows = self.source if parts[0] == "encoder" else self.output
+        columns = self.source if "cross" in parts or parts[0] == "encoder" else self.target
         length = self._looks(site)[0].key.size(-2)
-        return rows, columns if len(columns) == length else [f"state {n}" for n in range(length)]
+        return rows, columns if len(columns) == length else ["all that was read"] * length
 
     def explore(self, path: str | None = None):
         """The page of this trace: a file, or shown inline in a notebook."""

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+import webbrowser
 from base64 import b64encode
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
+
+from regard.attention.trace import Trace
 
 STEPS = 65535  # weights are stored as sixteen-bit shares of one
 SCRIPTS = ("weights.js", "colours.js", "elements.js", "page.js")  # each imports only from those before it
@@ -40,6 +45,38 @@ class Map(TypedDict):
     rows: list[str]
     columns: list[str]
     sites: list[Site]
+
+
+def map_of(trace: Trace, model: str, name: str) -> Map:
+    """A trace as the page shows it: every site with its own labels, what looks at the source first."""
+    sites = sorted(trace.sites, key=lambda site: "cross" not in site)
+    shown: list[Site] = []
+    for site in sites:
+        rows, columns = trace.labels(site)
+        shown.append({"name": site, "weights": trace.weights(site), "rows": rows, "columns": columns})
+    return {
+        "model": model,
+        "name": name,
+        "answer": trace.answer,
+        "rows": trace.output,
+        "columns": trace.source,
+        "sites": shown,
+    }
+
+
+def explore(trace: Trace, path: Path | str | None = None) -> Any:
+    """The page of one trace as a file; without a path, shown inline in a notebook or opened in a browser."""
+    title = "".join(trace.source).strip() or "attention"
+    if path is not None:
+        return write_page(path, title, [map_of(trace, "model", title)])
+    page = write_page(Path(mkdtemp(prefix="regard-")) / "attention.html", title, [map_of(trace, "model", title)])
+    if "ipykernel" in sys.modules:
+        from IPython.display import IFrame  # type: ignore[import-not-found]
+
+        source = "data:text/html;base64," + b64encode(page.read_bytes()).decode()
+        return IFrame(source, width="100%", height=640)
+    webbrowser.open(page.as_uri())
+    return page
 
 
 def write_page(path: Path | str, title: str, maps: list[Map]) -> Path:

@@ -20,7 +20,7 @@ from regard.attention.core import Memory
 from regard.attention.trace import place
 from regard.attention.variants import NEED_EQUAL_WIDTHS, SCORES
 from regard.inputs.batch import Sequences
-from regard.layers.recurrent import CELLS, Reader
+from regard.layers.recurrent import CELLS, Reader, Reading
 from regard.layers.state import State
 
 INFORM = ("first", "every", "mean", "attention")
@@ -123,8 +123,14 @@ class Seq2Seq(nn.Module):
         if config.tied == "all":
             self.source = self.target
 
+    def read(self, source: Sequences) -> Reading:
+        return self.reader(self.dropout(self.source(source.tokens)), source.lengths)
+
+    def encode(self, source: Sequences) -> Tensor:
+        return self.read(source).states
+
     def start(self, source: Sequences) -> State:
-        states, last = self.reader(self.dropout(self.source(source.tokens)), source.lengths)
+        states, last = self.read(source)
         memory = None
         if self.attend is not None:
             everything = self.config.inform != "every"

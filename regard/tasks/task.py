@@ -11,10 +11,14 @@ class Task(Protocol):
 
     score_name: str  # the metric that says which checkpoint is best; larger is better
     batches_per_epoch: int
-    fingerprint: Mapping[str, str]  # what the data was made of: name → sha256
+
+    @property
+    def fingerprint(self) -> Mapping[str, str]:
+        """What the data was made of: name → sha256."""
+        ...
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[Any]:
-        """Without end: the batches number start + rank, start + rank + world, start + rank + 2 · world, …"""
+        """A process's own batches without end, from its `start`-th: its k-th is batch k · world + rank of all."""
         ...
 
     def epoch(self, batches: int) -> float:

@@ -1,0 +1,54 @@
+"""The data of a task on pairs of texts: a vocabulary learnt from its training part, and each part as a corpus."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from regard.errors import UserError, nearest
+from regard.inputs.corpus import Corpus, Sample, prefixes, prepare, prepare_samples, read
+from regard.inputs.generate import GENERATORS
+from regard.inputs.text import Vocabulary, train_tokenizer
+from regard.recipe import Recipe
+
+
+def cache_folder() -> Path:
+    """Where prepared data lies: REGARD_CACHE, else the user's cache."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("REGARD_CACHE") or Path(home) / "regard")
+
+
+def samples(recipe: Recipe, part: str) -> Iterator[Sample]:
+    """A part's pairs as they are written, prefixes in front; nothing is skipped."""
+    data = recipe.data
+    if data.generate:
+        if data.generate not in GENERATORS:
+            raise UserError(f"data.generate = '{data.generate}' is unknown{nearest(data.generate, GENERATORS)}")
+        yield from GENERATORS[data.generate](recipe.seed, part, int(getattr(data, part)))
+        return
+    for record in read(data, part, Path(recipe.origin)):
+        yield Sample(f"{record.token} {record.source}" if record.prefix else record.source, record.target)
+
+
+def learn_vocabulary(recipe: Recipe) -> Vocabulary:
+    """Tokenizers trained on the training part: one for both sides, or one each."""
+    data, options = recipe.data, recipe.tokenizer
+    extra = [] if data.generate else prefixes(data, "train", Path(recipe.origin))
+    if options.joint:
+        both = train_tokenizer((text for sample in samples(recipe, "train") for text in sample), options, extra)
+        return Vocabulary(both, both)
+    sides = ((sample[side] for sample in samples(recipe, "train")) for side in (0, 1))
+    source, target = (train_tokenizer(texts, options, new) for texts, new in zip(sides, (extra, []), strict=True))
+    return Vocabulary(source, target)
+
+
+def corpus(recipe: Recipe, part: str, vocabulary: Vocabulary, cache: Path) -> Corpus | None:
+    """A part prepared into memory-mapped arrays; nothing where the recipe names none."""
+    given = getattr(recipe.data, part)
+    if not given:
+        return None
+    if not recipe.data.generate:
+        return prepare(recipe.data, part, vocabulary, cache, Path(recipe.origin))
+    key = json.dumps([recipe.data.generate, recipe.seed, part, given, asdict(recipe.data)])
+    return prepare_samples(samples(recipe, part), key, vocabulary, cache, recipe.data.max_length)

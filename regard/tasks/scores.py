@@ -1,0 +1,81 @@
+"""Scores of answers against references: the field's own metrics, with signatures and bootstrap intervals."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.significance import PairedTest
+
+RESAMPLES = 1000
+SEED = 12345
+
+
+@dataclass(frozen=True)
+class Score:
+    """A figure, the half-width of its 95 % bootstrap interval, and how it was computed."""
+
+    name: str
+    value: float
+    interval: float
+    signature: str
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two systems on the same sentences: their scores, and how likely chance alone makes a difference this large."""
+
+    name: str
+    value: float
+    other: float
+    p_value: float
+
+    @property
+    def is_noise(self) -> bool:
+        return self.p_value >= 0.05
+
+
+def quick(answers: list[str], references: list[str], lowercase: bool) -> dict[str, float]:
+    """The figures alone, for the evaluations during training."""
+    return {
+        "bleu": BLEU(lowercase=lowercase, force=True).corpus_score(answers, [references]).score,
+        "chrf": CHRF(lowercase=lowercase).corpus_score(answers, [references]).score,
+        "exact": 100.0 * float(np.mean(matches(answers, references, lowercase))),
+    }
+
+
+def score(answers: list[str], references: list[str], lowercase: bool) -> list[Score]:
+    """BLEU, chrF2 and exact match, each with its interval."""
+    found = []
+    for name, metric in _metrics(lowercase).items():
+        result = metric.corpus_score(answers, [references], n_bootstrap=RESAMPLES)
+        found.append(Score(name, result.score, getattr(result, "_ci", 0.0), str(metric.get_signature())))
+    hits = 100.0 * matches(answers, references, lowercase)
+    chance = np.random.default_rng(SEED)
+    means = np.array([chance.choice(hits, len(hits)).mean() for _ in range(RESAMPLES)])
+    low, high = np.percentile(means, [2.5, 97.5])
+    signature = f"nrefs:1|bs:{RESAMPLES}|seed:{SEED}|case:{'lc' if lowercase else 'mixed'}"
+    return [*found, Score("exact", float(hits.mean()), float(high - low) / 2, signature)]
+
+
+def compare(answers: list[str], others: list[str], references: list[str], lowercase: bool) -> list[Difference]:
+    """Paired bootstrap resampling (Koehn 2004), by sacreBLEU."""
+    systems = [("first", answers), ("second", others)]
+    test = PairedTest(systems, _metrics(lowercase), [references], test_type="bs", n_samples=RESAMPLES)
+    _, results = test()
+    found = []
+    for key, (first, second) in results.items():
+        if key != "System":
+            name = {"BLEU": "bleu", "chrF2": "chrf"}[key]
+            found.append(Difference(name, first.score, second.score, float(second.p_value)))
+    return found
+
+
+def matches(answers: list[str], references: list[str], lowercase: bool) -> np.ndarray:
+    """Which answers are their reference, letter for letter."""
+    fold = str.lower if lowercase else str
+    return np.array([fold(a) == fold(r) for a, r in zip(answers, references, strict=True)], float)
+
+
+def _metrics(lowercase: bool) -> dict:
+    return {"bleu": BLEU(lowercase=lowercase, force=True), "chrf": CHRF(lowercase=lowercase)}

@@ -1,0 +1,154 @@
+"""Translation, and whatever else turns one text into another: its data, loss, score and answer."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.decoding.search import Hypothesis, search
+from regard.errors import UserError
+from regard.inputs.batch import Batch, BatchOptions, Sequences, batches_per_epoch, collate, epochs, stream
+from regard.inputs.corpus import Corpus, Sample
+from regard.inputs.text import Vocabulary
+from regard.recipe import DecodeOptions, Recipe
+from regard.tasks import scores
+from regard.tasks.parallel import corpus
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One answer. `score` is the length-normalised log-probability; `others` are the next best, on request."""
+
+    text: str
+    score: float
+    finished: bool = True
+    others: tuple["Translation", ...] = ()
+    alignment: tuple[tuple[int, int], ...] | None = None  # (source token, target token) pairs
+    truncated: bool = False
+
+
+class Translate:
+    """What the training loop asks of translation."""
+
+    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, cache: Path):
+        self.recipe, self.vocabulary, self.options = recipe, vocabulary, recipe.train
+        self.score_name = recipe.train.score
+        self._cache = cache
+        training = self.corpus("train")
+        if not training:
+            raise UserError(f"data.train has no sample to train on: {training.report if training else 'nothing named'}")
+        self.training, self.validation = training, self.corpus("validation")
+        self.batching = BatchOptions(recipe.train.batch_tokens, recipe.train.batch_size, recipe.seed)
+        self.batches_per_epoch = batches_per_epoch(training, self.batching)
+        self.fingerprint: Mapping[str, str] = {
+            f"{part}/{name}": digest
+            for part, each in (("train", training), ("validation", self.validation))
+            if each
+            for name, digest in each.hashes.items()
+        }
+
+    def corpus(self, part: str) -> Corpus | None:
+        """A part of the data, prepared; nothing where the recipe names none."""
+        return corpus(self.recipe, part, self.vocabulary, self._cache)
+
+    def batches(self, start: int, rank: int, world: int) -> Iterator[Batch]:
+        return stream(self.training, self.vocabulary, self.batching, start, rank, world)
+
+    def epoch(self, batches: int) -> float:
+        return epochs(self.training, self.batching, batches)
+
+    def count(self, batch: Batch) -> int:
+        return int((batch.target.lengths - 1).sum())
+
+    def loss(self, network: nn.Module, batch: Batch) -> Tensor:
+        return self._loss(network, batch, self.options.label_smoothing)
+
+    def _loss(self, network: nn.Module, batch: Batch, smoothing: float) -> Tensor:
+        """Cross-entropy of each next token, summed; padding does not count."""
+        tokens, real = batch.target.tokens, batch.target.real[:, 1:]
+        logits = network(batch.source, tokens[:, :-1])
+        return F.cross_entropy(logits[real].float(), tokens[:, 1:][real], label_smoothing=smoothing, reduction="sum")
+
+    @torch.no_grad()
+    def validate(self, network: nn.Module) -> dict[str, float]:
+        """Loss over the whole validation part, scores over its first `eval_samples`."""
+        if self.validation is None:
+            return {}
+        found = self._chosen(self.validation, self.options.eval_samples)
+        total = count = 0.0
+        for numbers in _by_length([len(self.validation.target(i)) for i in range(len(self.validation))], 64):
+            pairs = [(self.validation.source(i), self.validation.target(i)) for i in numbers]
+            batch = collate([pair[0] for pair in pairs], [pair[1] for pair in pairs], self.vocabulary)
+            batch = batch.to(next(network.parameters()).device)
+            total, count = total + float(self._loss(network, batch, 0.0)), count + self.count(batch)
+        answers = [answer.text for answer in self._answers(network, [sample.source for sample in found])]
+        references = [sample.target for sample in found]
+        return {"loss": total / count, **scores.quick(answers, references, self.recipe.tokenizer.lowercase)}
+
+    def samples(self, network: nn.Module, count: int) -> list[tuple[str, str, str]]:
+        if self.validation is None:
+            return []
+        found = self._chosen(self.validation, count)
+        answers = self._answers(network, [sample.source for sample in found])
+        return [(pair.source, pair.target, answer.text) for pair, answer in zip(found, answers, strict=True)]
+
+    def _answers(self, network: nn.Module, texts: list[str]) -> list[Translation]:
+        return translate(network, self.vocabulary, texts, DecodeOptions())
+
+    def _chosen(self, part: Corpus, count: int) -> list[Sample]:
+        return [part.text(i) for i in range(min(count, len(part)))]
+
+
+def translate(
+    network: Any,
+    vocabulary: Vocabulary,
+    texts: Sequence[str],
+    options: DecodeOptions,
+    batch_size: int = 64,
+    truncate: bool = False,
+) -> list[Translation]:
+    """An answer to each text, searched for in batches of like length. An empty text has an empty answer."""
+    rows = vocabulary.source.encode_many(list(texts))
+    room = None if network.limit is None else network.limit - 1  # one place is the end's
+    cut = [room is not None and len(row) > room for row in rows]
+    if any(cut) and not truncate:
+        number = cut.index(True)
+        raise UserError(
+            f"input {number + 1} has {len(rows[number])} tokens, the model reads at most {room} "
+            f"({texts[number][:60]!r}…); shorten it, or cut it with --truncate"
+        )
+    answers: list[Translation | None] = [None if row else Translation("", 0.0) for row in rows]
+    for numbers in _by_length([len(row) for row in rows], batch_size):
+        numbers = [number for number in numbers if rows[number]]
+        if not numbers:
+            continue
+        found = generate(network, vocabulary, [rows[number][:room] for number in numbers], options)
+        for number, hypotheses in zip(numbers, found, strict=True):
+            best, *others = (
+                Translation(vocabulary.target.decode(each.tokens), each.score, each.finished) for each in hypotheses
+            )
+            answers[number] = Translation(
+                best.text, best.score, best.finished, tuple(others), truncated=cut[number]
+            )
+    return [answer for answer in answers if answer is not None]
+
+
+def generate(
+    network: Any, vocabulary: Vocabulary, rows: list[list[int]], options: DecodeOptions
+) -> list[list[Hypothesis]]:
+    """Hypotheses for each row of source ids, best first. By default at most twice the source's length and 20 more."""
+    source: Sequences = collate(rows, None, vocabulary).to(next(network.parameters()).device)
+    limit = torch.tensor([options.max_new_tokens or 2 * len(row) + 20 for row in rows])
+    if network.limit is not None:
+        limit = limit.clamp(max=network.limit - 1)
+    return search(network, source, vocabulary.target.begin, vocabulary.target.end, options, limit)
+
+
+def _by_length(lengths: list[int], size: int) -> Iterator[list[int]]:
+    """Numbers of rows in groups of like length, longest first: what will not fit in memory fails at once."""
+    order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
+    return (order[start : start + size] for start in range(0, len(order), size))
