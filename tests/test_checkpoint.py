@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from toy import digest, go, make_recipe
+from torch import Tensor, nn
+from toy import ToyBatch, ToyTask, digest, go, make_recipe
 
 from regard.errors import UserError
 from regard.training import checkpoint
@@ -41,16 +43,16 @@ def wait_for_step(run: Path, step: int, process: subprocess.Popen) -> None:
 
 def test_killed_at_random_moments_and_resumed_gives_the_same_bits(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    expected = finish(whole)
+    _, network = go(whole, *OPTIONS, "train.threads=1")
     chance = random.Random(os.getpid())
-    for step in (1, 11, 23, 38):
+    for step in (1, 11, 38):
         process = start(killed, sleep=0.01)
         wait_for_step(killed, step, process)
         time.sleep(chance.random() * 0.15)
         process.kill()
         process.communicate()
     assert max(checkpoint.steps(killed)) < 61
-    assert finish(killed) == expected
+    assert finish(killed) == f"finished {digest(network)}\n"
     for name in ("model.safetensors", "training.safetensors"):
         last = [(run / "checkpoint-61" / name).read_bytes() for run in (whole, killed)]
         assert last[0] == last[1]
@@ -62,19 +64,54 @@ def test_killed_at_random_moments_and_resumed_gives_the_same_bits(tmp_path: Path
     assert not list(killed.glob(".*"))
 
 
+class Troubled(ToyTask):
+    """Something happens in the loss of one batch, or in one evaluation."""
+
+    def __init__(self, happen: Callable[[], None], batch: int = -1, evaluation: int = -1) -> None:
+        super().__init__(11)
+        self.happen, self.at_batch, self.at_evaluation = happen, batch, evaluation
+
+    def loss(self, network: nn.Module, batch: ToyBatch) -> Tensor:
+        if int(batch.index[0]) // 1000 == self.at_batch:
+            self.happen()
+        return super().loss(network, batch)
+
+    def validate(self, network: nn.Module) -> dict[str, float]:
+        self.at_evaluation -= 1
+        if self.at_evaluation == -1:
+            self.happen()
+        return super().validate(network)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The weights of a run that nothing disturbed."""
+    return digest(go(tmp_path_factory.mktemp("whole") / "run", *OPTIONS)[1])
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_the_step_at_work_and_the_run_goes_on(tmp_path: Path, number: int) -> None:
-    run = tmp_path / "run"
-    process = start(run, sleep=0.02)
-    wait_for_step(run, 5, process)
-    process.send_signal(number)
-    said, _ = process.communicate(timeout=60)
-    assert said.startswith("interrupted")
-    folder, refused = checkpoint.newest(run)
-    assert folder is not None
-    assert not refused
-    assert json.loads((folder / "training.json").read_text())["step"] < 61
-    assert finish(run) == finish(tmp_path / "whole")
+@pytest.mark.parametrize(("where", "step"), [({"batch": 16}, 17), ({"evaluation": 2}, 21), ({"batch": 60}, 61)])
+def test_a_signal_saves_the_step_at_work_and_the_run_goes_on(tmp_path, expected: str, number, where, step: int) -> None:
+    handler = signal.getsignal(number)
+    task = Troubled(lambda: os.kill(os.getpid(), number), **where)
+    outcome, _ = go(tmp_path / "run", *OPTIONS, task=task)
+    assert outcome.status == "interrupted"
+    assert signal.getsignal(number) == handler
+    folder, refused = checkpoint.newest(tmp_path / "run")
+    assert (folder, refused) == (tmp_path / "run" / f"checkpoint-{step}", [])
+    outcome, network = go(tmp_path / "run", *OPTIONS)
+    assert (outcome.status, outcome.progress.evaluated) == ("finished", 61)
+    assert digest(network) == expected
+
+
+@pytest.mark.parametrize("where", [{"batch": 2}, {"batch": 37}, {"evaluation": 1}, {"evaluation": 8}])
+def test_a_crash_anywhere_is_made_up_for(tmp_path: Path, expected: str, where) -> None:
+    def crash() -> None:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        go(tmp_path / "run", *OPTIONS, task=Troubled(crash, **where))
+    assert digest(go(tmp_path / "run", *OPTIONS)[1]) == expected
 
 
 def test_a_finished_run_goes_nowhere(tmp_path: Path) -> None:

@@ -38,13 +38,13 @@ def test_accumulated_batches_train_as_one_large_batch(tmp_path: Path) -> None:
 
 
 def test_it_learns_and_depends_on_the_seed_alone(tmp_path: Path) -> None:
-    options = ("train.learning_rate=0.02", "train.warmup_steps=10", "train.max_steps=150", "train.log_steps=10")
+    options = ("train.learning_rate=0.02", "train.warmup_steps=10", "train.max_steps=90", "train.log_steps=10")
     _, first = go(tmp_path / "first", *options)
-    _, second = go(tmp_path / "second", *options, "train.eval_steps=1", "train.save_steps=50")
+    _, second = go(tmp_path / "second", *options, "train.eval_steps=7", "train.save_steps=40")
     _, other = go(tmp_path / "other", *options, "seed=2")
     assert digest(first) == digest(second) != digest(other)
     losses = [line["loss"] for line in events(tmp_path / "first", "learning_rate")]
-    assert losses[-1] < losses[0] - 0.5
+    assert losses[-1] < losses[0] - 0.3
 
 
 @pytest.mark.parametrize("warmup", [0, 13])
@@ -166,7 +166,7 @@ class Timed(ToyTask):
         return super().validate(network)
 
 
-@pytest.mark.parametrize(("step", "evaluation"), [(0.5, 0.1), (0.5, 2.0), (2.0, 3.0), (0.25, 30.0)])
+@pytest.mark.parametrize(("step", "evaluation"), [(1.0, 0.1), (0.5, 2.0), (2.0, 3.0), (1.0, 30.0)])
 def test_minutes_are_kept(tmp_path: Path, step: float, evaluation: float) -> None:
     clock = Clock(step, evaluation)
     options = ("train.minutes=5", "train.eval_steps=20", "train.schedule=cosine", "train.warmup_steps=10")

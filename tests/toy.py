@@ -62,7 +62,7 @@ class ToyTask:
         return ToyBatch(tokens, torch.arange(size) + 1000 * number)
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[ToyBatch]:
-        number = start + rank
+        number = start * world + rank
         while True:
             yield self.batch(number)
             number += world

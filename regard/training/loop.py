@@ -90,6 +90,7 @@ class Loop:
             self.progress = state.load(folder, self.network, self.optimizer, self.average)
         progress, options = self.progress, self.options
         self.saved = (progress.step, progress.evaluated)
+        progress.batch -= progress.batch % self.group.world  # there may be more processes than before
         per_step = options.gradient_accumulation_steps * self.group.world
         epochs = math.ceil(options.epochs * self.task.batches_per_epoch / per_step)
         progress.max_steps = options.max_steps or progress.max_steps or epochs
@@ -104,7 +105,7 @@ class Loop:
     def go_on(self, interrupt: Interrupt, clock: Callable[[], float]) -> Outcome:
         """Step, evaluate and save until the run is finished, out of patience or interrupted."""
         progress, options = self.progress, self.options
-        batches = self.task.batches(progress.batch, self.group.rank, self.group.world)
+        batches = self.task.batches(progress.batch // self.group.world, self.group.rank, self.group.world)
         began = clock() - progress.seconds
         self.window.began = progress.seconds
         while True:
