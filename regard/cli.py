@@ -4,13 +4,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard import UserError, __version__
 from regard.cli_tokenizer import tokenizer
 from regard.options import Machine, Output, Search, unfold
+
+if TYPE_CHECKING:
+    from regard.training.loop import Outcome
 
 app = typer.Typer(
     name="regard",
@@ -67,9 +70,10 @@ def train(recipe: RecipeName, output: Output, overrides: Overrides = None) -> No
     Ctrl-C saves; `regard resume` goes on exactly there.
     """
     from regard.recipe import load_recipe
-    from regard.runs import start
+    from regard.training.session import start
 
-    _finish(start(load_recipe(recipe, overrides or []), quiet=output.quiet or output.json), output)
+    wanted = load_recipe(recipe, overrides or [])
+    _finish(start(wanted, quiet=output.quiet or output.json), Path(wanted.output), output)
 
 
 @app.command()
@@ -79,9 +83,9 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's fo
 
     It comes to the same weights, bit for bit, as if it had never stopped.
     """
-    from regard.runs import resume as go_on
+    from regard.training.session import resume as go_on
 
-    _finish(go_on(run, quiet=output.quiet or output.json), output)
+    _finish(go_on(run, quiet=output.quiet or output.json), run, output)
 
 
 @app.command()
@@ -191,13 +195,16 @@ def _load(path: str, machine: Machine) -> Any:
     return load(path, device=machine.device, precision=machine.precision)
 
 
-def _finish(summary: dict[str, Any], output: Output) -> None:
+def _finish(outcome: "Outcome", run: Path, output: Output) -> None:
     """Print how a run ended; one that was interrupted leaves as an interrupted program does."""
     from regard.report import emit
 
+    progress = outcome.progress
+    summary = {"run": run, "status": outcome.status, "steps": progress.step, "seconds": round(progress.seconds, 1)}
+    summary |= {"best_step": progress.best_step, "best_score": progress.best_score}
     if output.json or not output.quiet:
         emit(summary, output, "trained")
-    if summary["status"] == "interrupted":
+    if outcome.status == "interrupted":
         raise typer.Exit(130)
 
 

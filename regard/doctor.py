@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from regard.errors import UserError
 from regard.inputs.corpus import Corpus
@@ -21,12 +22,14 @@ from regard.inputs.text import Vocabulary
 from regard.measure import Cost, measure
 from regard.recipe import Recipe
 from regard.report import in_bytes
-from regard.runs import Run
+from regard.tasks import build
+from regard.tasks.task import Task
 from regard.training.display import Display
 from regard.training.distributed import choose_device, group
 from regard.training.loop import Loop
 from regard.training.machine import choose_threads, keep_memory
 from regard.training.run import refuse_existing
+from regard.training.session import prepare_network
 
 PARTS = ("train", "validation", "test")
 SHOWN = 3  # leaked samples
@@ -50,24 +53,29 @@ def examine(recipe: Recipe) -> Findings:
         refuse_existing(Path(recipe.output))
     except UserError as error:
         findings.errors.append(str(error))
-    run = Run(recipe)
-    parts = {part: corpus for part in PARTS if (corpus := run.task.corpus(part)) is not None}
+    network, vocabulary = prepare_network(recipe)
+    task = build(recipe, vocabulary=vocabulary)
+    parts = {part: corpus for part in PARTS if (corpus := task.corpus(part)) is not None}
     _samples(parts, recipe, findings)
     _lengths(parts, findings)
-    _coverage(parts, run.vocabulary, findings)
+    _coverage(parts, vocabulary, findings)
     _leaks(parts, findings)
-    _cost(_measure(run), run.task.batches_per_epoch, recipe, findings)
+    _cost(_measure(network, task, recipe), task.batches_per_epoch, recipe, findings)
     return findings
 
 
-def _measure(run: Run) -> Cost:
+def _measure(network: nn.Module, task: Task, recipe: Recipe) -> Cost:
     """A few steps on the device, with the threads and the precision that training would take."""
     keep_memory()
-    torch.set_num_threads(choose_threads(run.recipe.train.threads))
-    device = choose_device(run.recipe.train.device)
+    torch.set_num_threads(choose_threads(recipe.train.threads))
+    device = choose_device(recipe.train.device)
     with group(device) as alone:
-        folder, display = Path(run.recipe.output), Display(quiet=True)
-        return measure(Loop(run.network.to(device), run.task, run.recipe, folder, run.write, alone, display), STEPS)
+        loop = Loop(network.to(device), task, recipe, Path(recipe.output), _write_nothing, alone, Display(quiet=True))
+        return measure(loop, STEPS)
+
+
+def _write_nothing(folder: Path) -> None:
+    """The doctor leaves no model behind."""
 
 
 def _samples(parts: dict[str, Corpus], recipe: Recipe, findings: Findings) -> None:

@@ -41,7 +41,8 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
         capsys.readouterr()
         with pytest.raises(SystemExit) as left:
             main([str(argument) for argument in arguments])
-        return int(left.value.code or 0), *capsys.readouterr()
+        printed = capsys.readouterr()
+        return int(left.value.code or 0), printed.out, printed.err
 
     return run
 
