@@ -43,6 +43,7 @@ def tokenizer(size: int) -> Tokenizer:
     inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(table, unk_token="<unk>"))
     inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
     inner.add_special_tokens(list(SPECIALS))
+    inner.post_processor = tokenizers.processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 2)])  # type: ignore[assignment]
     return Tokenizer(inner, {"pad": 0, "begin": 1, "end": 2, "unknown": 3})
 
 

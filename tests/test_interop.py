@@ -3,6 +3,7 @@
 import json
 import warnings
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -207,6 +208,7 @@ def test_auto_tokenizer_cuts_text_as_we_do(tmp_path: Path) -> None:
     theirs: Any = AutoTokenizer.from_pretrained(tmp_path)
     text = "w1 w48 w17 nothing w3"
     assert theirs(text, add_special_tokens=False)["input_ids"] == load(tmp_path).vocabulary.source.encode(text)
+    assert theirs(text)["input_ids"][-1] == 2
     assert (theirs.pad_token_id, theirs.bos_token_id, theirs.eos_token_id) == (0, 1, 2)
 
 
@@ -234,3 +236,11 @@ def test_a_folder_with_sentencepiece_models_goes_in_and_out(tmp_path: Path) -> N
     assert alike(
         reference_logits(open_reference(tmp_path / "b"), source, target), reference_logits(model, source, target)
     )
+
+
+def test_the_commands_of_the_model_card_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    network = build(MODELS["marian"], source_vocabulary=53, target_vocabulary=53)
+    save(tmp_path, network, vocabulary(), {"num_beams": 2})
+    _, code = (tmp_path / "README.md").read_text(encoding="utf-8").split("Or, with transformers:")
+    exec(dedent(code).replace("FOLDER", str(tmp_path)).replace("…", "w3 w7"), {})
+    assert set(capsys.readouterr().out.split()) <= set(vocabulary().source.table)

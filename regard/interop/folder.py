@@ -38,7 +38,7 @@ class Layout(NamedTuple):
 
     read: Callable[[dict[str, Any]], nn.Module]
     names: Callable[[Any], Names]
-    receive: Callable[[dict[str, Tensor], dict[str, Any]], dict[str, Tensor]] = lambda tensors, config: tensors  # noqa: ARG005
+    receive: Callable[[dict[str, Tensor], dict[str, Any]], dict[str, Tensor]] = lambda tensors, config: tensors
 
 
 LAYOUTS = {own.PREFIX + family: Layout(own.read, own.names) for family in FAMILIES}
@@ -78,10 +78,7 @@ def load(folder: Path, device: str | torch.device = "cpu") -> Loaded:
     if kind not in LAYOUTS:
         raise UserError(f"{path}: model_type = '{kind}' is unknown{nearest(str(kind), LAYOUTS)}")
     layout = LAYOUTS[kind]
-    with (
-        _told(path),
-        torch.random.fork_rng(devices=[]),
-    ):  # a new network's random numbers are not taken from the caller's
+    with _told(path), torch.random.fork_rng(devices=[]):  # a new network draws numbers, but not the caller's
         network = layout.read(config)
     tensors = read_weights(folder)
     with _told(folder):
