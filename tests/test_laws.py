@@ -86,6 +86,13 @@ def test_step_by_step_is_all_at_once(network, chunks):
 
 
 @torch.no_grad()
+def test_logits_of_some_places_are_those_of_all(network):
+    source, target = sequences(11, 4), targets(2, 7)
+    at = torch.rand(2, 7) < 0.5
+    torch.testing.assert_close(network(source, target, at), network(source, target)[at], atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
 def test_traced_is_untraced_to_the_bit(network):
     source, target = sequences(11, 4), targets(2, 7)
     with record(prove=True):

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from regard.attention.core import Attention, Memory
 from regard.attention.masks import Rule
 from regard.attention.trace import place
+from regard.layers.dropout import Dropout
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -39,7 +40,7 @@ class PostNorm(nn.Module):
 
     def __init__(self, width: int, dropout: float):
         super().__init__()
-        self.norm, self.dropout = nn.LayerNorm(width), nn.Dropout(dropout)
+        self.norm, self.dropout = nn.LayerNorm(width), Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         return self.norm(x + self.dropout(sublayer(x)))

@@ -5,6 +5,7 @@ import math
 from torch import Tensor, nn
 
 from regard.attention.positions import Learned, Sinusoid
+from regard.layers.dropout import Dropout
 
 
 class Embedding(nn.Module):
@@ -14,7 +15,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.table, self.positions = table, positions
         self.scale = math.sqrt(table.embedding_dim) if scaled else 1.0
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
         x = self.table(tokens) * self.scale

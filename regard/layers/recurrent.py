@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard.layers.dropout import Dropout
+
 CELLS: dict[str, type[nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
@@ -37,7 +39,7 @@ class Reader(nn.Module):
         sizes = [inputs] + [self.width] * (depth - 1)
         self.forwards = nn.ModuleList(CELLS[cell](size, width, batch_first=True) for size in sizes)
         self.backwards = nn.ModuleList(CELLS[cell](size, width, batch_first=True) for size in sizes if bidirectional)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Reading:
         last = (lengths - 1)[:, None, None]

@@ -20,6 +20,7 @@ from regard.attention.core import Memory
 from regard.attention.trace import place
 from regard.attention.variants import NEED_EQUAL_WIDTHS, SCORES
 from regard.inputs.batch import Sequences
+from regard.layers.dropout import Dropout
 from regard.layers.recurrent import CELLS, Reader, Reading
 from regard.layers.state import State
 
@@ -97,7 +98,7 @@ class Seq2Seq(nn.Module):
         self.depth = config.decoder_depth or config.depth
         self.source = nn.Embedding(config.source_vocabulary, config.embedding)
         self.target = nn.Embedding(config.target_vocabulary, config.embedding)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.reader = Reader(
             config.cell, config.embedding, config.one_way, config.depth, config.bidirectional, config.dropout
         )
@@ -143,40 +144,46 @@ class Seq2Seq(nn.Module):
         fed = first.new_zeros(first.size(0), 1, self.config.width) if self.config.input_feeding else None
         return State(memory, Hidden(first[:, 0], cell, fed))
 
-    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """The decoder's states after new tokens, ready for the output, and what it knows then."""
         memory, hidden = state.source, state.hypothesis
         embedded = self.dropout(self.target(tokens))
         one_by_one = self.config.input_feeding or (self.config.order == "bahdanau" and self.attend is not None)
-        advance = self._bahdanau if self.config.order == "bahdanau" else self._luong
+        go = self._bahdanau if self.config.order == "bahdanau" else self._luong
         outputs = []
         with place("decoder"), place("cross"):
             for x in embedded.split(1, 1) if one_by_one else [embedded]:
-                combined, hidden = advance(x, memory, hidden)
+                combined, hidden = go(x, memory, hidden)
                 outputs.append(combined)
         combined = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
-        return self.output(self.dropout(self.narrow(combined))), State(memory, hidden)
+        return self.dropout(self.narrow(combined)), State(memory, hidden)
 
-    def forward(self, source: Sequences, target: Tensor) -> Tensor:
-        """Teacher-forced logits (batch, length, vocabulary)."""
-        return self.step(target, self.start(source))[0]
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        x, state = self.advance(tokens, state)
+        return self.output(x), state
+
+    def forward(self, source: Sequences, target: Tensor, at: Tensor | None = None) -> Tensor:
+        """Teacher-forced logits (batch, length, vocabulary), or only those of the places where `at` is True."""
+        x, _ = self.advance(target, self.start(source))
+        return self.output(x if at is None else x[at])
 
     def _bahdanau(self, x: Tensor, memory: Memory | None, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """c = attend(s₋₁); s = f(s₋₁, x, c); readout(s, c, x). Bahdanau et al. 2015, A.2.2."""
         if self.attend is None or memory is None:
-            out, hidden = self._advance(x, hidden)
+            out, hidden = self._recur(x, hidden)
             return torch.tanh(self.combine(torch.cat([out, x], -1))), hidden
         context = self.attend(hidden.state[:, -1:], memory)
-        out, hidden = self._advance(torch.cat([x, context], -1), hidden)
+        out, hidden = self._recur(torch.cat([x, context], -1), hidden)
         return torch.tanh(self.combine(torch.cat([out, context, x], -1))), hidden
 
     def _luong(self, x: Tensor, memory: Memory | None, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """s = f(s₋₁, x [, h̃₋₁]); c = attend(s); h̃ = tanh(W [s; c]). Luong et al. 2015, equation 5."""
-        out, hidden = self._advance(x if hidden.fed is None else torch.cat([x, hidden.fed], -1), hidden)
+        out, hidden = self._recur(x if hidden.fed is None else torch.cat([x, hidden.fed], -1), hidden)
         looked = out if self.attend is None or memory is None else torch.cat([out, self.attend(out, memory)], -1)
         combined = torch.tanh(self.combine(looked))
         return combined, hidden if hidden.fed is None else hidden._replace(fed=combined)
 
-    def _advance(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
+    def _recur(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """The recurrent step itself; torch keeps depth before rows."""
         before = hidden.state.transpose(0, 1).contiguous()
         if hidden.cell is None:

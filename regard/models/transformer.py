@@ -116,16 +116,22 @@ class Transformer(nn.Module):
     def start(self, source: Sequences) -> State:
         return State(self.decoder.read(self.encode(source), source.real), ())
 
-    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """The decoder's states after new tokens, (rows, new, width), and what it knows then."""
         past = state.hypothesis
         with place("decoder"):
             x = self.target(tokens, past[0].end if past else 0)
             x, past = self.decoder(x, rule=causal, past=past, source=state.source)
-        return self.output(x), State(state.source, past)
+        return x, State(state.source, past)
 
-    def forward(self, source: Sequences, target: Tensor) -> Tensor:
-        """Teacher-forced logits (batch, length, vocabulary): all steps at once."""
-        return self.step(target, self.start(source))[0]
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        x, state = self.advance(tokens, state)
+        return self.output(x), state
+
+    def forward(self, source: Sequences, target: Tensor, at: Tensor | None = None) -> Tensor:
+        """Teacher-forced logits: all steps at once, (batch, length, vocabulary), or only the places where `at` is True."""
+        x, _ = self.advance(target, self.start(source))
+        return self.output(x if at is None else x[at])
 
     def _initialise(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear):

@@ -56,7 +56,7 @@ class Translate:
         return corpus(self.recipe, part, self.vocabulary, self._cache)
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[Batch]:
-        return stream(self.training, self.vocabulary, self.batching, start, rank, world)
+        return stream(self.training, self.vocabulary, self.batching, start // world, rank, world)
 
     def epoch(self, batches: int) -> float:
         return epochs(self.training, self.batching, batches)
@@ -70,8 +70,8 @@ class Translate:
     def _loss(self, network: nn.Module, batch: Batch, smoothing: float) -> Tensor:
         """Cross-entropy of each next token, summed; padding does not count."""
         tokens, real = batch.target.tokens, batch.target.real[:, 1:]
-        logits = network(batch.source, tokens[:, :-1])
-        return F.cross_entropy(logits[real].float(), tokens[:, 1:][real], label_smoothing=smoothing, reduction="sum")
+        logits = network(batch.source, tokens[:, :-1], real)
+        return F.cross_entropy(logits.float(), tokens[:, 1:][real], label_smoothing=smoothing, reduction="sum")
 
     @torch.no_grad()
     def validate(self, network: nn.Module) -> dict[str, float]:
