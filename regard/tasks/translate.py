@@ -56,7 +56,7 @@ class Translate:
         return corpus(self.recipe, part, self.vocabulary, self._cache)
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[Batch]:
-        return stream(self.training, self.vocabulary, self.batching, start // world, rank, world)
+        return stream(self.training, self.vocabulary, self.batching, start, rank, world)
 
     def epoch(self, batches: int) -> float:
         return epochs(self.training, self.batching, batches)
