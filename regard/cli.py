@@ -99,6 +99,7 @@ def evaluate(
     compare: Annotated[str | None, typer.Option(metavar="MODEL", help="A second model, tested in pairs.")] = None,
     source: Annotated[str, typer.Option(help="The side or column to read from.")] = "",
     target: Annotated[str, typer.Option(help="The side or column to compare with.")] = "",
+    lowercase: Annotated[bool | None, typer.Option(help="Compare without case; by default as it was trained.")] = None,
 ) -> None:
     """Score a model, or compare two.
 
@@ -110,7 +111,8 @@ def evaluate(
 
     models = [_load(path, machine) for path in (model, compare) if path]
     recipe = models[0].recipe
-    lowercase = recipe is not None and recipe.tokenizer.lowercase
+    if lowercase is None:
+        lowercase = recipe is not None and recipe.tokenizer.lowercase
     chosen = select(recipe, file, source, target)
     emit(score(models, chosen, lowercase, batch_size=machine.batch_size, **search.given()), output, "evaluation")
 

@@ -53,7 +53,7 @@ def examine(recipe: Recipe) -> Findings:
         refuse_existing(Path(recipe.output))
     except UserError as error:
         findings.errors.append(str(error))
-    network, vocabulary = prepare_network(recipe)
+    network, vocabulary, _ = prepare_network(recipe)
     task = build(recipe, vocabulary=vocabulary)
     parts = {part: corpus for part in PARTS if (corpus := task.corpus(part)) is not None}
     _samples(parts, recipe, findings)

@@ -62,7 +62,7 @@ def evaluate(models: list[Any], chosen: Selection, lowercase: bool, **options: A
 
 def _told(difference: scores.Difference) -> dict[str, Any]:
     if difference.value == difference.other:
-        verdict = "no difference"  # resampling says nothing where nothing varies
+        verdict = "no difference"
     elif difference.is_noise:
         verdict = "may be chance"
     else:

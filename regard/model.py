@@ -15,6 +15,7 @@ from regard.errors import UserError, nearest
 from regard.inputs.batch import collate
 from regard.inputs.text import Vocabulary
 from regard.interop import folder as folders
+from regard.interop.generation import decode_fields
 from regard.interop.module import Module
 from regard.recipe import DecodeOptions, Recipe
 from regard.tasks.translate import Translation, generate, translate
@@ -52,14 +53,21 @@ class Model:
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
         answers = translate(self.network, self.vocabulary, texts, self.decoding(**options), **batching)
         if alignments:
-            answers = [replace(each, alignment=self.align(text, each.text)) for text, each in zip(texts, answers, strict=True)]
+            answers = [
+                replace(each, alignment=self.align(text, each.text)) for text, each in zip(texts, answers, strict=True)
+            ]
         return answers[0] if isinstance(inputs, str) else answers
 
     def generate(self, ids: Any, **options: Any) -> Any:
         """New ids for source ids: a list for a list, a list of lists for several, nested as given."""
         rows = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else list(ids)
         single = not rows or isinstance(rows[0], int)
-        found = [best.tokens for best, *_ in generate(self.network, self.vocabulary, [rows] if single else rows, self.decoding(**options))]
+        found = [
+            best.tokens
+            for best, *_ in generate(
+                self.network, self.vocabulary, [rows] if single else rows, self.decoding(**options)
+            )
+        ]
         return found[0] if single else found
 
     @torch.inference_mode()
@@ -122,7 +130,7 @@ class Model:
         for name in options:
             if name not in DECODING:
                 raise UserError(f"unknown option '{name}'{nearest(name, DECODING)}")
-        return DecodeOptions(**({name: value for name, value in self.generation.items() if name in DECODING} | options))
+        return DecodeOptions(**(decode_fields(self.generation) | options))
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "float32") -> Model:

@@ -60,10 +60,14 @@ class Search:
 
     num_beams: Annotated[int | None, typer.Option(min=1, help="Hypotheses kept side by side; 1 is greedy.")] = None
     length_penalty: Annotated[float | None, typer.Option(help="Above 0, longer output is favoured.")] = None
+    no_repeat_ngram_size: Annotated[int | None, typer.Option(min=0, help="No n-gram of this size twice.")] = None
+    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1, words once said become rarer.")] = None
+    min_new_tokens: Annotated[int | None, typer.Option(min=0, help="Shortest output, in tokens.")] = None
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest output, in tokens.")] = None
     temperature: Annotated[float | None, typer.Option(min=0.0, help="Sample with it; 0 searches.")] = None
     top_k: Annotated[int | None, typer.Option(min=0, help="Sample from the likeliest k; 0 from all.")] = None
     top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Sample from this much probability.")] = None
+    min_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Sample from this share of the best.")] = None
     seed: Annotated[int | None, typer.Option(help="Of the sampling.")] = None
     num_return_sequences: Annotated[int | None, typer.Option(min=1, help="Answers to each input.")] = None
 

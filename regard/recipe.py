@@ -124,12 +124,13 @@ class DecodeOptions:
     top_p: float = 1.0
     min_p: float = 0.0
     num_return_sequences: int = 1
+    suppress_tokens: tuple[int, ...] = ()  # ids that are never written
     seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("num_beams", "num_return_sequences"):
             _require(getattr(self, name) >= 1, f"decode.{name} = {getattr(self, name)}: must be at least 1")
-        for name in ("no_repeat_ngram_size", "max_new_tokens", "min_new_tokens", "temperature", "top_k"):
+        for name in ("no_repeat_ngram_size", "max_new_tokens", "min_new_tokens", "temperature", "top_k", "seed"):
             _require(getattr(self, name) >= 0, f"decode.{name} = {getattr(self, name)}: must be 0 or more")
         _require(0 < self.top_p <= 1, f"decode.top_p = {self.top_p}: must be above 0 and at most 1")
         _require(0 <= self.min_p <= 1, f"decode.min_p = {self.min_p}: must be between 0 and 1")

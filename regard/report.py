@@ -48,8 +48,13 @@ def emit(value: Any, output: Output, title: str) -> None:
 
 
 def answer_line(answer: Any, output: Output) -> str:
-    """One answer as one line: its text, or a JSON object."""
-    return document(answer, indent=None) if output.json else " ".join(answer.text.splitlines())
+    """One answer as one line, the next best on lines of their own: text (and alignment after a tab), or JSON."""
+    if output.json:
+        return document(answer, indent=None)
+    lines = [" ".join(each.text.splitlines()) for each in (answer, *answer.others)]
+    if answer.alignment is not None:
+        lines[0] += "\t" + " ".join(f"{source}-{target}" for source, target in answer.alignment)
+    return "\n".join(lines)
 
 
 def emit_findings(findings: Any, output: Output) -> None:

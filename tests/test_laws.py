@@ -62,7 +62,9 @@ def test_padding_and_batch_mates_change_nothing(network):
     source, target = sequences(11, 4, 1), targets(3, 7)
     together = network(source, target)  # what lies under the padding is garbage
     for row, length in enumerate(source.lengths.tolist()):
-        alone = network(Sequences(source.tokens[row : row + 1, :length], source.lengths[row : row + 1]), target[row, None])
+        alone = network(
+            Sequences(source.tokens[row : row + 1, :length], source.lengths[row : row + 1]), target[row, None]
+        )
         torch.testing.assert_close(together[row, None], alone, atol=1e-5, rtol=0)
 
 
@@ -146,12 +148,16 @@ def test_the_trace_of_an_answer_is_what_the_search_looked_at(network, beams):
         answer = [begin, *best.tokens]
         length = int(source.lengths[number])
         with record() as recorder:
-            network(Sequences(source.tokens[number, None, :length], source.lengths[number, None]), torch.tensor([answer]))
+            network(
+                Sequences(source.tokens[number, None, :length], source.lengths[number, None]), torch.tensor([answer])
+            )
         trace = Trace(recorder)
         compared = 0
         for site in (site for site in trace.sites if site.startswith("decoder")):
             weights = trace.weights(site)
-            for row in range(len(answer) if best.finished else len(answer) - 1):  # the last of a cut-off answer led nowhere
+            for row in range(
+                len(answer) if best.finished else len(answer) - 1
+            ):  # the last of a cut-off answer led nowhere
                 stepwise = watched.seen[site, (number, *answer[: row + 1])]
                 keys = weights[:, row, : stepwise.size(-1)]
                 torch.testing.assert_close(stepwise[:, : keys.size(-1)], keys, atol=1e-5, rtol=0)
@@ -162,7 +168,9 @@ def test_the_trace_of_an_answer_is_what_the_search_looked_at(network, beams):
 @torch.no_grad()
 def test_without_positions_permuting_the_input_permutes_the_output():
     torch.manual_seed(0)
-    config = TransformerConfig(SOURCE, TARGET, width=24, heads=3, depth=2, feedforward=37, tied="none", positions="none")
+    config = TransformerConfig(
+        SOURCE, TARGET, width=24, heads=3, depth=2, feedforward=37, tied="none", positions="none"
+    )
     network = Transformer(config).eval()
     source, order = sequences(11, 11), torch.randperm(11)
     permuted = Sequences(source.tokens[:, order], source.lengths)
@@ -194,5 +202,7 @@ def test_published_parameter_counts():
     """Vaswani et al. 2017, table 3, with its 37,000 tokens: 65 and 213 million."""
     for preset, millions in (("base", 65), ("big", 213)):
         with torch.device("meta"):
-            network = build({"family": "transformer", "preset": preset}, source_vocabulary=37000, target_vocabulary=37000)
+            network = build(
+                {"family": "transformer", "preset": preset}, source_vocabulary=37000, target_vocabulary=37000
+            )
         assert sum(parameter.numel() for parameter in network.parameters()) / 1e6 == pytest.approx(millions, rel=0.03)

@@ -18,7 +18,14 @@ WAYS = {
     "one direction": SEQ2SEQ | dict(bidirectional=False),
     **{
         f"transformer, {norm}-norm, {positions}": dict(
-            family="transformer", width=32, heads=4, depth=2, feedforward=64, dropout=0.0, norm=norm, positions=positions
+            family="transformer",
+            width=32,
+            heads=4,
+            depth=2,
+            feedforward=64,
+            dropout=0.0,
+            norm=norm,
+            positions=positions,
         )
         for norm, positions in (("post", "sinusoid"), ("pre", "learned"), ("post", "sinusoid_halves"))
     },

@@ -4,6 +4,8 @@ logits (rows, vocabulary); history (rows, length): all tokens so far, forced one
 repetition, even where a model begins with it.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -18,10 +20,12 @@ def restrict(logits: Tensor, history: Tensor, step: int, end: int, options: Deco
     if options.repetition_penalty != 1.0:
         logits = penalise_repetition(logits, history, end, options.repetition_penalty)
     normaliser = logits.logsumexp(-1)
+    if options.suppress_tokens:
+        logits = forbid(logits, options.suppress_tokens)
     if options.no_repeat_ngram_size:
         logits = forbid_repetition(logits, history, end, options.no_repeat_ngram_size)
     if step <= options.min_new_tokens:
-        logits = forbid_end(logits, end)
+        logits = forbid(logits, (end,))
     return logits, normaliser
 
 
@@ -46,6 +50,6 @@ def forbid_repetition(logits: Tensor, history: Tensor, end: int, size: int) -> T
     return allowed
 
 
-def forbid_end(logits: Tensor, end: int) -> Tensor:
-    """The hypothesis must go on."""
-    return logits.index_fill(1, torch.tensor([end], device=logits.device), -torch.inf)
+def forbid(logits: Tensor, tokens: Sequence[int]) -> Tensor:
+    """These tokens may not follow."""
+    return logits.index_fill(1, torch.tensor(tokens, device=logits.device), -torch.inf)

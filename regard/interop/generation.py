@@ -25,6 +25,9 @@ def written(generation: dict[str, Any]) -> dict[str, Any]:
 def decode_fields(generation: dict[str, Any]) -> dict[str, Any]:
     """From the file: what it says of DecodeOptions' fields, in our words."""
     found = {name: generation[name] for name in FIELDS if generation.get(name) is not None}
+    banned = [words[0] for words in generation.get("bad_words_ids") or () if len(words) == 1]
+    if banned or "suppress_tokens" in found:
+        found["suppress_tokens"] = (*found.get("suppress_tokens", ()), *banned)
     if not generation.get("do_sample", False):
         return {name: value for name, value in found.items() if name not in SAMPLING}
     return {"temperature": 1.0, "top_k": 50} | found  # their defaults

@@ -56,7 +56,9 @@ class PreNorm(PostNorm):
 class Block(nn.Module):
     """Look at oneself, look at the source if there is one, then think; each inside its residual."""
 
-    def __init__(self, residual: Callable[[], PostNorm], own: Attention, feedforward: nn.Module, cross: Attention | None):
+    def __init__(
+        self, residual: Callable[[], PostNorm], own: Attention, feedforward: nn.Module, cross: Attention | None
+    ):
         super().__init__()
         self.own, self.own_residual = own, residual()
         self.cross, self.cross_residual = cross, residual() if cross else None

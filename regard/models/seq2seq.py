@@ -76,8 +76,16 @@ PRESETS: dict[str, dict] = {
     "tiny": dict(embedding=64, width=128),
     "small": dict(embedding=256, width=512),
     "bahdanau": dict(embedding=620, width=1000, encoder_width=1000),  # the paper's RNNsearch
-    "luong": dict(embedding=1000, width=1000, depth=4, cell="lstm", bidirectional=False, order="luong",
-                  score="bilinear", input_feeding=True),  # fmt: skip
+    "luong": dict(
+        embedding=1000,
+        width=1000,
+        depth=4,
+        cell="lstm",
+        bidirectional=False,
+        order="luong",
+        score="bilinear",
+        input_feeding=True,
+    ),
 }
 
 

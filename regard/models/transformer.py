@@ -87,8 +87,9 @@ class Transformer(nn.Module):
         source = nn.Embedding(config.source_vocabulary, config.width)
         target = source if config.tied == "all" else nn.Embedding(config.target_vocabulary, config.width)
         self.source, self.target = (
-            Embedding(table, positions(config.positions, config.width, config.limit), config.scale_embedding,
-                      config.dropout)  # fmt: skip
+            Embedding(
+                table, positions(config.positions, config.width, config.limit), config.scale_embedding, config.dropout
+            )
             for table in (source, target)
         )
         self.encoder = stack(config, config.depth, config.heads, config.feedforward, cross=False)
@@ -129,7 +130,7 @@ class Transformer(nn.Module):
         return self.output(x), state
 
     def forward(self, source: Sequences, target: Tensor, at: Tensor | None = None) -> Tensor:
-        """Teacher-forced logits: all steps at once, (batch, length, vocabulary), or only the places where `at` is True."""
+        """Teacher-forced logits, all steps at once: (batch, length, vocabulary), or only places where `at` is True."""
         x, _ = self.advance(target, self.start(source))
         return self.output(x if at is None else x[at])
 

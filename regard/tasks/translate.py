@@ -131,9 +131,7 @@ def translate(
             best, *others = (
                 Translation(vocabulary.target.decode(each.tokens), each.score, each.finished) for each in hypotheses
             )
-            answers[number] = Translation(
-                best.text, best.score, best.finished, tuple(others), truncated=cut[number]
-            )
+            answers[number] = Translation(best.text, best.score, best.finished, tuple(others), truncated=cut[number])
     return [answer for answer in answers if answer is not None]
 
 

@@ -32,7 +32,7 @@ def resume(run: Path, quiet: bool = False) -> Outcome:
 
 def _train(recipe: Recipe, run: Path | None, quiet: bool) -> Outcome:
     display = Display(quiet)
-    network, vocabulary = prepare_network(recipe, run)
+    network, vocabulary, config = prepare_network(recipe, run)
     task = build(recipe, vocabulary=vocabulary)
     for part, corpus in (("train", task.training), ("validation", task.validation)):
         if corpus is not None:
@@ -41,26 +41,26 @@ def _train(recipe: Recipe, run: Path | None, quiet: bool) -> Outcome:
     display.note(f"{recipe.model.get('family', models.family_of(network))}, {size:,} parameters")
     run = run or start_run(recipe)
     generation = generation_of(recipe)
-    return train(
-        network, task, recipe, run, lambda place: folders.save(place, network, vocabulary, generation), display
-    )
+
+    def write_model(folder: Path) -> None:
+        folders.save(folder, network, vocabulary, generation, config=config)
+
+    return train(network, task, recipe, run, write_model, display)
 
 
-def prepare_network(recipe: Recipe, run: Path | None = None) -> tuple[nn.Module, Vocabulary]:
-    """A new network with a learnt vocabulary, or the weights `model.from` names; a run's own vocabulary on resume."""
-    torch.manual_seed(recipe.seed)
+def prepare_network(recipe: Recipe, run: Path | None = None) -> tuple[nn.Module, Vocabulary, dict | None]:
+    """A new network with a learnt vocabulary, or the weights `model.from` names with the config they came with."""
     if "from" in recipe.model:
         extra = sorted(set(recipe.model) - {"from", "family"})
         if extra:
             raise UserError(f"model.from takes its shape from the folder: remove model.{extra[0]}")
         loaded = folders.load(Path(recipe.model["from"]).expanduser())
-        return loaded.network, loaded.vocabulary
+        return loaded.network, loaded.vocabulary, loaded.config
     newest = checkpoint.newest(run)[0] if run else None
     vocabulary = Vocabulary.load(newest) if newest else learn_vocabulary(recipe)
     sizes = {"source_vocabulary": vocabulary.source.size, "target_vocabulary": vocabulary.target.size}
-    models.configure(recipe.model, **sizes)
     torch.manual_seed(recipe.seed)
-    return models.build(recipe.model, **sizes), vocabulary
+    return models.build(recipe.model, **sizes), vocabulary, None
 
 
 def generation_of(recipe: Recipe) -> dict:
