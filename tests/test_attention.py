@@ -13,6 +13,7 @@ from regard.attention.positions import Learned, Sinusoid, sinusoid
 from regard.attention.scores import Additive, dot, scaled_dot, uniform, weigh
 from regard.attention.trace import Trace, place, record
 from regard.attention.variants import NEED_EQUAL_WIDTHS, SCORES, multihead
+from regard.layers.state import pick
 
 BATCH, HEADS, QUERIES, LENGTH, WIDTH = 3, 5, 7, 11, 35
 
@@ -156,7 +157,7 @@ def test_hypotheses_of_one_source_share_its_memory():
     attention, beams = multihead(WIDTH, HEADS), 2
     memory = memory_of(attention, real=padded())
     x = torch.randn(BATCH * beams, 1, WIDTH)
-    copied = Memory(*(part.repeat_interleave(beams, 0) for part in memory[:3] if part is not None))
+    copied = pick(memory, torch.arange(BATCH).repeat_interleave(beams))
     torch.testing.assert_close(attention(x, memory), attention(x, copied), atol=1e-5, rtol=0)
 
 

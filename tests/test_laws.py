@@ -116,7 +116,7 @@ def test_weights_times_values_are_the_context_used(network):
 class Watched:
     """A generator that notes, for every prefix it is asked to continue, the weights with which it looked."""
 
-    def __init__(self, network: nn.Module):
+    def __init__(self, network: Any):
         self.network, self.seen = network, {}
 
     def start(self, source: Sequences) -> State:

@@ -36,51 +36,57 @@ class FeedForward(nn.Module):
 
 
 class PostNorm(nn.Module):
-    """Norm(x + sublayer(x)), as in the 2017 paper."""
+    """Norm(x + sublayer(x)), as in the 2017 paper. A sublayer is given `before(x)`; `after(x, y)` takes its result."""
 
     def __init__(self, width: int, dropout: float):
         super().__init__()
         self.norm, self.dropout = nn.LayerNorm(width), Dropout(dropout)
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        return self.norm(x + self.dropout(sublayer(x)))
+    def before(self, x: Tensor) -> Tensor:
+        return x
+
+    def after(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.norm(x + self.dropout(y))
 
 
 class PreNorm(PostNorm):
-    """x + sublayer(Norm(x)): the residual path stays free, deep stacks train without warm-up."""
+    """x + sublayer(Norm(x)): the residual path stays free, so that deep stacks train without warm-up."""
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        return x + self.dropout(sublayer(self.norm(x)))
+    def before(self, x: Tensor) -> Tensor:
+        return self.norm(x)
+
+    def after(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + self.dropout(y)
 
 
 class Block(nn.Module):
     """Look at oneself, look at the source if there is one, then think; each inside its residual."""
+
+    cross: Attention  # a decoder's only, as is its residual
+    cross_residual: PostNorm
 
     def __init__(
         self, residual: Callable[[], PostNorm], own: Attention, feedforward: nn.Module, cross: Attention | None
     ):
         super().__init__()
         self.own, self.own_residual = own, residual()
-        self.cross, self.cross_residual = cross, residual() if cross else None
+        if cross is not None:
+            self.cross, self.cross_residual = cross, residual()
         self.feedforward, self.feedforward_residual = feedforward, residual()
 
     def forward(
         self, x: Tensor, rule: Rule | None, real: Tensor | None, past: Memory | None, source: Memory | None
     ) -> tuple[Tensor, Memory]:
         """The new x, and the memory that later places will look at. `real` marks padding in x, `past` precedes it."""
-        memory: list[Memory] = []
-
-        def look_at_own(x: Tensor) -> Tensor:
-            now = self.own.remember(x, real)
-            memory.append(now if past is None else past.extended(now))
-            return self.own(x, memory[0], rule)
-
+        y = self.own_residual.before(x)
+        memory = self.own.remember(y, real)
+        memory = memory if past is None else past.extended(memory)
         with place("self"):
-            x = self.own_residual(x, look_at_own)
-        if self.cross is not None and self.cross_residual is not None and source is not None:
+            x = self.own_residual.after(x, self.own(y, memory, rule))
+        if source is not None:
             with place("cross"):
-                x = self.cross_residual(x, lambda x: self.cross(x, source))  # type: ignore[misc]
-        return self.feedforward_residual(x, self.feedforward), memory[0]
+                x = self.cross_residual.after(x, self.cross(self.cross_residual.before(x), source))
+        return self.feedforward_residual.after(x, self.feedforward(self.feedforward_residual.before(x))), memory
 
 
 class Stack(nn.Module):
@@ -109,4 +115,4 @@ class Stack(nn.Module):
 
     def read(self, source: Tensor, real: Tensor | None) -> tuple[Memory, ...]:
         """What each block remembers of an encoded source; made once, for all steps and hypotheses."""
-        return tuple(block.cross.remember(source, real) for block in self.blocks)  # type: ignore[union-attr]
+        return tuple(block.cross.remember(source, real) for block in self.blocks)  # pyright: ignore[reportAttributeAccessIssue]

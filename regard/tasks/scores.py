@@ -1,6 +1,7 @@
 """Scores of answers against references: the field's own metrics, with signatures and bootstrap intervals."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
@@ -62,7 +63,7 @@ def compare(answers: list[str], others: list[str], references: list[str], lowerc
     """Paired bootstrap resampling (Koehn 2004), by sacreBLEU."""
     systems = [("first", answers), ("second", others)]
     test = PairedTest(systems, _metrics(lowercase), [references], test_type="bs", n_samples=RESAMPLES)
-    _, results = test()
+    results: dict[str, Any] = test()[1]
     found = []
     for key, (first, second) in results.items():
         if key != "System":

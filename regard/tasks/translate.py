@@ -118,8 +118,8 @@ def translate(
     if any(cut) and not truncate:
         number = cut.index(True)
         raise UserError(
-            f"input {number + 1} has {len(rows[number])} tokens, the model reads at most {room} "
-            f"({texts[number][:60]!r}…); shorten it, or cut it with --truncate"
+            f"an input has {len(rows[number])} tokens, the model reads at most {room}: {texts[number][:60]!r}…; "
+            "shorten it, or cut it with --truncate"
         )
     answers: list[Translation | None] = [None if row else Translation("", 0.0) for row in rows]
     for numbers in _by_length([len(row) for row in rows], batch_size):
