@@ -10,7 +10,7 @@ import typer
 
 from regard import UserError, __version__
 from regard.cli_tokenizer import tokenizer
-from regard.options import Machine, Output, Search, unfold
+from regard.options import Machine, Output, Search, given_texts, unfold
 
 if TYPE_CHECKING:
     from regard.training.loop import Outcome
@@ -44,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
     except BrokenPipeError:
         sys.stdout = None  # the reader has left; nothing may be flushed to it at exit
+        sys.exit(1)
+    except OSError as error:  # a full disk, a folder that may not be written
+        print(f"error: {error.filename or 'the system says'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(1)
 
 
@@ -99,14 +102,16 @@ def evaluate(
     compare: Annotated[str | None, typer.Option(metavar="MODEL", help="A second model, tested in pairs.")] = None,
     source: Annotated[str, typer.Option(help="The side or column to read from.")] = "",
     target: Annotated[str, typer.Option(help="The side or column to compare with.")] = "",
+    by_length: Annotated[bool, typer.Option("--by-length", help="Also BLEU by length of the source.")] = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw BLEU by length.")] = None,
     lowercase: Annotated[bool | None, typer.Option(help="Compare without case; by default as it was trained.")] = None,
 ) -> None:
     """Score a model, or compare two.
 
     The metrics are the field's own, with signatures and bootstrap intervals.
     """
+    from regard.evaluation import draw_lengths, select
     from regard.evaluation import evaluate as score
-    from regard.evaluation import select
     from regard.report import emit
 
     models = [_load(path, machine) for path in (model, compare) if path]
@@ -114,7 +119,11 @@ def evaluate(
     if lowercase is None:
         lowercase = recipe is not None and recipe.tokenizer.lowercase
     chosen = select(recipe, file, source, target)
-    emit(score(models, chosen, lowercase, batch_size=machine.batch_size, **search.given()), output, "evaluation")
+    options = search.given() | {"batch_size": machine.batch_size, "by_length": by_length or plot is not None}
+    found = score(models, chosen, lowercase, **options)
+    if plot:
+        draw_lengths(plot, [Path(path).name for path in (model, compare) if path], found["by_length"])
+    emit(found, output, "evaluation")
 
 
 @app.command()
@@ -137,7 +146,9 @@ def run(
     if task:
         options["task"] = task
     for texts in _batches(inputs, machine.batch_size):
-        for answer in loaded.run(texts, batch_size=machine.batch_size, **options):
+        for text, answer in zip(texts, loaded.run(texts, batch_size=machine.batch_size, **options), strict=True):
+            if answer.truncated and not output.json:
+                print(f"warning: cut to what the model reads: {text[:60]!r}…", file=sys.stderr)
             print(answer_line(answer, output), flush=sys.stdin.isatty())
 
 
@@ -212,6 +223,6 @@ def _finish(outcome: "Outcome", run: Path, output: Output) -> None:
 
 def _batches(inputs: list[str] | None, size: int) -> Iterator[list[str]]:
     """The inputs in groups; a terminal is answered line by line."""
-    lines = iter(inputs) if inputs else (line.rstrip("\r\n") for line in sys.stdin)
+    lines = given_texts(inputs)
     while group := list(islice(lines, 1 if not inputs and sys.stdin.isatty() else size)):
         yield group

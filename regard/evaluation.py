@@ -1,14 +1,20 @@
 """`regard evaluate`: which samples a model is scored on, and its scores, alone or beside another's."""
 
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from regard.errors import UserError
+from regard.explorer.plot import Line, line_chart
 from regard.inputs.corpus import Sample
 from regard.recipe import DataOptions, Recipe
 from regard.tasks import scores
 from regard.tasks.parallel import samples
+
+LENGTH_GROUPS = 6
 
 
 @dataclass(frozen=True)
@@ -42,12 +48,16 @@ def _read(recipe: Recipe, part: str) -> list[Sample]:
     return pairs
 
 
-def evaluate(models: list[Any], chosen: Selection, lowercase: bool, **options: Any) -> dict[str, Any]:
+def evaluate(
+    models: list[Any], chosen: Selection, lowercase: bool, by_length: bool = False, **options: Any
+) -> dict[str, Any]:
     """Scores of one model, or of two with the paired test of their difference."""
     sources, references = [pair.source for pair in chosen.pairs], [pair.target for pair in chosen.pairs]
     answers = [[answer.text for answer in model.run(sources, **options)] for model in models]
     found = [scores.score(each, references, lowercase) for each in answers]
     result: dict[str, Any] = {"samples": len(references), "part": chosen.name}
+    if by_length:
+        result["by_length"] = lengths(sources, references, answers, lowercase)
     if len(models) == 1:
         return result | {"scores": found[0]}
     named = [
@@ -58,6 +68,39 @@ def evaluate(models: list[Any], chosen: Selection, lowercase: bool, **options: A
     result["scores"] = named
     differences = scores.compare(answers[0], answers[1], references, lowercase)
     return result | {"comparison": [_told(each) for each in differences]}
+
+
+def lengths(
+    sources: list[str], references: list[str], answers: list[list[str]], lowercase: bool
+) -> list[dict[str, Any]]:
+    """BLEU over groups of like source length, in words, about equally many samples each: Bahdanau's figure 2."""
+    words = np.array([len(source.split()) for source in sources])
+    edges = np.unique(np.quantile(words, np.linspace(0, 1, LENGTH_GROUPS + 1), method="nearest"))
+    edges = edges if len(edges) > 1 else np.append(edges, edges[-1])
+    rows = []
+    for low, high in pairwise(edges):
+        inside = np.flatnonzero((words >= low + (low != edges[0])) & (words <= high))
+        if not len(inside):
+            continue
+        row: dict[str, Any] = {
+            "words": f"{low + (low != edges[0])}–{high}",
+            "mean": round(float(words[inside].mean()), 1),
+        }
+        row["samples"] = len(inside)
+        for name, each in zip(("bleu", "second"), answers, strict=False):
+            picked = [each[i] for i in inside], [references[i] for i in inside]
+            row[name] = scores.quick(*picked, lowercase)["bleu"]
+        rows.append(row)
+    return rows
+
+
+def draw_lengths(path: Path, names: list[str], rows: list[dict[str, Any]]) -> None:
+    """BLEU by source length as a picture, a line a model."""
+    lines = [
+        Line(name, [(row["mean"], row[key]) for row in rows])
+        for name, key in zip(names, ("bleu", "second"), strict=False)
+    ]
+    line_chart(path, "BLEU by length of the source", "words in the source (mean of each group)", "BLEU", lines)
 
 
 def _told(difference: scores.Difference) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard.attention.masks import Bias, Rule
 from regard.attention.scores import Product, Score, weigh
+from regard.errors import UserError, nearest
 
 
 @dataclass(frozen=True)
@@ -34,15 +35,16 @@ class Look:
     def queries(self) -> int:
         return self.query.size(-2)
 
-    def weights(self, rows: slice = slice(None)) -> Tensor:
-        """(batch, heads, rows, length)."""
+    def weights(self, rows: slice = slice(None), heads: slice = slice(None)) -> Tensor:
+        """(batch, heads, rows, length) of the rows and heads asked for; no others are made."""
         if self.kept is not None:
-            return self.kept[:, :, rows]
+            return self.kept[:, heads, rows]
         keys = torch.arange(self.start, self.start + self.key.size(-2), device=self.key.device)
         places = (keys[-1] + 1 - self.queries + torch.arange(self.queries, device=self.key.device))[rows]
-        scores = self.score(self.query[:, :, rows], self.key)
+        scores = self.score(self.query[:, heads, rows], self.key[:, heads])
         if self.bias is not None:
-            scores = scores + self.bias.rows(places, keys)
+            bias = self.bias.rows(places, keys)
+            scores = scores + (bias[:, heads] if bias.size(1) > 1 else bias)
         return weigh(scores, None if self.rule is None else self.rule.rows(places, keys))
 
 
@@ -118,12 +120,16 @@ class Trace:
 
     def weights(self, site: str, head: int | None = None, rows: slice | None = None) -> Tensor:
         """(queries, keys) of one head, or (heads, queries, keys); `rows` limits the queries."""
-        looks = self._looks(site)
+        looks, rows = self._looks(site), slice(None) if rows is None else rows
+        count = looks[0].query.size(1)
+        if head is not None and not 0 <= head < count:
+            raise UserError(f"no head {head} at '{site}'; possible: 0 to {count - 1}")
+        heads = slice(None) if head is None else slice(head, head + 1)
         if len(looks) == 1:
-            found = looks[0].weights(rows or slice(None))[0]
+            found = looks[0].weights(rows, heads)[0]
         else:  # a recurrent decoder looks once for each word
-            found = torch.cat([look.weights()[0] for look in looks], -2)[:, rows or slice(None)]
-        return found if head is None else found[head]
+            found = torch.cat([look.weights(heads=heads)[0] for look in looks], -2)[:, rows]
+        return found if head is None else found[0]
 
     def proof(self, site: str) -> tuple[Tensor, Tensor]:
         """weights · values, and the context that was used; made by `trace(…, prove=True)`."""
@@ -151,7 +157,5 @@ class Trace:
 
     def _looks(self, site: str) -> list[Look]:
         if site not in self.looks:
-            from regard.errors import UserError, nearest
-
             raise UserError(f"no attention at '{site}'{nearest(site, self.sites)}")
         return self.looks[site]
