@@ -15,7 +15,7 @@ from regard.inputs.text import Tokenizer, Vocabulary
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 MODELS = {
-    "transformer": {"family": "transformer", "preset": "tiny"},
+    "transformer": {"family": "transformer", "preset": "tiny", "norm": "pre"},
     "marian": {"family": "transformer", "preset": "tiny", "positions": "sinusoid_halves", "norm": "post"},
     "pre-norm, learned": {
         "family": "transformer",

@@ -58,6 +58,7 @@ def save(
     foreign = config if config and config["model_type"] == "marian" else {}
     ids = _ids(vocabulary.target, foreign)
     if marian.speaks(network):
+        network = marian.in_halves(network)
         written, names, shapes = marian.describe(network, foreign), marian.names(network), marian.shapes(network)
     else:
         written, names, shapes = own.describe(network), own.names(network), {}
@@ -87,6 +88,7 @@ def load(folder: Path, device: str | torch.device = "cpu") -> Loaded:
     vocabulary = _agree(Vocabulary.load(folder), config, network, folder)
     settings = folder / "generation_config.json"
     generation = read_json(settings) if settings.exists() else decoding.of_config(config)
+    decoding.check(generation, str(settings if settings.exists() else path))
     return Loaded(network.to(device).eval(), vocabulary, generation, config)
 
 

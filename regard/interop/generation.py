@@ -4,6 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 from regard.recipe import DecodeOptions
+from regard.schema import build
 
 FIELDS = [field.name for field in fields(DecodeOptions)]
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
@@ -31,6 +32,13 @@ def decode_fields(generation: dict[str, Any]) -> dict[str, Any]:
     if not generation.get("do_sample", False):
         return {name: value for name, value in found.items() if name not in SAMPLING}
     return {"temperature": 1.0, "top_k": 50} | found  # their defaults
+
+
+def check(generation: dict[str, Any], place: str) -> None:
+    """Refuse values that cannot be decoded with, by the file's name and theirs."""
+    found = decode_fields(generation)
+    lists = {name: list(value) for name, value in found.items() if isinstance(value, tuple)}
+    build(DecodeOptions, found | lists, "", lambda _: place)
 
 
 def of_config(config: dict[str, Any]) -> dict[str, Any]:

@@ -5,12 +5,14 @@ decoder begins with `decoder_start_token_id`, which is padding.
 """
 
 import re
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from regard.attention.positions import sinusoid
+from regard.attention.positions import Sinusoid, sinusoid
 from regard.errors import UserError, nearest
 from regard.interop.weights import Names
 from regard.models import build
@@ -78,13 +80,39 @@ INSIDE = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)\.(weight|bias)")
 
 
 def speaks(network: nn.Module) -> bool:
-    """Whether the network is exactly Marian's mathematics."""
+    """Whether the network is Marian's mathematics, if need be after `in_halves`."""
     return (
         isinstance(network, Transformer)
         and network.config.norm == "post"
-        and network.config.positions == "sinusoid_halves"
+        and network.config.positions in ("sinusoid", "sinusoid_halves")
         and network.config.activation in ACTIVATIONS.values()
     )
+
+
+def in_halves(network: Any) -> Any:
+    """The same function with its sinusoids in two halves: the places of the width are renumbered, in every tensor."""
+    if network.config.positions == "sinusoid_halves":
+        return network
+    width = network.config.width
+    order = torch.cat([torch.arange(0, width, 2), torch.arange(1, width, 2)])
+    twin = deepcopy(network)
+    twin.config = replace(network.config, positions="sinusoid_halves")
+    for side in (twin.source, twin.target):
+        side.positions = Sinusoid(width, halves=True)
+    for name, parameter in twin.named_parameters():
+        axis = _width_axis(name)
+        if axis is not None:
+            parameter.data = parameter.data.index_select(axis, order.to(parameter.device))
+    return twin
+
+
+def _width_axis(name: str) -> int | None:
+    """Which axis of a parameter runs along the model's width: what reads the residual stream, or what writes it."""
+    part, kind = name.rsplit(".", 1)
+    last = part.rsplit(".", 1)[-1]
+    if last == "norm" or (last in ("output", "narrow") and part != "output"):
+        return 0
+    return 1 if kind == "weight" else None
 
 
 def read(config: dict[str, Any]) -> Transformer:
