@@ -1,6 +1,7 @@
 """What `regard.load` returns: one object that runs, generates, embeds, traces and saves."""
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from regard.interop.module import Module
 from regard.recipe import DecodeOptions, Recipe
 from regard.tasks.translate import Translation, generate, translate
 from regard.training import checkpoint
+from regard.training.distributed import choose_device
 from regard.training.run import open_run
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -141,11 +143,14 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "float32") 
     recipe = None
     if (folder / "recipe.toml").is_file():
         recipe = open_run(folder)
-        folder = checkpoint.best(folder)
-    elif (folder.parent / "recipe.toml").is_file() and folder.name.startswith("checkpoint-"):
-        recipe = open_run(folder.parent)
-    if (folder / checkpoint.MANIFEST).is_file():
-        checkpoint.verify(folder)
+        folder, refused = checkpoint.best(folder)
+        for reason in refused:
+            print(f"warning: {reason}; {folder.name} is used instead", file=sys.stderr)
+    else:
+        if (folder / checkpoint.MANIFEST).is_file():
+            checkpoint.verify(folder)
+        if (folder.parent / "recipe.toml").is_file() and folder.name.startswith("checkpoint-"):
+            recipe = open_run(folder.parent)
     loaded = folders.load(folder)
     network: nn.Module = loaded.network.to(choose_device(device), PRECISIONS[precision]).eval()
     return Model(network, loaded.vocabulary, loaded.generation, loaded.config, recipe, folder)
@@ -160,14 +165,3 @@ def find(path: str | Path) -> Path:
             return place
     looked = ", ".join(str(place) for place in places)
     raise UserError(f"no model '{path}': looked for the folder {looked}; REGARD_WEIGHTS may name more folders")
-
-
-def choose_device(device: str) -> torch.device:
-    if device != "auto":
-        try:
-            return torch.device(device)
-        except RuntimeError:
-            raise UserError(f"device '{device}' is unknown; possible: auto, cpu, cuda, cuda:1, mps") from None
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

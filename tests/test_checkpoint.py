@@ -161,12 +161,32 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     for step in (2, 3, 5, 7, 11):
         checkpoint.write(tmp_path, step, fill)
     checkpoint.point_to_best(tmp_path, 3, 0.5)
-    checkpoint.prune(tmp_path, keep=2, best_step=3)
+    checkpoint.prune(tmp_path, keep=2, step=11, best_step=3)
     assert checkpoint.steps(tmp_path) == [3, 7, 11]
-    assert checkpoint.best(tmp_path) == tmp_path / "checkpoint-3"
+    assert checkpoint.best(tmp_path) == (tmp_path / "checkpoint-3", [])
+
+
+def test_the_newest_stands_in_for_a_best_that_is_damaged_and_each_is_named(tmp_path: Path) -> None:
+    for step in (3, 7, 11):
+        checkpoint.write(tmp_path, step, fill)
+    checkpoint.point_to_best(tmp_path, 3, 0.5)
     (tmp_path / "checkpoint-3" / "deep" / "file").write_text("tex")
-    with pytest.raises(UserError, match="3 bytes instead of 4"):
-        checkpoint.best(tmp_path)
+    folder, refused = checkpoint.best(tmp_path)
+    assert folder == tmp_path / "checkpoint-11"
+    assert len(refused) == 1
+    assert "checkpoint-3" in refused[0]
+    assert "3 bytes instead of 4" in refused[0]
+    (tmp_path / "best.json").write_text("{")
+    folder, refused = checkpoint.best(tmp_path)
+    assert folder == tmp_path / "checkpoint-11"
+    assert refused == [f"{tmp_path / 'best.json'}: unreadable; it should name the best step"]
+
+
+def test_a_damaged_later_checkpoint_takes_no_whole_ones_place(tmp_path: Path) -> None:
+    for step in (5, 7, 11):
+        checkpoint.write(tmp_path, step, fill)
+    checkpoint.prune(tmp_path, keep=1, step=7, best_step=None)
+    assert checkpoint.steps(tmp_path) == [7, 11]
 
 
 def test_a_write_that_fails_half_way_leaves_no_checkpoint(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_patience_runs_out_and_the_best_stays(tmp_path: Path) -> None:
     outcome, _ = go(tmp_path / "run", *options, task=task)
     assert outcome.status == "out of patience"
     assert (outcome.progress.step, outcome.progress.best_step, outcome.progress.best_score) == (14, 8, 6.0)
-    assert checkpoint.best(tmp_path / "run").name == "checkpoint-8"
+    assert checkpoint.best(tmp_path / "run")[0].name == "checkpoint-8"
     assert checkpoint.steps(tmp_path / "run") == [8, 14]
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from regard.errors import UserError
 
 MANIFEST = "manifest.json"
@@ -33,7 +35,10 @@ def write(run: Path, step: int, fill: Callable[[Path], None]) -> Path:
     aside = run / f"{ASIDE}write-{step}"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
-    fill(aside)
+    try:
+        fill(aside)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{aside}: cannot be written ({error}); the checkpoints before it are untouched") from None
     files = {path.relative_to(aside).as_posix(): _describe(path) for path in sorted(aside.rglob("*")) if path.is_file()}
     for name in files:
         _sync(aside / name)
@@ -80,28 +85,36 @@ def newest(run: Path) -> tuple[Path | None, list[str]]:
     return None, refused
 
 
-def best(run: Path) -> Path:
-    """The checkpoint with the best score; the newest where none was scored."""
+def best(run: Path) -> tuple[Path, list[str]]:
+    """The checkpoint with the best score, else the newest whole one; and what was wrong with those refused."""
     pointer = run / "best.json"
+    damaged = []
     if pointer.is_file():
-        folder = folder_of(run, json.loads(pointer.read_text())["step"])
-        verify(folder)
-        return folder
+        try:
+            folder = folder_of(run, json.loads(pointer.read_text())["step"])
+            verify(folder)
+        except UserError as error:
+            damaged.append(str(error))
+        except (ValueError, KeyError, TypeError):
+            damaged.append(f"{pointer}: unreadable; it should name the best step")
+        else:
+            return folder, []
     folder, refused = newest(run)
+    damaged += [each for each in refused if each not in damaged]
     if folder is None:
-        raise UserError("; ".join([f"{run} has no checkpoint yet", *refused]))
-    return folder
+        raise UserError("; ".join([f"{run} has no {'whole checkpoint' if damaged else 'checkpoint yet'}", *damaged]))
+    return folder, damaged
 
 
 def point_to_best(run: Path, step: int, score: float) -> None:
     write_atomically(run / "best.json", json.dumps({"step": step, "score": score}) + "\n")
 
 
-def prune(run: Path, keep: int, best_step: int | None) -> None:
-    """Keep the newest few and the best."""
-    for step in steps(run)[:-keep]:
-        if step != best_step:
-            remove(folder_of(run, step))
+def prune(run: Path, keep: int, step: int, best_step: int | None) -> None:
+    """Keep the newest few up to `step`, and the best. Later ones are damaged, and not worth a whole one's place."""
+    for old in [each for each in steps(run) if each <= step][:-keep]:
+        if old != best_step:
+            remove(folder_of(run, old))
 
 
 def sweep(run: Path) -> None:

@@ -222,7 +222,7 @@ class Loop:
         checkpoint.write(self.run, progress.step, self.fill)
         if is_best and progress.best_score is not None:
             checkpoint.point_to_best(self.run, progress.step, progress.best_score)
-        checkpoint.prune(self.run, self.options.keep, progress.best_step)
+        checkpoint.prune(self.run, self.options.keep, progress.step, progress.best_step)
         self.saved = now
 
     def fill(self, folder: Path) -> None:

@@ -23,7 +23,8 @@ def refuse_existing(folder: Path) -> None:
         return
     if (folder / "recipe.toml").exists():
         raise UserError(f"{folder} is a run already; go on with `{resume_command(folder)}`, or give another output=…")
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+    begun = f"{checkpoint.ASIDE}recipe.toml"  # a start that was killed at once
+    if folder.is_file() or (folder.is_dir() and any(path.name != begun for path in folder.iterdir())):
         raise UserError(f"{folder} exists and is not a run; give another output=…")
 
 
