@@ -1,14 +1,12 @@
 """`regard tokenizer …`: train a tokenizer, and see what one does with text."""
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from regard.errors import UserError
-from regard.options import Output, unfold
+from regard.options import Output, given_texts, unfold
 
 tokenizer = typer.Typer(
     help="Train a tokenizer, or see what one does with text.",
@@ -62,7 +60,7 @@ def encode(
     from regard.report import document
 
     loaded = _load(model, side)
-    for text in texts or _stdin():
+    for text in given_texts(texts):
         ids = loaded.encode(text)
         if output.json:
             print(document({"text": text, "ids": ids, "pieces": loaded.pieces(ids)}, indent=None))
@@ -80,7 +78,7 @@ def decode(model: Where, output: Output, ids: TokenIds = None, side: Side = "tar
     from regard.report import document
 
     loaded = _load(model, side)
-    for line in [" ".join(ids)] if ids else _stdin():
+    for line in [" ".join(ids)] if ids else given_texts(None):
         numbers = [_number(word, loaded.size) for word in line.split()]
         text = loaded.decode(numbers)
         print(document({"ids": numbers, "text": text}, indent=None) if output.json else text)
@@ -105,10 +103,6 @@ def _load(path: Path, side: str) -> Any:
     if not path.exists():
         raise UserError(f"no tokenizer at {path}: name a tokenizer.json, or a checkpoint's folder")
     return getattr(Vocabulary.load(path), side) if path.is_dir() else Tokenizer.load(path)
-
-
-def _stdin() -> Iterator[str]:
-    return (line.rstrip("\r\n") for line in sys.stdin)
 
 
 def _number(word: str, size: int) -> int:

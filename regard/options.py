@@ -1,12 +1,29 @@
 """Options that several verbs share, each group a dataclass; `unfold` spreads them over a verb's command line."""
 
 import inspect
-from collections.abc import Callable
+import io
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
 import typer
+
+from regard.errors import UserError
+
+
+def given_texts(arguments: list[str] | None) -> Iterator[str]:
+    """The arguments, else the lines of stdin, split at \\n alone; what is not UTF-8 is refused with its number."""
+    if not arguments and isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")
+    for number, text in enumerate(arguments or sys.stdin, 1):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            place = "argument" if arguments else "stdin, line"
+            raise UserError(f"{place} {number}: not UTF-8; convert it, e.g. with iconv -t UTF-8") from None
+        yield text if arguments else text.rstrip("\r\n")
 
 
 def unfold(verb: Callable[..., None]) -> Callable[..., None]:

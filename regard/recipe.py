@@ -40,6 +40,11 @@ class DataOptions:
         _require(self.max_length >= 1, f"data.max_length = {self.max_length}: must be at least 1")
         for name in ("train", "validation", "test"):
             value = getattr(self, name)
+            if self.generate:
+                _require(
+                    isinstance(value, int) or value == "",
+                    f"data.{name} = {show(value)}: with `generate` it is a number of samples, such as 1000",
+                )
             if isinstance(value, float):
                 _require(0 < value < 1, f"data.{name} = {value}: a part held out of train must lie between 0 and 1")
             elif isinstance(value, int):
@@ -170,7 +175,7 @@ def shipped_recipes() -> list[str]:
 def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe by path or shipped name and apply `key.sub=value` overrides; all is checked here."""
     path = _locate(name_or_path)
-    text = path.read_text(encoding="utf-8")
+    text = _text(path)
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -214,6 +219,15 @@ def _locate(name_or_path: str | Path) -> Path:
             f"no recipe '{name_or_path}': no such file, nor one that ships{nearest(path.stem, shipped_recipes())}"
         )
     return path
+
+
+def _text(path: Path) -> str:
+    raw = path.read_bytes()
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}:{line}: not UTF-8 (byte 0x{raw[error.start]:02x}), as TOML must be") from None
 
 
 def _clear_superseded(table: dict[str, Any], overridden: set[str]) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -62,7 +63,7 @@ def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def build(kind: type, table: dict[str, Any], prefix: str, places: Places) -> Any:
+def build(kind: type, table: dict[str, Any], prefix: str, places: Callable[[str], str]) -> Any:
     """A dataclass from its table; every key is checked by name and type."""
     hints = _hints(kind)
     values = {}

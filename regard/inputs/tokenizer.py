@@ -120,9 +120,12 @@ def _read_config(path: Path) -> dict:
     if not path.exists():
         return {}
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: should hold a JSON object {{…}}, not a {type(found).__name__}")
+    return found
 
 
 def _special(role: str, table: dict[str, int], config: dict, path: Path) -> int:

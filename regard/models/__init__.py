@@ -50,8 +50,9 @@ def configure(model: dict[str, Any], **vocabulary: int) -> Any:
         choices = family.config.CHOICES.get(key)
         if choices and value not in choices:
             raise UserError(f"model.{key} = '{value}' is not possible{nearest(value, choices)}")
-        if wanted in (int, float) and value < 0:
-            raise UserError(f"model.{key} = {value} should not be negative")
+        least = 1 if wanted is int and default != 0 else 0  # a size that is 0 by default is another's size then
+        if wanted in (int, float) and value < least:
+            raise UserError(f"model.{key} = {value} should be at least {least}")
     if given.get("dropout", 0.0) >= 1:
         raise UserError(f"model.dropout = {given['dropout']} should be below 1")
     config = family.config(**given)

@@ -10,10 +10,11 @@ from regard.errors import UserError
 from regard.inputs.text import Vocabulary
 from regard.interop import folder as folders
 from regard.recipe import Recipe
-from regard.tasks import build
+from regard.tasks import build, require
 from regard.tasks.parallel import learn_vocabulary
 from regard.training import checkpoint
 from regard.training.display import Display
+from regard.training.distributed import choose_device
 from regard.training.loop import Outcome, train
 from regard.training.run import open_run, refuse_existing, start_run
 
@@ -50,12 +51,16 @@ def _train(recipe: Recipe, run: Path | None, quiet: bool) -> Outcome:
 
 def prepare_network(recipe: Recipe, run: Path | None = None) -> tuple[nn.Module, Vocabulary, dict | None]:
     """A new network with a learnt vocabulary, or the weights `model.from` names with the config they came with."""
+    require(recipe.task)
+    choose_device(recipe.train.device)
     if "from" in recipe.model:
         extra = sorted(set(recipe.model) - {"from", "family"})
         if extra:
             raise UserError(f"model.from takes its shape from the folder: remove model.{extra[0]}")
         loaded = folders.load(Path(recipe.model["from"]).expanduser())
         return loaded.network, loaded.vocabulary, loaded.config
+    other = 1 if recipe.tokenizer.joint else 2  # what cannot be built is refused before a vocabulary is learnt
+    models.configure(recipe.model, source_vocabulary=1, target_vocabulary=other)
     newest = checkpoint.newest(run)[0] if run else None
     vocabulary = Vocabulary.load(newest) if newest else learn_vocabulary(recipe)
     sizes = {"source_vocabulary": vocabulary.source.size, "target_vocabulary": vocabulary.target.size}
