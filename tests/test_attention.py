@@ -112,7 +112,7 @@ RULES: dict[str, Rule | None] = {
 
 
 @pytest.mark.parametrize("bias", [None, Table(HEADS)], ids=["plain", "bias"])
-@pytest.mark.parametrize("band", [1 << 22, 2 * LENGTH], ids=["one band", "many bands"])
+@pytest.mark.parametrize("band", [1 << 22, 2 * LENGTH * BATCH], ids=["one band", "many bands"])
 @pytest.mark.parametrize("queries", [LENGTH, QUERIES, 1])
 @pytest.mark.parametrize("name", RULES)
 def test_every_way_down_to_the_kernel_is_the_same_mathematics(name, queries, band, bias, monkeypatch):

@@ -63,11 +63,10 @@ class Attention(nn.Module):
         *,
         score: Score = scaled_dot,
         heads: int = 1,
-        dropout: float = 0.0,
     ):
         super().__init__()
         self.query, self.key, self.value, self.output = query, key, value, output
-        self.score, self.heads, self.dropout = score, heads, dropout
+        self.score, self.heads = score, heads
 
     def remember(self, source: Tensor, real: Tensor | None = None) -> Memory:
         return Memory(self._split(self.key(source)), self._split(self.value(source)), real)
@@ -92,22 +91,24 @@ class Attention(nn.Module):
         if bias is not None:
             scores = scores + bias.rows(places, keys)
         weights = weigh(scores, None if rule is None else rule.rows(places, keys))
-        return F.dropout(weights, self.dropout, self.training) @ memory.value, weights
+        return weights @ memory.value, weights
 
     def _fused(self, query: Tensor, memory: Memory, rule: Rule | None, bias: Bias | None) -> tuple[Tensor, None]:
         """Products: no weights are made. A rule goes down as the kernel's own flag, as a key mask, or in bands."""
         assert isinstance(self.score, Product)
-        scale, dropout = self.score.scale(memory.key.size(-1)), self.dropout if self.training else 0.0
+        scale = self.score.scale(memory.key.size(-1))
         queries, length = query.size(-2), memory.length
         if rule is causal and queries == 1 and bias is None:  # the last place sees all there is
             rule = None
         if bias is None and (rule is None or (rule is causal and queries == length)):
             flag = rule is causal
-            return F.scaled_dot_product_attention(
-                query, memory.key, memory.value, is_causal=flag, dropout_p=dropout, scale=scale
-            ), None
+            return F.scaled_dot_product_attention(query, memory.key, memory.value, is_causal=flag, scale=scale), None
         places, keys = _places(query, memory)
-        size = max(1, BAND // length) if bias is not None or (rule is not None and rule.by_query) else queries
+        size = (
+            max(1, BAND // (length * query.size(0)))
+            if bias is not None or (rule is not None and rule.by_query)
+            else queries
+        )
         bands = []
         for band, rows in zip(query.split(size, -2), places.split(size), strict=True):
             start, end = (0, None) if rule is None else rule.span(int(rows[0]), int(rows[-1]))
@@ -117,9 +118,7 @@ class Attention(nn.Module):
                 added = bias.rows(rows, keys[seen])
                 mask = added if mask is None else added.masked_fill(~mask, -torch.inf)
             key, value = memory.key[:, :, seen], memory.value[:, :, seen]
-            bands.append(
-                F.scaled_dot_product_attention(band, key, value, attn_mask=mask, dropout_p=dropout, scale=scale)
-            )
+            bands.append(F.scaled_dot_product_attention(band, key, value, attn_mask=mask, scale=scale))
         return bands[0] if len(bands) == 1 else torch.cat(bands, -2), None
 
     def _split(self, x: Tensor) -> Tensor:

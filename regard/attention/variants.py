@@ -11,11 +11,11 @@ from regard.attention.core import Attention
 from regard.attention.scores import Additive, dot, scaled_dot, uniform
 
 
-def multihead(width: int, heads: int, source: int | None = None, dropout: float = 0.0) -> Attention:
+def multihead(width: int, heads: int, source: int | None = None) -> Attention:
     """Several scaled dot products side by side. Vaswani et al. 2017, section 3.2.2."""
     source = source or width
     projections = nn.Linear(width, width), nn.Linear(source, width), nn.Linear(source, width), nn.Linear(width, width)
-    return Attention(*projections, heads=heads, dropout=dropout)
+    return Attention(*projections, heads=heads)
 
 
 def bahdanau(width: int, source: int, hidden: int) -> Attention:

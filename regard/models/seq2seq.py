@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.core import Memory
+from regard.attention.scores import uniform
 from regard.attention.trace import place
 from regard.attention.variants import NEED_EQUAL_WIDTHS, SCORES
 from regard.inputs.batch import Sequences
@@ -156,7 +157,8 @@ class Seq2Seq(nn.Module):
         """The decoder's states after new tokens, ready for the output, and what it knows then."""
         memory, hidden = state.source, state.hypothesis
         embedded = self.dropout(self.target(tokens))
-        one_by_one = self.config.input_feeding or (self.config.order == "bahdanau" and self.attend is not None)
+        waits = self.config.order == "bahdanau" and self.attend is not None and self.attend.score is not uniform
+        one_by_one = self.config.input_feeding or waits  # else no step needs to know what the last one saw
         go = self._bahdanau if self.config.order == "bahdanau" else self._luong
         outputs = []
         with place("decoder"), place("cross"):
@@ -180,7 +182,7 @@ class Seq2Seq(nn.Module):
         if self.attend is None or memory is None:
             out, hidden = self._recur(x, hidden)
             return torch.tanh(self.combine(torch.cat([out, x], -1))), hidden
-        context = self.attend(hidden.state[:, -1:], memory)
+        context = self.attend(hidden.state[:, -1:].expand(-1, x.size(1), -1), memory)
         out, hidden = self._recur(torch.cat([x, context], -1), hidden)
         return torch.tanh(self.combine(torch.cat([out, context, x], -1))), hidden
 
