@@ -199,6 +199,40 @@ def test_vocabulary_folders(trained: dict[str, Tokenizer], tmp_path: Path) -> No
         Vocabulary.load(tmp_path)
 
 
+HUGE = """
+import sys
+from regard.inputs.text import train_tokenizer
+from regard.recipe import TokenizerOptions
+text = ["ein Hund, a dog", "ab" * 500_000]
+train_tokenizer(text, TokenizerOptions(kind=sys.argv[1], vocab_size=200))
+"""
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_word_of_a_million_characters_is_learnt_from_in_parts(kind: str) -> None:
+    """As a whole it takes its square in time: hours."""
+    subprocess.run([sys.executable, "-c", HUGE, kind], check=True, timeout=30)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_prefix_is_one_token_also_in_lowercase(kind: str) -> None:
+    tokenizer = train_tokenizer(TEXT, options(kind, lowercase=True), extra=["<de_DE>", "<de_AT>"])
+    for token in ("<de_DE>", "<de_AT>"):
+        first, *rest = tokenizer.encode(f"{token} Ein Mann")
+        assert first == tokenizer.table[token]
+        assert tokenizer.table["<de_DE>"] not in rest
+        assert tokenizer.decode(rest).strip() == "ein mann"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "characters"])
+def test_tokens_that_are_one_after_normalisation_are_refused(kind: str) -> None:
+    train_tokenizer(TEXT, options(kind), extra=["<de_DE>", "<de_de>", "<S>"])
+    with pytest.raises(UserError, match=r"the tokens <de_DE> and <de_de> are the same after normalisation.*lowercase"):
+        train_tokenizer(TEXT, options(kind, lowercase=True), extra=["<en>", "<de_DE>", "<de_de>"])
+    with pytest.raises(UserError, match="the token <S> is taken"):
+        train_tokenizer(TEXT, options(kind, lowercase=True), extra=["<S>"])
+
+
 FOREIGN = {
     "bert": (["[PAD]", "[CLS]", "[SEP]", "[UNK]", "a"], (0, 1, 2, 3)),
     "gpt": (["a", "b", "<|endoftext|>"], (2, 2, 2, 2)),

@@ -8,10 +8,9 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -22,13 +21,13 @@ import numpy as np
 
 from regard.errors import UserError
 from regard.inputs.files import Record
+from regard.inputs.progress import Progress, shown
 from regard.inputs.text import Vocabulary
 
 FORMAT = "1"  # part of every key: raise it when the files change
 CHUNK = 2048  # samples encoded at once
 CHARACTERS_PER_TOKEN = 100  # a text of more than this times max_length is skipped before it is cut into tokens
 STALE = 24 * 3600  # seconds after which an unfinished folder is surely a killed run's
-Progress = Callable[[int], None]
 
 
 class Sample(NamedTuple):
@@ -36,6 +35,11 @@ class Sample(NamedTuple):
 
     source: str
     target: str
+
+    @classmethod
+    def of(cls, record: Record) -> "Sample":
+        """As a model reads it: the prefix stands in front."""
+        return cls(f"{record.token} {record.source}" if record.prefix else record.source, record.target)
 
 
 @dataclass
@@ -53,6 +57,7 @@ class Report:
     read: int = 0
     kept: int = 0
     skipped: dict[str, Skip] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)  # how the files were taken where they leave a choice
 
     def skip(self, reason: str, place: str) -> None:
         self.skipped.setdefault(reason, Skip(0, place)).count += 1
@@ -60,7 +65,18 @@ class Report:
     def __str__(self) -> str:
         told = [f"{self.read} samples read, {self.kept} kept"]
         told += [f"{skip.count} skipped: {reason} (first: {skip.first})" for reason, skip in self.skipped.items()]
-        return "; ".join(told)
+        return "; ".join([*told, *self.notes])
+
+
+def unfit(record: Record, max_length: int) -> str | None:
+    """Why a sample cannot be used as it was read: it need not be cut into tokens to see that."""
+    blank = [side for side in Sample._fields if not getattr(record, side).strip()]
+    longest = CHARACTERS_PER_TOKEN * max_length
+    if blank:
+        return "both sides empty" if len(blank) == 2 else f"empty {blank[0]}"
+    if max(len(record.source), len(record.target)) > longest:
+        return f"longer than {longest} characters"
+    return None
 
 
 class Side:
@@ -70,6 +86,11 @@ class Side:
         self.tokens = np.memmap(folder / f"{name}.tokens", dtype=dtype, mode="r")
         self.offsets = np.memmap(folder / f"{name}.offsets", dtype=np.int64, mode="r")
         self.lengths = np.memmap(folder / f"{name}.lengths", dtype=np.int32, mode="r")
+
+    def whole(self, samples: int) -> bool:
+        """Whether each file is as long as the others say."""
+        counts = len(self.offsets) - 1, len(self.lengths), len(self.tokens)
+        return counts == (samples, samples, self.offsets[-1])
 
     def __getitem__(self, index: int) -> np.ndarray:
         return np.asarray(self.tokens[self.offsets[index] : self.offsets[index + 1]])
@@ -95,6 +116,12 @@ class Corpus:
     def target_lengths(self) -> np.memmap:
         return self._sides[1].lengths
 
+    @property
+    def whole(self) -> bool:
+        """Whether no file was cut, as a full disk or a broken copy leaves it."""
+        text = len(self._places) == 2 * len(self) + 1 and len(self._text) == self._places[-1]
+        return text and all(side.whole(len(self)) for side in self._sides)
+
     def __len__(self) -> int:
         return self.report.kept
 
@@ -117,18 +144,34 @@ def cached(
     cache: Path,
     max_length: int,
     progress: Progress | None = None,
+    notes: Sequence[str] = (),
 ) -> Corpus:
     """The Corpus of this key and these tokenizers: opened if there, else written beside and renamed when whole."""
     parts = [FORMAT, key, vocabulary.source.content(), vocabulary.target.content()]
     folder = cache / hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-    if not folder.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        _sweep(cache)
-        with _unfinished(cache, folder) as place, Writer(place, vocabulary, max_length) as writer:
-            with _shown(progress) as show:
-                writer.write(iter(records), show)
-            writer.finish(hashes)
+    if found := _opened(folder):
+        return found
+    cache.mkdir(parents=True, exist_ok=True)
+    _sweep(cache)
+    with _unfinished(cache, folder) as place, Writer(place, vocabulary, max_length, notes) as writer:
+        with shown("preparing: {} samples", progress) as show:
+            writer.write(iter(records), show)
+        writer.finish(hashes)
     return Corpus(folder)
+
+
+def _opened(folder: Path) -> Corpus | None:
+    """The Corpus of a folder; a damaged one is thrown away."""
+    if not folder.exists():
+        return None
+    try:
+        corpus = Corpus(folder)
+    except (OSError, ValueError, KeyError, TypeError):  # no file, an empty or uneven one, no JSON, other JSON
+        corpus = None
+    if corpus is None or not corpus.whole:
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+    return corpus
 
 
 @contextmanager
@@ -152,30 +195,14 @@ def _sweep(cache: Path) -> None:
             shutil.rmtree(place, ignore_errors=True)
 
 
-@contextmanager
-def _shown(progress: Progress | None) -> Iterator[Progress]:
-    """Tells how far it is: to the caller's function, else as a bar when somebody watches the terminal."""
-    if progress is not None or not sys.stderr.isatty():
-        yield progress or (lambda _: None)
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = SpinnerColumn(), TextColumn("preparing: {task.completed:.0f} samples"), TimeElapsedColumn()
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("preparing", total=None)
-        yield lambda count: bar.update(task, completed=count)
-
-
 class Writer:
     """Appends samples to the arrays of a folder, chunk by chunk."""
 
-    def __init__(self, folder: Path, vocabulary: Vocabulary, max_length: int):
+    def __init__(self, folder: Path, vocabulary: Vocabulary, max_length: int, notes: Sequence[str] = ()):
         self.folder = folder
         self.vocabulary = vocabulary
         self.max_length = max_length
-        self.report = Report()
+        self.report = Report(notes=list(notes))
         self._known = vocabulary.source.table
         self._dtypes = {
             name: "uint16" if tokenizer.size <= 1 << 16 else "uint32"
@@ -204,26 +231,17 @@ class Writer:
         while chunk := list(islice(records, CHUNK)):
             self.report.read += len(chunk)
             kept = [record for record in chunk if not self._unfit(record)]
-            samples = [
-                Sample(f"{record.token} {record.source}" if record.prefix else record.source, record.target)
-                for record in kept
-            ]
-            self._write_chunk(samples, [record.place for record in kept])
+            self._write_chunk([Sample.of(record) for record in kept], [record.place for record in kept])
             show(self.report.read)
 
     def _unfit(self, record: Record) -> bool:
         """Counts a sample that cannot be used as it was read."""
-        blank = [side for side in Sample._fields if not getattr(record, side).strip()]
-        longest = CHARACTERS_PER_TOKEN * self.max_length
-        if blank:
-            self.report.skip("both sides empty" if len(blank) == 2 else f"empty {blank[0]}", record.place)
-        elif max(len(record.source), len(record.target)) > longest:
-            self.report.skip(f"longer than {longest} characters", record.place)
+        reason = unfit(record, self.max_length)
+        if reason:
+            self.report.skip(reason, record.place)
         elif record.prefix and record.token not in self._known:
             raise UserError(f"{record.place}: the prefix {record.token} is no token of this vocabulary")
-        else:
-            return False
-        return True
+        return reason is not None
 
     def _write_chunk(self, samples: list[Sample], places: list[str]) -> None:
         sources = self.vocabulary.source.encode_many([sample.source for sample in samples])

@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.errors import UserError, nearest
-from regard.inputs.arrays import Corpus, Progress, Report, Sample, Skip, cached
-from regard.inputs.files import Record, expand, find, records
+from regard.inputs.arrays import Corpus, Report, Sample, Skip, cached, unfit
+from regard.inputs.files import Record, expand, find, records, unnamed_header
+from regard.inputs.progress import Progress
 from regard.inputs.text import Vocabulary
 
 if TYPE_CHECKING:
     from regard.recipe import DataOptions
 
 __all__ = [
-    "Corpus", "Record", "Report", "Sample", "Skip", "file_of", "find", "part_of", "prefixes", "prepare",
-    "prepare_samples", "read",
+    "Corpus", "Record", "Report", "Sample", "Skip", "file_of", "find", "notes", "part_of", "prefixes", "prepare",
+    "prepare_samples", "read", "unfit",
 ]  # fmt: skip
 
 PARTS = ("train", "validation", "test")
@@ -73,11 +74,18 @@ def prepare(
     progress: Progress | None = None,
 ) -> Corpus:
     """A part of the data as a Corpus: found in the cache when the same files, options and tokenizers were prepared."""
-    hashes = {path.name: _hash_file(path) for path in expand(file_of(data, part, beside)).values()}
+    hashes = _hashes(expand(file_of(data, part, beside)))
     fractions = _fractions(data)
     options = (data.source, data.target, data.columns, data.prefix, data.split_by, data.max_length, fractions, part)
     key = json.dumps([hashes, options])
-    return cached(read(data, part, beside), key, hashes, vocabulary, cache, data.max_length, progress)
+    stream, told = read(data, part, beside), notes(data, part, beside)
+    return cached(stream, key, hashes, vocabulary, cache, data.max_length, progress, told)
+
+
+def notes(data: "DataOptions", part: str, beside: Path | None = None) -> list[str]:
+    """What a reader of a part's file should know of how it is taken."""
+    unnamed = unnamed_header(file_of(data, part, beside), data)
+    return ["line 1 is taken as a sample: no header is named (data.source, data.target)"] if unnamed else []
 
 
 def prepare_samples(
@@ -94,6 +102,12 @@ def prepare_samples(
     )
     named = json.dumps(["generated", key, max_length])
     return cached(stream, named, {}, vocabulary, cache, max_length, progress)
+
+
+def _hashes(files: dict[str, Path]) -> dict[str, str]:
+    """Each file's hash under its name; {de,en}/train.txt share one, so the column comes before it."""
+    alike = len({path.name for path in files.values()}) < len(files)
+    return {f"{column}/{path.name}" if alike else path.name: _hash_file(path) for column, path in files.items()}
 
 
 def _hash_file(path: Path) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 LINE_LIMIT = 1 << 26  # bytes; beyond it the file is hardly lines of text, and memory must stay bounded
+TABBED = (".tsv", ".txt")
 KINDS = "parallel files such as train.{de,en}, .tsv or .txt (tab-separated), .jsonl; each also with .gz"
 
 
@@ -89,7 +90,7 @@ def rows(path: Path, columns: tuple[str, ...] = (), asked: tuple[str, ...] = ())
     if "" not in files:
         _require(asked, list(files), str(path))
         return _parallel(files)
-    if suffix in (".tsv", ".txt"):
+    if suffix in TABBED:
         return _tabbed(path, columns, asked)
     if suffix == ".jsonl":
         return _objects(path, asked)
@@ -176,11 +177,20 @@ class Record(NamedTuple):
         return f"<{self.prefix}>" if self.prefix else ""
 
 
+def _asked(data: "DataOptions") -> list[str]:
+    """The columns that the options name: source, target, prefix, and what parts are split by."""
+    return [data.source, data.target, data.prefix, *({data.split_by} - {"source", "target"})]
+
+
+def unnamed_header(path: Path, data: "DataOptions") -> bool:
+    """Whether a first line with names would be taken as a sample, because nothing asks for a name."""
+    tabbed = "" in expand(path) and path.name.removesuffix(".gz").endswith(TABBED)
+    return tabbed and not data.columns and not any(_asked(data))
+
+
 def records(path: Path, data: "DataOptions") -> Iterator[Record]:
     """A file's rows with the roles the options give the columns; by default the first is source, the next target."""
-    asked = [data.source, data.target, data.prefix]
-    if data.split_by not in ("source", "target"):
-        asked.append(data.split_by)
+    asked = _asked(data)
     if path.name.removesuffix(".gz").endswith(".jsonl"):
         asked[:2] = data.source or "source", data.target or "target"
     stream = rows(path, data.columns, tuple(name for name in asked if name))

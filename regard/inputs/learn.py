@@ -15,12 +15,13 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from regard.errors import UserError, nearest
+from regard.inputs.progress import Progress, shown
 from regard.inputs.tokenizer import ROLES, SPACE, SPECIALS, Tokenizer
 
 if TYPE_CHECKING:
     from regard.recipe import TokenizerOptions
 
-LONGEST_WORD = 1000  # characters; longest-match search is quadratic in a word's length
+LONGEST_WORD = 1000  # characters; what is learnt and what is matched longest first take its square in time
 CHARACTER_STEP = 1e-4  # the unigram trainer's arbitrary order among characters it must keep
 
 
@@ -28,14 +29,13 @@ def train_tokenizer(texts: Iterable[str], options: "TokenizerOptions", extra: Se
     """Learns a vocabulary from a stream of texts; `extra` are whole tokens such as "<de_DE>", recognised as typed."""
     if options.kind not in MODELS:
         raise UserError(f"tokenizer.kind = '{options.kind}'{nearest(options.kind, MODELS)}")
-    clash = sorted(set(extra) & set(SPECIALS))
-    if clash:
-        raise UserError(f"the token {clash[0]} is taken: {' '.join(SPECIALS)} have fixed meanings; use another value")
+    _refuse_clashes(extra, options)
     stream = iter(texts)
     first = next((text for text in stream if text.strip()), None)
     if first is None:
         raise UserError("no text to train a tokenizer on: every line is empty")
-    model = MODELS[options.kind](itertools.chain([first], stream), options)
+    with shown(f"learning {options.vocab_size:,} pieces from {{}} lines") as show:
+        model = MODELS[options.kind](_counted(itertools.chain([first], stream), show), options)
     inner = _shell(model, options)
     inner.add_special_tokens(list(SPECIALS))
     inner.add_tokens([AddedToken(token, special=False, normalized=True) for token in dict.fromkeys(extra)])
@@ -44,6 +44,28 @@ def train_tokenizer(texts: Iterable[str], options: "TokenizerOptions", extra: Se
         single=f"$A {end}", pair=f"$A $B {end}", special_tokens=[(end, SPECIALS.index(end))]
     )
     return Tokenizer(inner, {role: index for index, role in enumerate(ROLES)})
+
+
+def _refuse_clashes(extra: Sequence[str], options: "TokenizerOptions") -> None:
+    """Whole tokens must differ from one another and from the special ones as they are matched: normalised."""
+    normalizer = _shell(models.BPE(), options).normalizer
+    seen = {special: special for special in SPECIALS}
+    for token in dict.fromkeys(extra):
+        other = seen.setdefault(normalizer.normalize_str(token), token)
+        if other in SPECIALS:
+            raise UserError(f"the token {token} is taken: {' '.join(SPECIALS)} have fixed meanings; use another value")
+        if other != token:
+            raise UserError(
+                f"the tokens {other} and {token} are the same after normalisation: rename one, "
+                "or set tokenizer.lowercase = false where they differ in case alone"
+            )
+
+
+def _counted(texts: Iterator[str], show: Progress) -> Iterator[str]:
+    for number, text in enumerate(texts, 1):
+        if number % 1000 == 1:
+            show(number)
+        yield text
 
 
 def _shell(model: models.Model, options: "TokenizerOptions") -> tokenizers.Tokenizer:
@@ -64,6 +86,14 @@ def _shell(model: models.Model, options: "TokenizerOptions") -> tokenizers.Token
     return inner
 
 
+def _classroom(model: models.Model, options: "TokenizerOptions") -> tokenizers.Tokenizer:
+    """The shell in which a model learns: a word longer than LONGEST_WORD is learnt from in parts."""
+    inner = _shell(model, options)
+    parts = pre_tokenizers.Split(Regex(f"(?m).{{1,{LONGEST_WORD}}}"), "isolated")
+    inner.pre_tokenizer = pre_tokenizers.Sequence([inner.pre_tokenizer, parts])
+    return inner
+
+
 def _too_small(options: "TokenizerOptions", least: int | None = None) -> UserError:
     needed = f"at least {least}" if least else "more"
     return UserError(
@@ -78,7 +108,7 @@ def _settings(options: "TokenizerOptions") -> dict:
 
 def _bpe(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
     """Byte-pair encoding over characters (Sennrich et al. 2016); every character of the text has a piece."""
-    inner = _shell(models.BPE(unk_token="<unk>"), options)
+    inner = _classroom(models.BPE(unk_token="<unk>"), options)
     trainer = trainers.BpeTrainer(min_frequency=options.min_frequency, **_settings(options))
     inner.train_from_iterator(texts, trainer)
     if inner.get_vocab_size() > options.vocab_size:
@@ -96,7 +126,7 @@ def _wordpiece(texts: Iterator[str], options: "TokenizerOptions") -> models.Mode
 
 def _unigram(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
     """A unigram language model over pieces (Kudo 2018), put into an order that no thread or hash decides."""
-    inner = _shell(models.Unigram(), options)
+    inner = _classroom(models.Unigram(), options)
     trainer = trainers.UnigramTrainer(unk_token="<unk>", **_settings(options))
     try:
         inner.train_from_iterator(texts, trainer)
@@ -122,7 +152,7 @@ def _ordered(inner: tokenizers.Tokenizer) -> list[tuple[str, float]]:
 
 def _words(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
     """The most frequent words and punctuation marks; all others are unknown."""
-    inner = _shell(models.WordLevel(unk_token="<unk>"), options)
+    inner = _classroom(models.WordLevel(unk_token="<unk>"), options)
     trainer = trainers.WordLevelTrainer(min_frequency=options.min_frequency, **_settings(options))
     inner.train_from_iterator(texts, trainer)
     return inner.model

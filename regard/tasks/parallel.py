@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from regard.errors import UserError, nearest
-from regard.inputs.corpus import Corpus, Sample, prefixes, prepare, prepare_samples, read
+from regard.inputs.corpus import Corpus, Record, Sample, prefixes, prepare, prepare_samples, read, unfit
 from regard.inputs.generate import GENERATORS
 from regard.inputs.text import Vocabulary, train_tokenizer
 from regard.recipe import Recipe
@@ -21,14 +21,25 @@ def cache_folder() -> Path:
 
 def samples(recipe: Recipe, part: str) -> Iterator[Sample]:
     """A part's pairs as they are written, prefixes in front; nothing is skipped."""
+    return map(Sample.of, _records(recipe, part))
+
+
+def _records(recipe: Recipe, part: str) -> Iterator[Record]:
     data = recipe.data
     if data.generate:
         if data.generate not in GENERATORS:
             raise UserError(f"data.generate = '{data.generate}' is unknown{nearest(data.generate, GENERATORS)}")
-        yield from GENERATORS[data.generate](recipe.seed, part, int(getattr(data, part)))
+        for sample in GENERATORS[data.generate](recipe.seed, part, int(getattr(data, part))):
+            yield Record(sample.source, sample.target, "", "", "")
         return
-    for record in read(data, part, Path(recipe.origin)):
-        yield Sample(f"{record.token} {record.source}" if record.prefix else record.source, record.target)
+    yield from read(data, part, Path(recipe.origin))
+
+
+def _lessons(recipe: Recipe) -> Iterator[Sample]:
+    """What a vocabulary is learnt from: the training part without what preparing it will skip (and count)."""
+    for record in _records(recipe, "train"):
+        if not unfit(record, recipe.data.max_length):
+            yield Sample.of(record)
 
 
 def learn_vocabulary(recipe: Recipe) -> Vocabulary:
@@ -36,9 +47,9 @@ def learn_vocabulary(recipe: Recipe) -> Vocabulary:
     data, options = recipe.data, recipe.tokenizer
     extra = [] if data.generate else prefixes(data, "train", Path(recipe.origin))
     if options.joint:
-        both = train_tokenizer((text for sample in samples(recipe, "train") for text in sample), options, extra)
+        both = train_tokenizer((text for sample in _lessons(recipe) for text in sample), options, extra)
         return Vocabulary(both, both)
-    sides = ((sample[side] for sample in samples(recipe, "train")) for side in (0, 1))
+    sides = ((sample[side] for sample in _lessons(recipe)) for side in (0, 1))
     source, target = (train_tokenizer(texts, options, new) for texts, new in zip(sides, (extra, []), strict=True))
     return Vocabulary(source, target)
 
