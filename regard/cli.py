@@ -81,14 +81,18 @@ def train(recipe: RecipeName, output: Output, overrides: Overrides = None) -> No
 
 @app.command()
 @unfold
-def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")], output: Output) -> None:
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
+    output: Output,
+    overrides: Overrides = None,
+) -> None:
     """Go on with a stopped run.
 
-    It comes to the same weights, bit for bit, as if it had never stopped.
+    It comes to the same weights, bit for bit, as if it had never stopped; or another length or rate is given from here.
     """
     from regard.training.session import resume as go_on
 
-    _finish(go_on(run, quiet=output.quiet or output.json), run, output)
+    _finish(go_on(run, output.quiet or output.json, overrides or []), run, output)
 
 
 @app.command()

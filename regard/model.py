@@ -1,6 +1,5 @@
 """What `regard.load` returns: one object that runs, generates, embeds, traces and saves."""
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -20,9 +19,8 @@ from regard.interop.generation import decode_fields
 from regard.interop.module import Module
 from regard.recipe import DecodeOptions, Recipe
 from regard.tasks.translate import Translation, generate, translate
-from regard.training import checkpoint
 from regard.training.distributed import choose_device
-from regard.training.run import open_run
+from regard.training.run import find_model, open_run
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DECODING = {field.name for field in fields(DecodeOptions)}
@@ -139,29 +137,10 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "float32") 
     """A run folder (its best checkpoint), a checkpoint folder, or a Hugging Face folder."""
     if precision not in PRECISIONS:
         raise UserError(f"precision = '{precision}' is unknown{nearest(precision, PRECISIONS)}")
-    folder = find(path)
-    recipe = None
-    if (folder / "recipe.toml").is_file():
-        recipe = open_run(folder)
-        folder, refused = checkpoint.best(folder)
-        for reason in refused:
-            print(f"warning: {reason}; {folder.name} is used instead", file=sys.stderr)
-    else:
-        if (folder / checkpoint.MANIFEST).is_file():
-            checkpoint.verify(folder)
-        if (folder.parent / "recipe.toml").is_file() and folder.name.startswith("checkpoint-"):
-            recipe = open_run(folder.parent)
+    folder, run, refused = find_model(path)
+    for reason in refused:
+        print(f"warning: {reason}; {folder.name} is used instead", file=sys.stderr)
+    recipe = open_run(run) if run else None
     loaded = folders.load(folder)
     network: nn.Module = loaded.network.to(choose_device(device), PRECISIONS[precision]).eval()
     return Model(network, loaded.vocabulary, loaded.generation, loaded.config, recipe, folder)
-
-
-def find(path: str | Path) -> Path:
-    """A folder as given, else inside a folder of REGARD_WEIGHTS."""
-    places = [Path(path).expanduser()]
-    places += [Path(each) / path for each in os.environ.get("REGARD_WEIGHTS", "").split(os.pathsep) if each]
-    for place in places:
-        if place.is_dir():
-            return place
-    looked = ", ".join(str(place) for place in places)
-    raise UserError(f"no model '{path}': looked for the folder {looked}; REGARD_WEIGHTS may name more folders")

@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -240,12 +241,22 @@ def _clear_superseded(table: dict[str, Any], overridden: set[str]) -> None:
 
 
 def _check_whole(recipe: Recipe) -> None:
-    """What single keys cannot show: missing and contradicting ones."""
+    """What single keys cannot show: numbers without bounds, missing and contradicting keys."""
+    sections = {"data": vars(recipe.data), "model": recipe.model, "train": vars(recipe.train)}
+    for section, options in (sections | {"decode": vars(recipe.decode)}).items():
+        for name, value in options.items():
+            _require(not isinstance(value, float) or isfinite(value), f"{section}.{name} = {value}: must be finite")
+    for key, seed in (("seed", recipe.seed), ("decode.seed", recipe.decode.seed)):
+        _require(0 <= seed < 2**63, f"{key} = {seed}: must lie within 0 … 2⁶³ − 1")
     for meaning, group in EXCLUSIVE.items():
         given = [f"train.{name} = {getattr(recipe.train, name)}" for name in group if getattr(recipe.train, name)]
         names = " or ".join(f"train.{name}" for name in group)
         _require(bool(given), f"{meaning} is missing: give {names}")
         _require(len(given) == 1, f"{meaning} is given {len(given)} times ({', '.join(given)}): give one of {names}")
+    _require(
+        not recipe.train.patience or bool(recipe.data.validation),
+        f"train.patience = {recipe.train.patience} needs data.validation: without it nothing is scored",
+    )
     _require(bool(recipe.data.train), "data.train is missing: a file, or a number of samples with data.generate")
     _require(
         "family" in recipe.model or "from" in recipe.model,

@@ -24,6 +24,7 @@ from checkpoints import (
 from safetensors.torch import load_file, save_file
 
 from regard.decoding.search import search
+from regard.inputs.text import Vocabulary
 from regard.interop.folder import load, save
 from regard.interop.generation import decode_fields
 from regard.models import build
@@ -202,6 +203,60 @@ def test_generation_settings_are_said_in_each_others_words(tmp_path: Path) -> No
         theirs = GenerationConfig.from_pretrained(tmp_path)
         assert theirs.do_sample == (options.temperature > 0)
         assert theirs.decoder_start_token_id == 1
+
+
+PUBLISHED = {  # as thousands of Marian folders have it
+    "bad_words_ids": [[0]], "bos_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 2, "pad_token_id": 0,
+    "forced_eos_token_id": 2, "max_length": 512, "num_beams": 6, "renormalize_logits": True,
+    "num_beam_groups": 1, "diversity_penalty": 0.0, "typical_p": 0.9, "transformers_version": "4.32.0.dev0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["generation_config.json", "config.json"])
+def test_published_generation_settings_are_read(where: str, tmp_path: Path) -> None:
+    write_reference(reference(), tmp_path, vocabulary())
+    (tmp_path / "generation_config.json").unlink()
+    if where == "config.json":
+        change(tmp_path, **PUBLISHED)
+    else:
+        (tmp_path / where).write_text(json.dumps(PUBLISHED))
+    found = DecodeOptions(**decode_fields(load(tmp_path).generation))
+    assert found == DecodeOptions(num_beams=6, max_new_tokens=511, suppress_tokens=(0,))
+
+
+@torch.no_grad()
+def test_saving_over_another_model_leaves_nothing_of_it(tmp_path: Path) -> None:
+    """Shards, an index, a second tokenizer, SentencePiece models: a reader would prefer some of them to ours."""
+    sentencepiece_folder(tmp_path / "used")
+    write_reference(reference(share_encoder_decoder_embeddings=False, decoder_vocab_size=47), tmp_path / "used",
+                    vocabulary(53, 47))  # fmt: skip
+    sentencepiece_folder(tmp_path / "words")
+    for path in (tmp_path / "words").iterdir():
+        path.rename(tmp_path / "used" / path.name)
+    shard(tmp_path / "used")
+    (tmp_path / "used" / "notes.txt").write_text("mine")
+    network = build(MODELS["seq2seq"], source_vocabulary=53, target_vocabulary=53).eval()
+    for folder in ("used", "new"):
+        save(tmp_path / folder, network, vocabulary(), {})
+    names = {folder: {path.name for path in (tmp_path / folder).iterdir()} for folder in ("used", "new")}
+    assert names["used"] == names["new"] | {"notes.txt"}
+    source, target = batch()
+    assert torch.equal(load(tmp_path / "used").network(source, target), network(source, target))
+
+
+def test_a_save_that_fails_leaves_the_model_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = build(MODELS["seq2seq"], source_vocabulary=53, target_vocabulary=53).eval()
+    save(tmp_path, network, vocabulary(), {})
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def fail(*_: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Vocabulary, "save", fail)
+    other = build(MODELS["lstm"], source_vocabulary=41, target_vocabulary=41)
+    with pytest.raises(OSError, match="no space left"):
+        save(tmp_path, other, vocabulary(41), {})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_auto_tokenizer_cuts_text_as_we_do(tmp_path: Path) -> None:

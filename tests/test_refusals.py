@@ -1,5 +1,6 @@
 """A checkpoint folder that does not fit is refused, and the message names the file and the cause."""
 
+import json
 import shlex
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from checkpoints import MODELS, change, reference, retensor, shard, vocabulary, 
 
 from regard.errors import UserError
 from regard.interop.folder import load, save
-from regard.models import build
+from regard.models import build, configure
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +35,40 @@ def only_pickled(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
+def generate(folder: Path, **fields: Any) -> None:
+    (folder / "generation_config.json").write_text(json.dumps(fields))
+
+
 REFUSED = {
     "no config": (lambda f: (f / "config.json").unlink(), r"config\.json: not found"),
     "broken JSON": (lambda f: (f / "config.json").write_text('{"a": '), r"config\.json: not JSON"),
+    "deep JSON": (lambda f: (f / "config.json").write_text('{"a":' * 99_999), r"config\.json: not JSON"),
+    "a type that is a list": (lambda f: change(f, model_type=["marian"]), "is unknown"),
+    "an activation that is a list": (lambda f: change(f, activation_function=["relu"]), "is unknown"),
+    "dropout that is no number": (lambda f: change(f, dropout=float("nan")), r"config\.json: model\.dropout = nan"),
+    "endless dropout": (lambda f: change(f, dropout=float("inf")), r"config\.json: model\.dropout = inf"),
+    "an endless stack": (
+        lambda f: change(f, encoder_layers=1 << 40),
+        r"model\.depth = 1099511627776 should be at most",
+    ),
+    "a width that no machine has": (lambda f: change(f, d_model=1 << 40), r"model\.width = .* should be at most"),
+    "a width that the file has not": (lambda f: change(f, d_model=1 << 22), r"mis-shaped: .* instead of \(53, 4194304"),
+    "banned words of two": (
+        lambda f: generate(f, bad_words_ids=[[0], [5, 6]]),
+        r"generation.*bad_words_ids = \[\[0\], ",
+    ),
+    "banned words that are none": (lambda f: generate(f, bad_words_ids=5), "bad_words_ids = 5 should be"),
+    "banned outside": (lambda f: generate(f, bad_words_ids=[[53]]), "bad_words_ids holds 53, but .* 0 … 52"),
+    "suppressed outside": (lambda f: generate(f, suppress_tokens=[-1]), "suppress_tokens holds -1, but .* 0 … 52"),
+    "suppressed text": (lambda f: generate(f, suppress_tokens="a"), "suppress_tokens holds 'a'"),
+    "a forced begin": (lambda f: generate(f, forced_bos_token_id=7), "forced_bos_token_id = 7 changes what is written"),
+    "no repeats of the source": (
+        lambda f: generate(f, encoder_no_repeat_ngram_size=3),
+        "encoder_no_repeat_ngram_size = 3",
+    ),
+    "groups of beams": (lambda f: generate(f, num_beams=4, num_beam_groups=2), "num_beam_groups = 2 changes"),
+    "another sampling": (lambda f: generate(f, do_sample=True, typical_p=0.9), r"typical_p = 0\.9 changes"),
+    "a length of text": (lambda f: generate(f, max_length="9"), "max_length = 9 should be a whole number"),
     "no object": (lambda f: (f / "config.json").write_text("[1]"), r"config\.json: should hold a JSON object"),
     "unknown type": (lambda f: change(f, model_type="marion"), "'marion' is unknown; did you mean 'marian'"),
     "pre-norm": (lambda f: change(f, normalize_before=True), r"config\.json: normalize_before = True changes"),
@@ -99,6 +131,37 @@ def test_a_folder_that_does_not_fit_is_refused_by_name(spoil: Any, message: str,
     with pytest.raises(UserError, match=message) as refusal:
         load(folder)
     assert str(folder) in str(refusal.value)
+
+
+def test_a_size_beyond_the_file_takes_no_memory(tmp_path: Path) -> None:
+    """Of our own folders too: sizes are compared with the tensors before anything is allocated."""
+    for name in ("seq2seq", "transformer"):
+        save(tmp_path, build(MODELS[name], source_vocabulary=53, target_vocabulary=53), vocabulary(), {})
+        for width, message in (
+            (1 << 40, r"config\.json: model\.width = .* should be at most"),
+            (1 << 22, "mis-shaped"),
+        ):
+            change(tmp_path, width=width)
+            with pytest.raises(UserError, match=message):
+                load(tmp_path)
+
+
+@pytest.mark.parametrize("family", ["seq2seq", "transformer"])
+@pytest.mark.parametrize("value", [0, -1, 1 << 40])
+def test_sizes_of_nothing_or_too_much_are_refused_by_name(family: str, value: int) -> None:
+    sizes = {"seq2seq": ("width", "depth", "embedding"), "transformer": ("width", "heads", "depth", "feedforward")}
+    for name in sizes[family]:
+        with pytest.raises(UserError, match=rf"model\.{name} = {value} should be at"):
+            configure({"family": family, name: value}, source_vocabulary=7, target_vocabulary=7)
+    configure({"family": family, "decoder_depth": 0}, source_vocabulary=7, target_vocabulary=7)
+    with pytest.raises(UserError, match=r"model\.decoder_depth = -1"):
+        configure({"family": family, "decoder_depth": -1}, source_vocabulary=7, target_vocabulary=7)
+
+
+def test_a_width_that_cannot_be_halved_is_refused() -> None:
+    with pytest.raises(UserError, match="width 1 leaves no state for each direction"):
+        build({"family": "seq2seq", "width": 1}, source_vocabulary=7, target_vocabulary=7)
+    build({"family": "seq2seq", "width": 1, "encoder_width": 1}, source_vocabulary=7, target_vocabulary=7)
 
 
 def test_our_own_config_is_a_closed_schema(tmp_path: Path) -> None:

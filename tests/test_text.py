@@ -195,6 +195,8 @@ def test_vocabulary_folders(trained: dict[str, Tokenizer], tmp_path: Path) -> No
     again = Vocabulary.load(tmp_path / "separate")
     assert not again.joint
     assert again.target.content() == trained["words"].content()
+    joint.save(tmp_path / "separate")  # a second tokenizer must not stay behind
+    assert Vocabulary.load(tmp_path / "separate").joint
     with pytest.raises(UserError, match="no tokenizer here"):
         Vocabulary.load(tmp_path)
 

@@ -59,8 +59,10 @@ def _processor(model: bytes):
 def _table(path: Path) -> dict[str, int]:
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: a Marian folder needs this file, piece → id as JSON ({error})") from None
+    if not isinstance(table, dict) or not all(type(index) is int and index >= 0 for index in table.values()):
+        raise UserError(f"{path}: should hold a JSON object piece → id")
     missing = [special for special in ("<pad>", "</s>", "<unk>") if special not in table]
     if missing:
         raise UserError(f"{path}: has no {', '.join(missing)}; a Marian vocabulary holds <pad>, </s> and <unk>")

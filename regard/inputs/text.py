@@ -17,6 +17,10 @@ from regard.inputs.tokenizer import ROLES, SPECIALS, Coverage, Tokenizer
 __all__ = ["SPECIALS", "Coverage", "SentencePieceTokenizer", "Tokenizer", "Vocabulary", "train_tokenizer"]
 
 
+FILES = ("tokenizer.json", "tokenizer_target.json", "tokenizer_config.json", "source.spm", "target.spm", "vocab.json",
+         "target_vocab.json", "special_tokens_map.json", "added_tokens.json")  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """The two sides' tokenizers; the same one when joint."""
@@ -30,8 +34,10 @@ class Vocabulary:
         return self.source is self.target or self.source.table == self.target.table
 
     def save(self, folder: Path) -> None:
-        """Writes a folder that transformers' AutoTokenizer opens too."""
+        """Writes a folder that transformers' AutoTokenizer opens too; another vocabulary's files make way."""
         folder.mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            (folder / name).unlink(missing_ok=True)
         if isinstance(self.source, SentencePieceTokenizer) and isinstance(self.target, SentencePieceTokenizer):
             save_marian(self.source, self.target, folder)
             return

@@ -121,8 +121,8 @@ def _read_config(path: Path) -> dict:
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error})") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON that can be read ({error})") from None
     if not isinstance(found, dict):
         raise UserError(f"{path}: should hold a JSON object {{…}}, not a {type(found).__name__}")
     return found

@@ -10,17 +10,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError, nearest
-from regard.inputs.text import Tokenizer, Vocabulary
+from regard.inputs.text import FILES, Tokenizer, Vocabulary
 from regard.interop import generation as decoding
 from regard.interop import marian, own
 from regard.interop.card import card_of
-from regard.interop.weights import Names, fill, read_json, read_weights, write_json, write_weights
+from regard.interop.weights import INDEX, SHARDS, Names, fill, read_json, read_weights, write_json, write_weights
 from regard.models import FAMILIES
 
 
@@ -54,7 +55,6 @@ def save(
     config: dict[str, Any] | None = None,
 ) -> None:
     """Writes the folder. `config` is the one that was loaded, if any: what it says beyond our fields is kept."""
-    folder.mkdir(parents=True, exist_ok=True)
     foreign = config if config and config["model_type"] == "marian" else {}
     ids = _ids(vocabulary.target, foreign)
     if marian.speaks(network):
@@ -63,11 +63,27 @@ def save(
     else:
         written, names, shapes = own.describe(network), own.names(network), {}
     written |= ids | {"dtype": "float32"}
-    write_weights(folder, network, names, shapes)
-    vocabulary.save(folder)
-    write_json(folder / "generation_config.json", decoding.written(generation) | ids)
-    write_json(folder / "config.json", written)
-    (folder / "README.md").write_text(card or card_of(network, vocabulary, written), encoding="utf-8")
+    with _replaced(folder) as place:
+        write_weights(place, network, names, shapes)
+        vocabulary.save(place)
+        write_json(place / "generation_config.json", decoding.written(generation) | ids)
+        write_json(place / "config.json", written)
+        (place / "README.md").write_text(card or card_of(network, vocabulary, written), encoding="utf-8")
+
+
+@contextmanager
+def _replaced(folder: Path) -> Iterator[Path]:
+    """A place for a model's files, which take the place of another model's once all are written.
+
+    config.json is the first to go and the last to come: in between there is no model, never a mix of two.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".saving-", dir=folder) as place:
+        yield Path(place)
+        for path in (folder / "config.json", folder / INDEX, *(folder / name for name in FILES), *folder.glob(SHARDS)):
+            path.unlink(missing_ok=True)
+        for path in sorted(Path(place).iterdir(), key=lambda path: path.name == "config.json"):
+            path.replace(folder / path.name)
 
 
 def load(folder: Path, device: str | torch.device = "cpu") -> Loaded:
@@ -76,20 +92,29 @@ def load(folder: Path, device: str | torch.device = "cpu") -> Loaded:
     path = folder / "config.json"
     config = read_json(path)
     kind = config.get("model_type")
-    if kind not in LAYOUTS:
+    if not isinstance(kind, str) or kind not in LAYOUTS:
         raise UserError(f"{path}: model_type = '{kind}' is unknown{nearest(str(kind), LAYOUTS)}")
     layout = LAYOUTS[kind]
-    with _told(path), torch.random.fork_rng(devices=[]):  # a new network draws numbers, but not the caller's
-        network = layout.read(config)
+    with _told(path), torch.device("meta"):
+        outline = layout.read(config)
     tensors = read_weights(folder)
     with _told(folder):
         tensors = layout.receive(tensors, config)
+    fill(outline, layout.names(outline), tensors, folder)  # no memory for sizes that the file does not have
+    with torch.random.fork_rng(devices=[]):  # a new network draws numbers, but not the caller's
+        network = layout.read(config)
     fill(network, layout.names(network), tensors, folder)
     vocabulary = _agree(Vocabulary.load(folder), config, network, folder)
     settings = folder / "generation_config.json"
     generation = read_json(settings) if settings.exists() else decoding.of_config(config)
-    decoding.check(generation, str(settings if settings.exists() else path))
+    decoding.check(generation, str(settings if settings.exists() else path), vocabulary.target.size)
     return Loaded(network.to(device).eval(), vocabulary, generation, config)
+
+
+def as_saved(loaded: Loaded) -> Loaded:
+    """The network in the form that `save` writes and `load` gives back, so that training can go on from either."""
+    network = loaded.network
+    return loaded._replace(network=marian.in_halves(network) if marian.speaks(network) else network)
 
 
 @contextmanager

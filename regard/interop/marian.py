@@ -124,7 +124,7 @@ def read(config: dict[str, Any]) -> Transformer:
     for theirs, (ours, default) in KEYS.items():
         model[ours] = _checked(config, theirs, default)
     activation = config.get("activation_function", "gelu")
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise UserError(f"activation_function = '{activation}' is unknown{nearest(str(activation), ACTIVATIONS)}")
     model["activation"] = ACTIVATIONS[activation]
     target = model["source_vocabulary"]
@@ -216,7 +216,7 @@ def receive(tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Ten
         table = tensors.pop(SHARED)
         tensors = {SOURCE: table, TARGET: table} | tensors
     vocabulary = config.get("decoder_vocab_size") or config.get("vocab_size", KEYS["vocab_size"][1])
-    bias = tensors.get(BIAS, torch.zeros(vocabulary))
+    bias = tensors.get(BIAS, torch.zeros(1).expand(vocabulary))
     return tensors | {BIAS: bias.squeeze(0) if bias.dim() == 2 else bias}
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from regard.errors import UserError
 
 WHOLE, INDEX, PICKLED = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+SHARDS = "model-*-of-*.safetensors"
 Names = Mapping[
     str, tuple[str, ...]
 ]  # our name → names in the file, the one we write first; any others are copies of it
@@ -30,7 +31,7 @@ def read_json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: not found; a checkpoint folder has config.json, {WHOLE} and a tokenizer") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON that can be read ({error})") from None
     if not isinstance(found, dict):
         raise UserError(f"{path}: should hold a JSON object {{…}}, not a {type(found).__name__}")
@@ -87,7 +88,7 @@ def write_weights(folder: Path, network: nn.Module, names: Names, shapes: Mappin
 
 @torch.no_grad()
 def fill(network: nn.Module, names: Names, tensors: Mapping[str, Tensor], where: Path) -> None:
-    """Every parameter from its tensor; all that does not fit is told by name."""
+    """Every parameter from its tensor; all that does not fit is told by name. On "meta" it is a mere comparison."""
     problems: dict[str, list[str]] = {"missing": [], "mis-shaped": [], "unlike its copy": [], "unexpected": []}
     for ours, parameter in network.named_parameters():
         theirs = [name for name in names[ours] if name in tensors]

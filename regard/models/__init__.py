@@ -8,6 +8,8 @@ from torch import nn
 from regard.errors import UserError, nearest
 from regard.models import seq2seq, transformer
 
+LARGEST, DEEPEST = 1 << 24, 1000  # no product of sizes overflows; building more blocks alone takes minutes
+
 
 class Family(NamedTuple):
     config: type
@@ -40,25 +42,33 @@ def configure(model: dict[str, Any], **vocabulary: int) -> Any:
     for key, value in given.items():
         if key not in known:
             raise UserError(f"model.{key} is unknown for family '{name}'{nearest(key, known)}")
-        default = known[key].default
-        wanted = int if default is MISSING else type(default)
-        fits = isinstance(value, (int, float) if wanted is float else wanted) and (
-            wanted is bool or not isinstance(value, bool)
-        )
-        if not fits:
-            raise UserError(f"model.{key} = {value!r} should be of type {wanted.__name__}, e.g. {default!r}")
-        choices = family.config.CHOICES.get(key)
-        if choices and value not in choices:
-            raise UserError(f"model.{key} = '{value}' is not possible{nearest(value, choices)}")
-        least = 1 if wanted is int and default != 0 else 0  # a size that is 0 by default is another's size then
-        if wanted in (int, float) and value < least:
-            raise UserError(f"model.{key} = {value} should be at least {least}")
-    if given.get("dropout", 0.0) >= 1:
-        raise UserError(f"model.dropout = {given['dropout']} should be below 1")
+        _check(key, value, known[key].default, family.config.CHOICES.get(key))
     config = family.config(**given)
+    if getattr(config, "states", 1) < 1:
+        raise UserError(f"[model] width {config.width} leaves no state for each direction: set encoder_width")
     if problem := config.problem():
         raise UserError(f"[model] {problem}")
     return config
+
+
+def _check(key: str, value: Any, default: Any, choices: tuple[str, ...] | None) -> None:
+    """Refuse a field's value by name: another type than the default's, no choice, or a size no network has."""
+    wanted = int if default is MISSING else type(default)
+    fits = isinstance(value, (int, float) if wanted is float else wanted)
+    if not fits or (wanted is not bool and isinstance(value, bool)):
+        raise UserError(f"model.{key} = {value!r} should be of type {wanted.__name__}, e.g. {default!r}")
+    if choices and value not in choices:
+        raise UserError(f"model.{key} = '{value}' is not possible{nearest(value, choices)}")
+    if wanted not in (int, float):
+        return
+    least = 1 if wanted is int and default != 0 else 0  # a size that is 0 by default is another's size then
+    most = DEEPEST if key.endswith("depth") else LARGEST
+    if not value >= least:  # nor is NaN
+        raise UserError(f"model.{key} = {value} should be at least {least}")
+    if value > most:
+        raise UserError(f"model.{key} = {value} should be at most {most}")
+    if key == "dropout" and value >= 1:
+        raise UserError(f"model.dropout = {value} should be below 1")
 
 
 def build(model: dict[str, Any], **vocabulary: int) -> nn.Module:
