@@ -35,18 +35,29 @@ class Places:
         return str(self.path)
 
 
-def override(table: dict[str, Any], given: str) -> str:
-    """Put one `key.sub=value` into the table, the value read as TOML or else as bare text; gives the key."""
+def override(table: dict[str, Any], given: str, kind: type | None = None) -> str:
+    """Put one `key.sub=value` into the table, the value read as TOML or else as bare text; gives the key.
+
+    Where the dataclass `kind` says that the key is text, 2 is text too.
+    """
     key, equals, text = given.partition("=")
     if not equals or not key.strip():
         raise UserError(f"override '{given}' is not of the form key=value, such as train.max_steps=300")
-    *sections, name = key.strip().split(".")
+    *sections, name = path = key.strip().split(".")
     for section in sections:
         table = table.setdefault(section, {})
         if not isinstance(table, dict):
             raise UserError(f"override '{given}': '{section}' is a value and has no keys of its own")
-    table[name] = _value(text.strip())
+    value = _value(text.strip())
+    table[name] = text.strip() if _hint(kind, path) is str and not isinstance(value, str) else value
     return key.strip()
+
+
+def _hint(kind: Any, path: list[str]) -> Any:
+    """The type of a field of a field; nothing where that is not said."""
+    for name in path:
+        kind = _hints(kind).get(name) if hasattr(kind, "__dataclass_fields__") else None
+    return kind
 
 
 def _value(text: str) -> Any:
