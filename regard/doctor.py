@@ -53,7 +53,7 @@ def examine(recipe: Recipe) -> Findings:
         refuse_existing(Path(recipe.output))
     except UserError as error:
         findings.errors.append(str(error))
-    network, vocabulary, _ = prepare_network(recipe)
+    network, vocabulary, *_ = prepare_network(recipe)
     task = build(recipe, vocabulary=vocabulary)
     parts = {part: corpus for part in PARTS if (corpus := task.corpus(part)) is not None}
     _samples(parts, recipe, findings)
@@ -169,7 +169,8 @@ def _cost(cost: Cost, batches_per_epoch: int, recipe: Recipe, findings: Findings
     steps = options.max_steps or round(options.epochs / a_step) or round(60 * options.minutes / cost.seconds)
     averaged = options.average_decay > 0
     memory, has = cost.memory_bytes(averaged), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    disk, free = cost.state_bytes(averaged) * (options.keep + 2), shutil.disk_usage(_existing(Path(recipe.output))).free
+    disk = cost.checkpoint_bytes(averaged) * (options.keep + 2)  # the best, and one being written
+    free = shutil.disk_usage(_existing(Path(recipe.output))).free
     findings.facts["network"] = {
         "parameters": cost.parameters,
         "weight_bytes": cost.weight_bytes,

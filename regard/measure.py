@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from regard.training.loop import Loop, to_device
 
+LOOKED = 256  # batches among which the largest is looked for: a window or more, of each of which lengths are sorted
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -25,8 +27,12 @@ class Cost:
     targets: float
 
     def state_bytes(self, averaged: bool) -> int:
-        """Weights, AdamW's two moments and the moving average: what a checkpoint holds."""
+        """Weights, AdamW's two moments and the moving average."""
         return self.weight_bytes * (4 if averaged else 3)
+
+    def checkpoint_bytes(self, averaged: bool) -> int:
+        """On disk: the model to use, and the state to go on from."""
+        return self.weight_bytes + self.state_bytes(averaged)
 
     def memory_bytes(self, averaged: bool) -> int:
         """What the run holds at its peak: the state, gradients and activations."""
@@ -45,6 +51,8 @@ def measure(loop: Loop, steps: int, warm: int = 2) -> Cost:
         if number >= warm:
             seconds.append(time.perf_counter() - start)
             targets += sum(loop.task.count(batch) for batch in part)
+    for batch in _largest(loop):
+        held = max(held, _step(loop, [batch]))
     parameters = list(loop.network.parameters())
     return Cost(
         parameters=sum(each.numel() for each in parameters),
@@ -53,6 +61,19 @@ def measure(loop: Loop, steps: int, warm: int = 2) -> Cost:
         seconds=median(seconds),
         targets=targets / steps,
     )
+
+
+def _largest(loop: Loop) -> list[Any]:
+    """The batch with the most targets and that with the longest rows, among the first: logits and attention peak."""
+    first = list(islice(loop.task.batches(0, 0, 1), min(LOOKED, loop.task.batches_per_epoch)))
+    return [max(first, key=loop.task.count), max(first, key=_length)]
+
+
+def _length(value: Any) -> int:
+    """Of the longest row in a nest of tuples."""
+    if isinstance(value, Tensor):
+        return value.shape[1] if value.ndim > 1 else 0
+    return max(map(_length, value), default=0) if isinstance(value, tuple) else 0
 
 
 def _step(loop: Loop, batches: list[Any]) -> int:
