@@ -20,7 +20,7 @@ from regard.training.display import Display
 from regard.training.loop import Outcome, train
 
 WORDS, WIDTH, LENGTH = 13, 7, 5
-HEADER = "task = 'toy'\n[data]\ntrain = 'none'\n[model]\nfamily = 'toy'\n[train]\nbatch_size = 11\nmax_steps = 23\n"
+HEADER = "task = 'toy'\n[data]\ntrain = 'none'\nvalidation = 'none'\n[model]\nfamily = 'toy'\n[train]\nbatch_size = 11\nmax_steps = 23\n"
 
 
 class ToyBatch(NamedTuple):
@@ -108,6 +108,7 @@ def go(
 
     def write_model(folder: Path) -> None:
         save_file({name: weights.data for name, weights in network.named_parameters()}, folder / "model.safetensors")
+        (folder / "config.json").write_text("{}")
 
     outcome = train(network, task or ToyTask(recipe.train.batch_size), recipe, run, write_model, Display(True), **more)
     return outcome, network
