@@ -155,6 +155,8 @@ def test_a_harmed_checkpoint_is_refused_by_name_and_the_one_before_is_used(
 def fill(folder: Path) -> None:
     (folder / "deep").mkdir()
     (folder / "deep" / "file").write_text("text")
+    for name in checkpoint.NEEDED:
+        (folder / name).write_text(name)
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
@@ -200,6 +202,76 @@ def test_a_write_that_fails_half_way_leaves_no_checkpoint(tmp_path: Path) -> Non
     assert checkpoint.newest(tmp_path) == (tmp_path / "checkpoint-5", [])
     checkpoint.sweep(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-5"]
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", '{"files": []}', '{"files": {}}', '{"files": {"config.json": 3}}', "\xff"]
+)
+def test_a_manifest_of_another_shape_makes_no_whole_checkpoint(tmp_path: Path, text: str) -> None:
+    folder = checkpoint.write(tmp_path, 5, fill)
+    (folder / "manifest.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match="not whole"):
+        checkpoint.verify(folder)
+
+
+@pytest.mark.parametrize("name", checkpoint.NEEDED)
+def test_a_manifest_names_all_that_a_resume_needs(tmp_path: Path, name: str) -> None:
+    path = checkpoint.write(tmp_path, 5, fill) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["files"][name]
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=f"does not list {name}"):
+        checkpoint.verify(path.parent)
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_a_checkpoint_written_again_is_whole_at_every_moment(tmp_path: Path, monkeypatch, renames: int) -> None:
+    """A kill after so many renames leaves the old one or the new one."""
+    checkpoint.write(tmp_path, 5, fill)
+    left, rename, rmtree = iter(range(renames)), Path.rename, checkpoint.shutil.rmtree
+
+    def rename_or_die(path: Path, target: Path) -> Path:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    def remove_or_die(path: Path, **options) -> None:
+        if path.exists() and renames == 2:
+            raise KeyboardInterrupt
+        rmtree(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename_or_die)
+        patch.setattr(checkpoint.shutil, "rmtree", remove_or_die)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.write(tmp_path, 5, fill)
+    checkpoint.sweep(tmp_path)
+    assert checkpoint.newest(tmp_path) == (tmp_path / "checkpoint-5", [])
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-5"]
+
+
+def test_a_run_goes_on_from_a_checkpoint_that_a_kill_left_aside(tmp_path: Path, expected: str) -> None:
+    run = tmp_path / "run"
+    go(run, *OPTIONS)
+    for step in checkpoint.steps(run)[:-1]:
+        checkpoint.remove(checkpoint.folder_of(run, step))
+    (run / "checkpoint-61").rename(run / f"{checkpoint.ASIDE}old-61")
+    before = (run / f"{checkpoint.ASIDE}old-61" / "manifest.json").stat().st_mtime_ns
+    assert digest(go(run, *OPTIONS)[1]) == expected
+    assert (run / "checkpoint-61" / "manifest.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(("evaluation", "step"), [(4, 35), (8, 61)])
+def test_an_evaluation_that_fails_costs_no_steps(tmp_path: Path, expected: str, evaluation: int, step: int) -> None:
+    def crash() -> None:
+        raise MemoryError
+
+    run = tmp_path / "run"
+    with pytest.raises(MemoryError):
+        go(run, *OPTIONS, task=Troubled(crash, evaluation=evaluation))
+    folder, _ = checkpoint.newest(run)
+    assert folder == run / f"checkpoint-{step}"
+    assert digest(go(run, *OPTIONS)[1]) == expected
 
 
 def test_a_run_without_checkpoints_has_no_best(tmp_path: Path) -> None:

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from toy import Network, ToyBatch, ToyTask, digest, go
+from toy import Network, ToyBatch, ToyTask, digest, go, make_recipe
 
 from regard.errors import UserError
+from regard.measure import measure
 from regard.recipe import TrainOptions
 from regard.training import checkpoint, machine
+from regard.training.display import Display
+from regard.training.distributed import Group
+from regard.training.loop import Loop, train
 from regard.training.optim import Average, adamw, learning_rate
 
 
@@ -174,7 +178,7 @@ def test_minutes_are_kept(tmp_path: Path, step: float, evaluation: float) -> Non
     assert outcome.status == "finished"
     assert 0.88 * 300 <= clock.now - 100 <= 1.06 * 300 + evaluation
     length = json.loads((tmp_path / "run" / "length.json").read_text())
-    assert length == {"max_steps": outcome.progress.step, "measured_at": 50}
+    assert length == {"minutes": 5, "max_steps": outcome.progress.step, "measured_at": 50}
     assert events(tmp_path / "run", "learning_rate")[-1]["learning_rate"] == pytest.approx(0.0, abs=1e-9)
 
 
@@ -223,6 +227,81 @@ def test_threads_come_from_the_recipe_then_the_environment_then_the_machine(monk
     assert machine.choose_threads(0) == 3
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert 1 <= machine.choose_threads(0) <= machine.usable_cores()
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("train.patience=3", "train.patience = 3 needs data.validation"),
+        ("train.epochs=inf", "train.epochs = inf: must be finite"),
+        ("train.learning_rate=inf", "train.learning_rate = inf: must be finite"),
+        ("decode.length_penalty=-inf", "decode.length_penalty = -inf: must be finite"),
+        ("model.dropout=inf", "model.dropout = inf: must be finite"),
+        (f"seed={10**23}", f"seed = {10**23}: must lie within"),
+        ("seed=-1", "seed = -1: must lie within"),
+    ],
+)
+def test_what_can_never_act_or_end_is_refused(tmp_path: Path, override: str, said: str) -> None:
+    with pytest.raises(UserError) as error:
+        make_recipe(tmp_path / "run", "data.validation=''", override)
+    assert said in str(error.value)
+
+
+def test_a_network_that_was_answering_is_trained_as_any_other(tmp_path: Path) -> None:
+    """Dropout acts from the first step on, whatever mode the network comes in."""
+    digests = []
+    for mode in (True, False):
+        torch.manual_seed(1)
+        network, run = Network().train(mode), tmp_path / str(mode)
+        recipe = make_recipe(run, "train.save_steps=100")
+        run.mkdir()
+        train(network, ToyTask(11), recipe, run, lambda folder: None, Display(True))
+        digests.append(digest(network))
+    assert digests[0] == digests[1]
+
+
+def test_other_minutes_are_measured_anew(tmp_path: Path) -> None:
+    clock = Clock(1.0, 0.0)
+    first, _ = go(tmp_path / "run", "train.minutes=5", task=Timed(clock), clock=clock)
+    again, _ = go(tmp_path / "run", "train.minutes=5", task=Timed(clock), clock=clock)
+    longer, _ = go(tmp_path / "run", "train.minutes=8", task=Timed(clock), clock=clock)
+    assert first.progress.step == again.progress.step == pytest.approx(270, abs=3)
+    assert longer.progress.step == pytest.approx(432, abs=3)
+
+
+def test_tensorboard_is_told_each_step_once(tmp_path: Path) -> None:
+    """Also those that were taken after the checkpoint from which the run goes on."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run, options = tmp_path / "run", ("train.tensorboard=true", "train.log_steps=1", "train.eval_steps=5")
+    go(run, *options, "train.save_steps=5")
+    for step in (20, 23):
+        checkpoint.remove(checkpoint.folder_of(run, step))
+    go(run, *options)
+    board = EventAccumulator(str(run / "tensorboard"))
+    board.Reload()
+    assert [event.step for event in board.Scalars("loss")] == list(range(1, 24))
+    assert [event.step for event in board.Scalars("validation/score")] == [5, 10, 15, 20, 23]
+
+
+class Wide(ToyTask):
+    """One batch, not among the first, has thirty times the samples."""
+
+    def batch(self, number: int) -> ToyBatch:
+        return Joined(110).batch(number) if number == 9 else super().batch(number)
+
+
+def test_the_cost_is_that_of_the_largest_batch_and_of_whole_checkpoints(tmp_path: Path) -> None:
+    run, costs = tmp_path / "run", []
+    go(run, "train.average_decay=0.9")
+    recipe = make_recipe(tmp_path / "none", "train.average_decay=0.9")
+    for task in (ToyTask(11), Wide(11)):
+        loop = Loop(Network(), task, recipe, run, lambda folder: None, Group(torch.device("cpu")), Display(True))
+        costs.append(measure(loop, steps=2))
+    assert costs[1].activation_bytes > 10 * costs[0].activation_bytes
+    files = [path.stat().st_size for path in (run / "checkpoint-23").glob("*.safetensors")]
+    assert 0 < sum(files) - costs[0].checkpoint_bytes(averaged=True) < 4096  # the headers
 
 
 def test_tensorboard_is_written_on_request(tmp_path: Path) -> None:

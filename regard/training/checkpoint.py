@@ -17,7 +17,8 @@ from safetensors import SafetensorError
 from regard.errors import UserError
 
 MANIFEST = "manifest.json"
-ASIDE = ".unfinished-"  # what is being written or deleted; removed at the next start
+ASIDE = ".unfinished-"  # what is being written, replaced or deleted; tidied up at the next start
+NEEDED = ("config.json", "model.safetensors", "training.safetensors", "training.json")
 
 
 def folder_of(run: Path, step: int) -> Path:
@@ -46,21 +47,19 @@ def write(run: Path, step: int, fill: Callable[[Path], None]) -> Path:
     _sync(aside / MANIFEST)
     for path in [*(path for path in aside.rglob("*") if path.is_dir()), aside]:
         _sync(path)
-    final = folder_of(run, step)
-    remove(final)
+    final, old = folder_of(run, step), run / f"{ASIDE}old-{step}"
+    if final.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        final.rename(old)
     aside.rename(final)
     _sync(run)
+    shutil.rmtree(old, ignore_errors=True)
     return final
 
 
 def verify(folder: Path) -> None:
     """Refuse a checkpoint with a file that is missing, cut short or altered, by its name."""
-    manifest = folder / MANIFEST
-    try:
-        files: dict[str, dict[str, Any]] = json.loads(manifest.read_text())["files"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{manifest}: missing or unreadable; the checkpoint is not whole") from None
-    for name, expected in files.items():
+    for name, expected in _listed(folder / MANIFEST).items():
         path = folder / name
         if not path.is_file():
             raise UserError(f"{path}: missing; the checkpoint is not whole")
@@ -69,6 +68,21 @@ def verify(folder: Path) -> None:
             raise UserError(f"{path}: {size} bytes instead of {expected['size']}; the checkpoint is not whole")
         if _describe(path) != expected:
             raise UserError(f"{path}: altered since it was written (its sha256 differs from the manifest's)")
+
+
+def _listed(manifest: Path) -> dict[str, dict[str, Any]]:
+    """The files a manifest lists; it must be of the shape that `write` gives it, and name all that a resume needs."""
+    try:
+        files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+        shaped = all(each.keys() == {"size", "sha256"} for each in files.values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        shaped, files = False, {}
+    if not shaped:
+        raise UserError(f"{manifest}: missing or unreadable; the checkpoint is not whole")
+    missing = [name for name in NEEDED if name not in files]
+    if missing:
+        raise UserError(f"{manifest}: does not list {', '.join(missing)}; the checkpoint is not whole")
+    return files
 
 
 def newest(run: Path) -> tuple[Path | None, list[str]]:
@@ -118,9 +132,22 @@ def prune(run: Path, keep: int, step: int, best_step: int | None) -> None:
 
 
 def sweep(run: Path) -> None:
-    """Remove what a killed process left half written or half deleted."""
+    """Remove what a killed process left half written or half deleted; what it was about to rename in is renamed."""
+    for kind in ("write", "old"):  # the newer copy first
+        for path in run.glob(f"{ASIDE}{kind}-*"):
+            final = run / f"checkpoint-{path.name.removeprefix(f'{ASIDE}{kind}-')}"
+            if not final.exists() and _is_whole(path):
+                path.rename(final)
     for path in run.glob(f"{ASIDE}*"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        verify(folder)
+    except UserError:
+        return False
+    return True
 
 
 def remove(folder: Path) -> None:

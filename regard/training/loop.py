@@ -47,7 +47,9 @@ def train(
     """Train from where the run folder stands: from the start, or from its newest whole checkpoint."""
     device = distributed.choose_device(recipe.train.device)
     with distributed.group(device) as group, Interrupt() as interrupt, display or Display() as shown:
-        threads, warnings = settle_environment(run, machine.choose_threads(recipe.train.threads), task.fingerprint)
+        threads, warnings = settle_environment(
+            run, machine.choose_threads(recipe.train.threads), task.fingerprint, recipe
+        )
         torch.set_num_threads(threads)
         machine.keep_memory()
         network.to(device)
@@ -85,31 +87,32 @@ class Loop:
 
     def recover(self) -> list[str]:
         """Load the newest whole checkpoint, if there is one; gives what was wrong with newer ones."""
+        if self.group.first:
+            checkpoint.sweep(self.run)
+        self.group.agree(0)  # all read what the first process has tidied up
         folder, refused = checkpoint.newest(self.run)
         if folder:
             self.progress = state.load(folder, self.network, self.optimizer, self.average)
         progress, options = self.progress, self.options
         self.saved = (progress.step, progress.evaluated)
         progress.batch -= progress.batch % self.group.world  # there may be more processes than before
-        per_step = options.gradient_accumulation_steps * self.group.world
-        epochs = math.ceil(options.epochs * self.task.batches_per_epoch / per_step)
-        progress.max_steps = options.max_steps or progress.max_steps or epochs
-        self.group.agree(0)  # nobody may still read what the first process now tidies up
+        progress.max_steps = options.max_steps or self.epochs_in_steps() or self.minutes_in_steps()
         if self.group.first:
-            checkpoint.sweep(self.run)
             if progress.best_step is not None and progress.best_score is not None:
                 checkpoint.point_to_best(self.run, progress.best_step, progress.best_score)
             self.journal = Journal(self.run, progress, options.tensorboard)
         return refused
 
     def go_on(self, interrupt: Interrupt, clock: Callable[[], float]) -> Outcome:
-        """Step, evaluate and save until the run is finished, out of patience or interrupted."""
+        """Step, save and evaluate until the run is finished, out of patience or interrupted."""
         progress, options = self.progress, self.options
+        self.network.train()
         batches = self.task.batches(progress.batch // self.group.world, self.group.rank, self.group.world)
         began = clock() - progress.seconds
         self.window.began = progress.seconds
         while True:
             if self.group.first and not interrupt.requested and self.evaluation_is_due():
+                self.save_if_due(progress.step == progress.max_steps)  # an evaluation that fails costs no steps
                 self.evaluate(interrupt, clock)
                 progress.seconds = clock() - began
             interrupted, max_steps, waited = self.group.agree(interrupt.requested, progress.max_steps, progress.waited)
@@ -217,7 +220,8 @@ class Loop:
         progress = self.progress
         is_best = progress.best_step == progress.step
         now = (progress.step, progress.evaluated)
-        if now == self.saved or not (last or is_best or progress.step % self.options.save_steps == 0):
+        due = progress.step % self.options.save_steps == 0 and progress.step != self.saved[0]
+        if now == self.saved or not (last or is_best or due):
             return
         checkpoint.write(self.run, progress.step, self.fill)
         if is_best and progress.best_score is not None:
@@ -234,19 +238,35 @@ class Loop:
     def fix_length(self) -> None:
         """Turn a budget of minutes into steps, once: written down, so that a resumed run has the same schedule."""
         progress, budget = self.progress, self.options.minutes * 60 * (1 - EVALUATION_SHARE)
-        path = self.run / "length.json"
         if not budget or progress.max_steps:
             return
-        if path.is_file():
-            length = json.loads(path.read_text())
-            progress.max_steps = length["max_steps"] if progress.step >= length["measured_at"] else 0
+        if self.measured_length():
+            progress.max_steps = self.minutes_in_steps()
             return
         spent = progress.seconds - progress.evaluating
         if progress.step >= MEASURED_STEPS or spent >= budget:
             progress.max_steps = progress.step + max(0, int((budget - spent) / spent * progress.step))
-            length = {"max_steps": progress.max_steps, "measured_at": progress.step}
-            checkpoint.write_atomically(path, json.dumps(length) + "\n")
+            length = {"minutes": self.options.minutes, "max_steps": progress.max_steps, "measured_at": progress.step}
+            checkpoint.write_atomically(self.run / "length.json", json.dumps(length) + "\n")
             self.display.note(f"{self.options.minutes:g} minutes are {progress.max_steps} steps on this machine")
+
+    def measured_length(self) -> dict[str, Any] | None:
+        """What was written down for these minutes."""
+        path = self.run / "length.json"
+        length = json.loads(path.read_text()) if self.options.minutes and path.is_file() else None
+        return length if length and length.get("minutes", self.options.minutes) == self.options.minutes else None
+
+    def minutes_in_steps(self) -> int:
+        """The length that was measured, from the step on that measured it; 0 before."""
+        length = self.measured_length()
+        return length["max_steps"] if length and self.progress.step >= length["measured_at"] else 0
+
+    def epochs_in_steps(self) -> int:
+        """The steps taken and those that the rest of the epochs will take; 0 where no epochs are given."""
+        progress, options = self.progress, self.options
+        rest = max(0, math.ceil(options.epochs * self.task.batches_per_epoch) - progress.batch)
+        per_step = options.gradient_accumulation_steps * self.group.world
+        return progress.step - (-rest // per_step) if options.epochs else 0
 
     def log(self) -> None:
         progress = self.progress

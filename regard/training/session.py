@@ -1,6 +1,9 @@
 """From a recipe to a trained run: vocabulary, data, network and the loop, put together."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -9,68 +12,106 @@ from regard import models
 from regard.errors import UserError
 from regard.inputs.text import Vocabulary
 from regard.interop import folder as folders
-from regard.recipe import Recipe
+from regard.interop.folder import Loaded
+from regard.recipe import DecodeOptions, Recipe
 from regard.tasks import build, require
 from regard.tasks.parallel import learn_vocabulary
+from regard.tasks.translate import Translate
 from regard.training import checkpoint
 from regard.training.display import Display
-from regard.training.distributed import choose_device
+from regard.training.distributed import choose_device, rank
 from regard.training.loop import Outcome, train
-from regard.training.run import open_run, refuse_existing, start_run
+from regard.training.run import find_model, lock, open_run, refuse_existing, rewrite_recipe, start_run
 
 
 def start(recipe: Recipe, quiet: bool = False) -> Outcome:
     """Train a new run; what can be wrong with recipe or data shows before its folder is made."""
     refuse_existing(Path(recipe.output))
-    return _train(recipe, None, quiet)
+    recipe, display = _with_weights_found(recipe), Display(quiet)
+    prepared = _prepare(recipe, None, display)
+    run = start_run(recipe)
+    with lock(run):
+        return train(*prepared[:2], recipe, run, prepared[2], display)
 
 
-def resume(run: Path, quiet: bool = False) -> Outcome:
+def resume(run: Path, quiet: bool = False, overrides: Sequence[str] = ()) -> Outcome:
     """Go on with a run from its newest whole checkpoint, or from the start where none was reached."""
-    recipe = open_run(run)
-    return _train(recipe, run, quiet)
+    open_run(run)
+    with lock(run):
+        recipe, display = open_run(run, overrides), Display(quiet)
+        if rank() == 0:
+            checkpoint.sweep(run)
+        prepared = _prepare(recipe, run, display)
+        if overrides:
+            rewrite_recipe(run, recipe)
+        return train(*prepared[:2], recipe, run, prepared[2], display)
 
 
-def _train(recipe: Recipe, run: Path | None, quiet: bool) -> Outcome:
-    display = Display(quiet)
-    network, vocabulary, config = prepare_network(recipe, run)
-    task = build(recipe, vocabulary=vocabulary)
+def _prepare(recipe: Recipe, run: Path | None, display: Display) -> tuple[nn.Module, Translate, Callable[[Path], None]]:
+    """The network, its task, and how it is written as a model."""
+    loaded = prepare_network(recipe, run)
+    task = build(recipe, vocabulary=loaded.vocabulary)
     for part, corpus in (("train", task.training), ("validation", task.validation)):
         if corpus is not None:
             display.note(f"{part}: {corpus.report}")
-    size = sum(parameter.numel() for parameter in network.parameters())
-    display.note(f"{recipe.model.get('family', models.family_of(network))}, {size:,} parameters")
-    run = run or start_run(recipe)
-    generation = generation_of(recipe)
+    size = sum(parameter.numel() for parameter in loaded.network.parameters())
+    display.note(f"{models.family_of(loaded.network)}, {size:,} parameters")
 
     def write_model(folder: Path) -> None:
-        folders.save(folder, network, vocabulary, generation, config=config)
+        folders.save(folder, loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
 
-    return train(network, task, recipe, run, write_model, display)
+    return loaded.network, task, write_model
 
 
-def prepare_network(recipe: Recipe, run: Path | None = None) -> tuple[nn.Module, Vocabulary, dict | None]:
-    """A new network with a learnt vocabulary, or the weights `model.from` names with the config they came with."""
+def prepare_network(recipe: Recipe, run: Path | None = None) -> Loaded:
+    """A new network with a learnt vocabulary, or the weights that `model.from` names; a run has its own by now."""
     require(recipe.task)
     choose_device(recipe.train.device)
+    newest = checkpoint.newest(run)[0] if run else None
     if "from" in recipe.model:
-        extra = sorted(set(recipe.model) - {"from", "family"})
-        if extra:
-            raise UserError(f"model.from takes its shape from the folder: remove model.{extra[0]}")
-        loaded = folders.load(Path(recipe.model["from"]).expanduser())
-        return loaded.network, loaded.vocabulary, loaded.config
+        return _load_weights(recipe, newest)
     other = 1 if recipe.tokenizer.joint else 2  # what cannot be built is refused before a vocabulary is learnt
     models.configure(recipe.model, source_vocabulary=1, target_vocabulary=other)
-    newest = checkpoint.newest(run)[0] if run else None
     vocabulary = Vocabulary.load(newest) if newest else learn_vocabulary(recipe)
     sizes = {"source_vocabulary": vocabulary.source.size, "target_vocabulary": vocabulary.target.size}
     torch.manual_seed(recipe.seed)
-    return models.build(recipe.model, **sizes), vocabulary, None
+    return Loaded(models.build(recipe.model, **sizes), vocabulary, generation_of(recipe), {})
 
 
-def generation_of(recipe: Recipe) -> dict:
+def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
+    """The folder that `model.from` names, or what became of it; the recipe may say how it decodes, not what it is."""
+    extra = sorted(set(recipe.model) - {"from", "family"})
+    if extra:
+        raise UserError(f"model.from takes its shape from the folder: remove model.{extra[0]}")
+    loaded = folders.as_saved(folders.load(newest or find_model(recipe.model["from"]).folder))
+    family = models.family_of(loaded.network)
+    if recipe.model.get("family", family) != family:
+        raise UserError(
+            f"model.family = '{recipe.model['family']}', but model.from = '{recipe.model['from']}' is a {family}: "
+            "remove model.family"
+        )
+    return loaded._replace(generation=loaded.generation | _chosen(recipe.decode))
+
+
+def _with_weights_found(recipe: Recipe) -> Recipe:
+    """`model.from` as the one folder it means here and now, wherever the run is gone on with."""
+    if "from" not in recipe.model:
+        return recipe
+    folder = find_model(recipe.model["from"]).folder.resolve()
+    return replace(recipe, model={**recipe.model, "from": str(folder)})
+
+
+def generation_of(recipe: Recipe) -> dict[str, Any]:
     """The recipe's way of decoding, as a checkpoint carries it."""
     options = recipe.decode
     return {
         name: getattr(options, name) for name in options.__dataclass_fields__ if name not in ("seed", "max_new_tokens")
     } | ({"max_new_tokens": options.max_new_tokens} if options.max_new_tokens else {})
+
+
+def _chosen(options: DecodeOptions) -> dict[str, Any]:
+    """What the recipe says of decoding beyond the defaults; to say a temperature is to ask for sampling."""
+    default = DecodeOptions()
+    names = [name for name in options.__dataclass_fields__ if getattr(options, name) != getattr(default, name)]
+    found = {name: getattr(options, name) for name in names if name != "seed"}
+    return found | ({"do_sample": True} if "temperature" in found else {})

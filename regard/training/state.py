@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from regard.errors import UserError
 from regard.training.optim import Average
 
 
@@ -54,6 +55,7 @@ def save(
 def load(folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer, average: Average) -> Progress:
     """Put everything back as it was."""
     tensors = load_file(folder / "training.safetensors")
+    _refuse_unlike(tensors, network, average, folder)
     parameters = dict(network.named_parameters())
     for name, tensor in _weights(network).items():
         tensor.copy_(tensors[f"weights/{name}"])
@@ -65,6 +67,25 @@ def load(folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer, ave
             parameter = parameters[parameter_name]
             optimizer.state[parameter][key] = tensor.to(parameter.device)
     return Progress(**json.loads((folder / "training.json").read_text()))
+
+
+def _refuse_unlike(tensors: dict[str, Tensor], network: nn.Module, average: Average, folder: Path) -> None:
+    """The state must be of this very network, averaged if the recipe averages: else recipe.toml was changed."""
+    averaged = any(name.startswith("average/") for name in tensors)
+    if averaged != bool(average.weights):
+        raise UserError(
+            f"train.average_decay = {average.decay} in recipe.toml, but {folder} was written "
+            f"{'with' if averaged else 'without'} averaged weights: put it back as it was"
+        )
+    wanted = {f"weights/{name}": tuple(tensor.shape) for name, tensor in _weights(network).items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name.startswith("weights/")}
+    unlike = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    if unlike:
+        name = unlike[0]
+        raise UserError(
+            f"[model] of recipe.toml is not the model of {folder}: {name.removeprefix('weights/')} is "
+            f"{found.get(name, 'not')} there and {wanted.get(name, 'not')} here; put it back as it was"
+        )
 
 
 def _weights(network: nn.Module) -> dict[str, Tensor]:
