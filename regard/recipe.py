@@ -262,6 +262,8 @@ def _check_whole(recipe: Recipe) -> None:
         "family" in recipe.model or "from" in recipe.model,
         'model.family is missing, such as family = "transformer" (or from = "folder" for weights to start from)',
     )
+    extra = sorted(recipe.model.keys() - {"from", "family"}) if "from" in recipe.model else []
+    _require(not extra, f"model.from takes its shape from the folder: remove model.{', model.'.join(extra)}")
     for name in ("family", "preset", "from"):
         value = recipe.model.get(name, "")
         _require(isinstance(value, str), f"model.{name} = {show(value)} does not fit; expected text")

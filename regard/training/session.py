@@ -27,7 +27,8 @@ from regard.training.run import find_model, lock, open_run, refuse_existing, rew
 def start(recipe: Recipe, quiet: bool = False) -> Outcome:
     """Train a new run; what can be wrong with recipe or data shows before its folder is made."""
     refuse_existing(Path(recipe.output))
-    recipe, display = _with_weights_found(recipe), Display(quiet)
+    display = Display(quiet)
+    recipe = _with_weights_found(recipe, display)
     prepared = _prepare(recipe, None, display)
     run = start_run(recipe)
     with lock(run):
@@ -80,9 +81,6 @@ def prepare_network(recipe: Recipe, run: Path | None = None) -> Loaded:
 
 def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
     """The folder that `model.from` names, or what became of it; the recipe may say how it decodes, not what it is."""
-    extra = sorted(set(recipe.model) - {"from", "family"})
-    if extra:
-        raise UserError(f"model.from takes its shape from the folder: remove model.{extra[0]}")
     loaded = folders.as_saved(folders.load(newest or find_model(recipe.model["from"]).folder))
     family = models.family_of(loaded.network)
     if recipe.model.get("family", family) != family:
@@ -93,12 +91,14 @@ def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
     return loaded._replace(generation=loaded.generation | _chosen(recipe.decode))
 
 
-def _with_weights_found(recipe: Recipe) -> Recipe:
+def _with_weights_found(recipe: Recipe, display: Display) -> Recipe:
     """`model.from` as the one folder it means here and now, wherever the run is gone on with."""
     if "from" not in recipe.model:
         return recipe
-    folder = find_model(recipe.model["from"]).folder.resolve()
-    return replace(recipe, model={**recipe.model, "from": str(folder)})
+    found = find_model(recipe.model["from"])
+    for reason in found.refused:
+        display.warn(f"{reason}; {found.folder.name} is used instead")
+    return replace(recipe, model={**recipe.model, "from": str(found.folder.resolve())})
 
 
 def generation_of(recipe: Recipe) -> dict[str, Any]:
