@@ -106,6 +106,7 @@ def evaluate(
     compare: Annotated[str | None, typer.Option(metavar="MODEL", help="A second model, tested in pairs.")] = None,
     source: Annotated[str, typer.Option(help="The side or column to read from.")] = "",
     target: Annotated[str, typer.Option(help="The side or column to compare with.")] = "",
+    truncate: Annotated[bool, typer.Option("--truncate", help="Cut inputs over the limit.")] = False,
     by_length: Annotated[bool, typer.Option("--by-length", help="Also BLEU by length of the source.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw BLEU by length.")] = None,
     lowercase: Annotated[bool | None, typer.Option(help="Compare without case; by default as it was trained.")] = None,
@@ -123,7 +124,8 @@ def evaluate(
     if lowercase is None:
         lowercase = recipe is not None and recipe.tokenizer.lowercase
     chosen = select(recipe, file, source, target)
-    options = search.given() | {"batch_size": machine.batch_size, "by_length": by_length or plot is not None}
+    options = search.given() | {"batch_size": machine.batch_size, "truncate": truncate}
+    options |= {"by_length": by_length or plot is not None, "quiet": output.quiet or output.json}
     found = score(models, chosen, lowercase, **options)
     if plot:
         draw_lengths(plot, [Path(path).name for path in (model, compare) if path], found["by_length"])
@@ -199,7 +201,8 @@ def demo(output: Output) -> None:
     """Train a small model, and see what it looks at."""
     from regard.demo import run as run_demo
 
-    run_demo(quiet=output.quiet)
+    if not run_demo(quiet=output.quiet):
+        raise typer.Exit(130)
 
 
 def _load(path: str, machine: Machine) -> Any:

@@ -26,15 +26,21 @@ EXAMPLES = ("the 25th of June, 2009", "Sat 3 May 86", "12.11.1999")
 HELD_OUT = 1000
 
 
-def run(quiet: bool = False) -> None:
-    """Train both models anew, score them on days they never saw, draw their attention, write the page."""
+def run(quiet: bool = False) -> bool:
+    """Train both models anew, score them on days they never saw, draw their attention, write the page.
+
+    False where a person stopped it.
+    """
     console = Console(quiet=quiet)
     console.print(Panel("[bold]regard[/bold] · attention models, trained, run and looked into", expand=False))
     console.print("Two models learn to read dates, each in under a minute, from 20,000 examples made on the spot.\n")
     maps, results = [], {}
     for recipe, title in MODELS.items():
         console.rule(f"[bold]{title}", align="left")
-        model, seconds = _train(recipe, quiet)
+        trained = _train(recipe, quiet)
+        if trained is None:
+            return False
+        model, seconds = trained
         accuracy = _accuracy(model)
         results[title] = (_size(model), seconds, accuracy)
         console.print(f"{accuracy:.1f} % of {HELD_OUT:,} dates of unseen days are exactly right.\n")
@@ -48,14 +54,17 @@ def run(quiet: bool = False) -> None:
     page = write_page(FOLDER / "attention.html", "What two models look at while they read a date", maps)
     _summary(console, results)
     _next_steps(console, page)
+    return True
 
 
-def _train(recipe: str, quiet: bool) -> tuple[Model, float]:
+def _train(recipe: str, quiet: bool) -> tuple[Model, float] | None:
     output = FOLDER / recipe
     if output.exists():  # the demo's own folder: each demo begins anew
         shutil.rmtree(output)
     began = time.monotonic()
-    start(load_recipe(recipe, [f"output={output}"]), quiet=quiet)
+    outcome = start(load_recipe(recipe, [f"output={output}"]), quiet=quiet)
+    if outcome.status == "interrupted":
+        return None
     return load(output), time.monotonic() - began
 
 
@@ -93,8 +102,11 @@ def _next_steps(console: Console, page: Path) -> None:
         Text.assemble("Ask it:  ", (f'regard run {FOLDER / "dates"} "May the 4th, 1977"', "bold")),
         Text(""),
         Text("Your own files, two texts a line with a tab between (pairs.tsv):"),
-        Text("  regard train multi30k-transformer output=runs/mine \\", style="bold"),
-        Text("    data.train=pairs.tsv data.validation=0.02 data.test=0.02", style="bold"),
-        Text("  regard doctor … tells before you start what is wrong and how long it takes.", style="dim"),
+        Text(
+            "  regard doctor translate data.train=pairs.tsv     what would go wrong, and how long it takes",
+            style="bold",
+        ),
+        Text("  regard train translate data.train=pairs.tsv      thirty minutes; Ctrl-C saves", style="bold"),
+        Text("  regard evaluate runs/translate                   BLEU and chrF on pairs it never saw", style="bold"),
     ]
     console.print(Padding(Panel(Group(*lines), title="Next", title_align="left", expand=False), (1, 0)))

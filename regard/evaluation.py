@@ -1,11 +1,14 @@
 """`regard evaluate`: which samples a model is scored on, and its scores, alone or beside another's."""
 
+import sys
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.progress import Progress as Bar
 
 from regard.errors import UserError
 from regard.explorer.plot import Line, line_chart
@@ -49,11 +52,14 @@ def _read(recipe: Recipe, part: str) -> list[Sample]:
 
 
 def evaluate(
-    models: list[Any], chosen: Selection, lowercase: bool, by_length: bool = False, **options: Any
+    models: list[Any], chosen: Selection, lowercase: bool, by_length: bool = False, quiet: bool = True, **options: Any
 ) -> dict[str, Any]:
     """Scores of one model, or of two with the paired test of their difference."""
     sources, references = [pair.source for pair in chosen.pairs], [pair.target for pair in chosen.pairs]
-    answers = [[answer.text for answer in model.run(sources, **options)] for model in models]
+    with Bar(console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True) as bar:
+        task = bar.add_task("answering", total=len(sources) * len(models))
+        options["progress"] = lambda done: bar.advance(task, done)
+        answers = [[answer.text for answer in model.run(sources, **options)] for model in models]
     found = [scores.score(each, references, lowercase) for each in answers]
     result: dict[str, Any] = {"samples": len(references), "part": chosen.name}
     if by_length:

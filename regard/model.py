@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, overload
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.attention.trace import Trace, record
+from regard.attention.trace import Trace
 from regard.errors import UserError, nearest
 from regard.inputs.batch import collate
 from regard.inputs.text import Vocabulary
@@ -18,12 +18,16 @@ from regard.interop import folder as folders
 from regard.interop.generation import decode_fields
 from regard.interop.module import Module
 from regard.recipe import DecodeOptions, Recipe
-from regard.tasks.translate import Translation, generate, translate
+from regard.tasks.alignment import look
+from regard.tasks.translate import Translation, by_length, generate, read, translate
 from regard.training.distributed import choose_device
 from regard.training.run import find_model, open_run
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-DECODING = {field.name for field in fields(DecodeOptions)}
+DECODING = {  # its options, and the types that each may have
+    field.name: (float, int) if isinstance(field.default, float) else (type(field.default),)
+    for field in fields(DecodeOptions)
+}
 
 
 @dataclass
@@ -49,68 +53,53 @@ class Model:
         """An answer to one text, or a list of answers to a list. Options are the words of a recipe's [decode]."""
         if task != "translate":
             raise UserError(f"this model cannot '{task}'; possible: translate")
-        batching = {name: options.pop(name) for name in ("batch_size", "truncate") if name in options}
+        ways = {name: options.pop(name) for name in ("batch_size", "truncate", "progress") if name in options}
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
-        answers = translate(self.network, self.vocabulary, texts, self.decoding(**options), **batching)
-        if alignments:
-            answers = [
-                replace(each, alignment=self.align(text, each.text)) for text, each in zip(texts, answers, strict=True)
-            ]
+        found = self.decoding(**options)
+        answers = translate(self.network, self.vocabulary, texts, found, alignments=alignments, **ways)
         return answers[0] if isinstance(inputs, str) else answers
 
     def generate(self, ids: Any, **options: Any) -> Any:
-        """New ids for source ids: a list for a list, a list of lists for several, nested as given."""
+        """New ids for source ids (their end is added where it is missing), nested as given."""
         rows = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else list(ids)
         single = not rows or isinstance(rows[0], int)
-        found = [
-            best.tokens
-            for best, *_ in generate(
-                self.network, self.vocabulary, [rows] if single else rows, self.decoding(**options)
-            )
-        ]
+        rows = [self._source_ids(row) for row in ([rows] if single else rows)]
+        found = [best.tokens for best, *_ in generate(self.network, self.vocabulary, rows, self.decoding(**options))]
         return found[0] if single else found
 
-    @torch.inference_mode()
-    def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """The mean of the encoder's states of each text: float32 (texts, width)."""
-        source = collate(self.vocabulary.source.encode_many(list(texts)), None, self.vocabulary).to(self.device)
-        states, real = self.network.encode(source).float(), source.real[:, :, None]
-        return ((states * real).sum(1) / real.sum(1)).cpu().numpy()
+    def _source_ids(self, row: Sequence[int]) -> list[int]:
+        """Ids as the network is given them, without their end."""
+        size, end = self.vocabulary.source.size, self.vocabulary.source.end
+        if wrong := [token for token in row if not 0 <= token < size]:
+            raise UserError(f"id {wrong[0]} is not in the vocabulary of {size} tokens")
+        row = list(row[:-1] if len(row) and row[-1] == end else row)
+        if len(row) >= self.network.limit:
+            raise UserError(f"{len(row)} ids are more than the {self.network.limit - 1} that the model reads")
+        return row
 
     @torch.inference_mode()
+    def embed(self, texts: str | Sequence[str], batch_size: int = 64, truncate: bool = False) -> np.ndarray:
+        """The mean of the encoder's states of each text: float32 (texts, width), or (width,) for one text."""
+        rows = read(self.network, self.vocabulary, [texts] if isinstance(texts, str) else texts, truncate)
+        vectors = np.zeros((len(rows), 0), np.float32)
+        for numbers in by_length([len(row.tokens) for row in rows], batch_size):
+            source = collate([rows[number].tokens for number in numbers], None, self.vocabulary).to(self.device)
+            states, real = self.network.encode(source).float(), source.real[:, :, None]
+            found = ((states * real).sum(1) / real.sum(1)).cpu().numpy()
+            vectors = vectors if vectors.size else np.zeros((len(rows), found.shape[1]), np.float32)
+            vectors[numbers] = found
+        return vectors[0] if isinstance(texts, str) else vectors
+
     def trace(self, text: str, target: str | None = None, prove: bool = False, **options: Any) -> Trace:
         """What is attended to while `target`, or the model's own answer, is written: one pass over all of it."""
-        tokenizer = self.vocabulary.target
-        row = self.vocabulary.source.encode(text)
+        ((row, _),) = read(self.network, self.vocabulary, [text], options.pop("truncate", False))
         if target is None:
             answer = generate(self.network, self.vocabulary, [row], self.decoding(**options))[0][0].tokens
         else:
-            answer = tokenizer.encode(target)
-        source = collate([row], None, self.vocabulary).to(self.device)
-        with record(prove) as recorder:
-            self.network(source, torch.tensor([[tokenizer.begin, *answer]], device=self.device))
-        return Trace(
-            recorder,
-            source=self.vocabulary.source.pieces(source.tokens[0].tolist()),
-            target=tokenizer.pieces([tokenizer.begin, *answer]),
-            output=tokenizer.pieces([*answer, tokenizer.end]),
-            answer=tokenizer.decode(answer),
-        )
-
-    def align(self, text: str, target: str) -> tuple[tuple[int, int], ...]:
-        """(source token, target token) pairs: for each target token the source token it looked at most.
-
-        Of a stack it is the mean of the heads in the block before the last, where alignments are clearest
-        (Garg et al. 2019); of a recurrent model its one attention.
-        """
-        trace = self.trace(text, target)
-        sites = [site for site in trace.sites if site.endswith("cross")]
-        if not sites:
-            raise UserError("this model has no attention over its source, so it has no alignments")
-        weights = trace.weights(sites[max(0, len(sites) - 2)]).mean(0)[:-1]  # the last row writes the end
-        if weights.size(-1) != len(trace.source):
-            raise UserError("this model sees its source as one state, so it has no alignments")
-        return tuple((int(place), row) for row, place in enumerate(weights.argmax(-1)))
+            answer = self.vocabulary.target.encode(target)
+        if len(answer) >= self.network.limit:
+            raise UserError(f"the target has {len(answer)} tokens, the model writes at most {self.network.limit - 1}")
+        return look(self.network, self.vocabulary, row, answer, prove)
 
     def save(self, folder: str | Path) -> None:
         """A folder of Hugging Face's shape: config, weights, tokenizer, card."""
@@ -127,9 +116,11 @@ class Model:
 
     def decoding(self, **options: Any) -> DecodeOptions:
         """The checkpoint's own way of decoding, with what is given laid over it."""
-        for name in options:
+        for name, value in options.items():
             if name not in DECODING:
                 raise UserError(f"unknown option '{name}'{nearest(name, DECODING)}")
+            if type(value) not in DECODING[name]:
+                raise UserError(f"{name} = {value!r} does not fit; expected a value such as {DECODING[name][0]()!r}")
         return DecodeOptions(**(decode_fields(self.generation) | options))
 
 

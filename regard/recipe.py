@@ -186,7 +186,8 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
         places.overridden.add(override(table, each))
     _clear_superseded(table, places.overridden)
     table.setdefault("output", f"runs/{path.stem}")
-    table.setdefault("origin", str(path.resolve().parent))
+    beside = Path.cwd() if path.parent == SHIPPED else path.resolve().parent  # no data lies beside what ships
+    table.setdefault("origin", str(beside))
     _require("task" in table, f'{path}: `task` is missing, such as task = "translate"')
     recipe = build(Recipe, table, "", places)
     try:

@@ -108,8 +108,9 @@ def _packed_map(given: Map) -> dict[str, Any]:
 def _packed_site(site: Site, given: Map) -> dict[str, Any]:
     """Weights as base64 of little-endian uint16, heads then rows then columns."""
     rows, columns = site.get("rows", given["rows"]), site.get("columns", given["columns"])
-    listed = site["weights"].tolist() if hasattr(site["weights"], "tolist") else site["weights"]
-    weights = np.asarray(listed, dtype=np.float32)  # through a list, since numpy cannot read every tensor's type
+    given_weights = site["weights"]  # numpy cannot read every tensor's type: bfloat16 goes through float32
+    given_weights = given_weights.detach().float().cpu() if hasattr(given_weights, "detach") else given_weights
+    weights = np.asarray(given_weights, dtype=np.float32)
     if weights.ndim != 3 or weights.shape[1:] != (len(rows), len(columns)) or not weights.size:
         expected = f"(heads, {len(rows)}, {len(columns)})"
         raise ValueError(f"the weights of {site['name']} are {weights.shape}; its labels need {expected}")

@@ -46,6 +46,7 @@ class Seq2SeqConfig:
     input_feeding: bool = False  # Luong's: what was combined goes into the next step
     tied: str = "none"  # "output": target embedding and output share a table; "all": the source's too
     dropout: float = 0.3
+    limit: int = 1024  # the longest sequence it reads or writes
 
     CHOICES = {"cell": tuple(CELLS), "inform": INFORM, "score": tuple(SCORES), "order": ("bahdanau", "luong"),
                "tied": ("all", "output", "none")}  # fmt: skip
@@ -99,8 +100,6 @@ class Hidden(NamedTuple):
 
 
 class Seq2Seq(nn.Module):
-    limit: int | None = None
-
     def __init__(self, config: Seq2SeqConfig):
         super().__init__()
         self.config = config
@@ -132,6 +131,10 @@ class Seq2Seq(nn.Module):
             self.output.weight = self.target.weight
         if config.tied == "all":
             self.source = self.target
+
+    @property
+    def limit(self) -> int:
+        return self.config.limit
 
     def read(self, source: Sequences) -> Reading:
         return self.reader(self.dropout(self.source(source.tokens)), source.lengths)

@@ -39,7 +39,7 @@ class TransformerConfig:
     activation: str = "relu"
     scale_embedding: bool = True
     dropout: float = 0.1
-    limit: int = 512  # places that learned positions have; sinusoids have no limit
+    limit: int = 512  # the longest sequence it reads or writes
 
     CHOICES = {"norm": ("post", "pre"), "positions": POSITIONS, "tied": ("all", "output", "none"),
                "activation": tuple(ACTIVATIONS)}  # fmt: skip
@@ -103,9 +103,8 @@ class Transformer(nn.Module):
             self.output.weight = target.weight
 
     @property
-    def limit(self) -> int | None:
-        """The longest sequence it can read or write."""
-        return self.config.limit if self.config.positions == "learned" else None
+    def limit(self) -> int:
+        return self.config.limit
 
     def encode(self, source: Sequences) -> Tensor:
         with place("encoder"):

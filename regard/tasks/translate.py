@@ -1,9 +1,9 @@
 """Translation, and whatever else turns one text into another: its data, loss, score and answer."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from regard.inputs.corpus import Corpus, Sample
 from regard.inputs.text import Vocabulary
 from regard.recipe import DecodeOptions, Recipe
 from regard.tasks import scores
+from regard.tasks.alignment import align, look
 from regard.tasks.parallel import corpus
 
 
@@ -25,10 +26,11 @@ class Translation:
 
     text: str
     score: float
-    finished: bool = True
+    tokens: tuple[int, ...] = ()  # as written, without the end
+    finished: bool = True  # False: cut off at the longest length allowed
+    truncated: bool = False  # the input was cut
+    alignment: tuple[tuple[int, int], ...] | None = None  # (source token, target token) pairs, on request
     others: tuple["Translation", ...] = ()
-    alignment: tuple[tuple[int, int], ...] | None = None  # (source token, target token) pairs
-    truncated: bool = False
 
 
 class Translate:
@@ -75,12 +77,12 @@ class Translate:
 
     @torch.no_grad()
     def validate(self, network: nn.Module) -> dict[str, float]:
-        """Loss over the whole validation part, scores over its first `eval_samples`."""
+        """Loss and scores over the first `eval_samples` of the validation part."""
         if self.validation is None:
             return {}
         found = self._chosen(self.validation, self.options.eval_samples)
         total = count = 0.0
-        for numbers in _by_length([len(self.validation.target(i)) for i in range(len(self.validation))], 64):
+        for numbers in by_length(self.validation.target_lengths[: len(found)].tolist(), 64):
             pairs = [(self.validation.source(i), self.validation.target(i)) for i in numbers]
             batch = collate([pair[0] for pair in pairs], [pair[1] for pair in pairs], self.vocabulary)
             batch = batch.to(next(network.parameters()).device)
@@ -110,29 +112,49 @@ def translate(
     options: DecodeOptions,
     batch_size: int = 64,
     truncate: bool = False,
+    alignments: bool = False,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> list[Translation]:
     """An answer to each text, searched for in batches of like length. An empty text has an empty answer."""
-    rows = vocabulary.source.encode_many(list(texts))
-    room = None if network.limit is None else network.limit - 1  # one place is the end's
-    cut = [room is not None and len(row) > room for row in rows]
-    if any(cut) and not truncate:
-        number = cut.index(True)
-        raise UserError(
-            f"an input has {len(rows[number])} tokens, the model reads at most {room}: {texts[number][:60]!r}…; "
-            "shorten it, or cut it with --truncate"
-        )
-    answers: list[Translation | None] = [None if row else Translation("", 0.0) for row in rows]
-    for numbers in _by_length([len(row) for row in rows], batch_size):
-        numbers = [number for number in numbers if rows[number]]
-        if not numbers:
-            continue
-        found = generate(network, vocabulary, [rows[number][:room] for number in numbers], options)
-        for number, hypotheses in zip(numbers, found, strict=True):
-            best, *others = (
-                Translation(vocabulary.target.decode(each.tokens), each.score, each.finished) for each in hypotheses
-            )
-            answers[number] = Translation(best.text, best.score, best.finished, tuple(others), truncated=cut[number])
+    rows = read(network, vocabulary, texts, truncate)
+    answers: list[Translation | None] = [None if row.tokens else Translation("", 0.0) for row in rows]
+    for numbers in by_length([len(row.tokens) for row in rows], batch_size):
+        full = [number for number in numbers if rows[number].tokens]
+        found = generate(network, vocabulary, [rows[number].tokens for number in full], options) if full else []
+        for number, hypotheses in zip(full, found, strict=True):
+            best, *others = (_translation(vocabulary, each) for each in hypotheses)
+            seen = align(look(network, vocabulary, rows[number].tokens, list(best.tokens))) if alignments else None
+            answers[number] = replace(best, truncated=rows[number].cut, alignment=seen, others=tuple(others))
+        progress(len(numbers))
     return [answer for answer in answers if answer is not None]
+
+
+def _translation(vocabulary: Vocabulary, found: Hypothesis) -> Translation:
+    return Translation(vocabulary.target.decode(found.tokens), found.score, tuple(found.tokens), found.finished)
+
+
+class Row(NamedTuple):
+    """An input's tokens, and whether some were cut off."""
+
+    tokens: list[int]
+    cut: bool
+
+
+def read(network: Any, vocabulary: Vocabulary, texts: Sequence[str], truncate: bool = False) -> list[Row]:
+    """Texts as tokens that the network has room for: one that is longer is refused, or cut where that is wanted."""
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):
+            raise UserError(f"input {number} is not text: {text!r:.60}")
+    room = network.limit - 1  # one place is the end's
+    rows = [Row(tokens[:room], len(tokens) > room) for tokens in vocabulary.source.encode_many(list(texts))]
+    if not truncate:
+        for text, row in zip(texts, rows, strict=True):
+            if row.cut:
+                raise UserError(
+                    f"an input has more tokens than the {room} that the model reads: {text[:60]!r}…; "
+                    "shorten it, or cut it with --truncate (truncate=True)"
+                )
+    return rows
 
 
 def generate(
@@ -140,13 +162,14 @@ def generate(
 ) -> list[list[Hypothesis]]:
     """Hypotheses for each row of source ids, best first. By default at most twice the source's length and 20 more."""
     source: Sequences = collate(rows, None, vocabulary).to(next(network.parameters()).device)
-    limit = torch.tensor([options.max_new_tokens or 2 * len(row) + 20 for row in rows])
-    if network.limit is not None:
-        limit = limit.clamp(max=network.limit - 1)
-    return search(network, source, vocabulary.target.begin, vocabulary.target.end, options, limit)
+    limit = torch.tensor([options.max_new_tokens or 2 * len(row) + 20 for row in rows]).clamp(max=network.limit - 1)
+    found = search(network, source, vocabulary.target.begin, vocabulary.target.end, options, limit)
+    if not all(found):
+        raise UserError("the network's output is not finite: its weights are damaged, or its training diverged")
+    return found
 
 
-def _by_length(lengths: list[int], size: int) -> Iterator[list[int]]:
+def by_length(lengths: list[int], size: int) -> Iterator[list[int]]:
     """Numbers of rows in groups of like length, longest first: what will not fit in memory fails at once."""
     order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
     return (order[start : start + size] for start in range(0, len(order), size))

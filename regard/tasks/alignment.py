@@ -1,0 +1,40 @@
+"""What a translator looked at while it wrote an answer: the traced pass over it, and word alignments from that."""
+
+from typing import Any
+
+import torch
+
+from regard.attention.scores import uniform
+from regard.attention.trace import Trace, record
+from regard.errors import UserError
+from regard.inputs.batch import collate
+from regard.inputs.text import Vocabulary
+
+
+@torch.no_grad()
+def look(network: Any, vocabulary: Vocabulary, row: list[int], answer: list[int], prove: bool = False) -> Trace:
+    """One teacher-forced pass over the answer's tokens; its weights are those of the search that wrote them."""
+    tokenizer, device = vocabulary.target, next(network.parameters()).device
+    source = collate([row], None, vocabulary).to(device)
+    with record(prove) as recorder:
+        network(source, torch.tensor([[tokenizer.begin, *answer]], device=device))
+    return Trace(
+        recorder,
+        source=vocabulary.source.pieces(source.tokens[0].tolist()),
+        target=tokenizer.pieces([tokenizer.begin, *answer]),
+        output=tokenizer.pieces([*answer, tokenizer.end]),
+        answer=tokenizer.decode(answer),
+    )
+
+
+def align(trace: Trace) -> tuple[tuple[int, int], ...]:
+    """(source token, target token) pairs: for each target token the source token it looked at most, the end included.
+
+    Of a stack it is the mean of the heads in the block before the last, where alignments are clearest
+    (Garg et al. 2019); of a recurrent model its one attention.
+    """
+    sites = [site for site in trace.sites if site.endswith("cross") and trace.looks[site][0].score is not uniform]
+    if not sites:
+        raise UserError("this model weighs no part of its source above another, so it has no alignments")
+    weights = trace.weights(sites[max(0, len(sites) - 2)]).mean(0)[:-1]  # the last row writes the end
+    return tuple((int(place), row) for row, place in enumerate(weights.argmax(-1)))
