@@ -37,7 +37,7 @@ def configure(model: dict[str, Any], **vocabulary: int) -> Any:
     preset = given.pop("preset", None)
     if preset is not None and preset not in family.presets:
         raise UserError(f"model.preset = '{preset}' is unknown for family '{name}'{nearest(preset, family.presets)}")
-    given = {**family.presets.get(preset, {}), **given, **vocabulary}
+    given = {**(family.presets[preset] if preset else {}), **given, **vocabulary}
     known = {field.name: field for field in fields(family.config)}
     for key, value in given.items():
         if key not in known:
