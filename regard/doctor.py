@@ -83,6 +83,7 @@ def _samples(parts: dict[str, Corpus], recipe: Recipe, findings: Findings) -> No
     table = {}
     for part, corpus in parts.items():
         report = corpus.report
+        findings.warnings += [f"{part}: {note}" for note in report.notes]
         skipped = {reason: skip.count for reason, skip in report.skipped.items()}
         table[part] = {"read": report.read, "kept": report.kept, "skipped": sum(skipped.values()), **skipped}
         if report.kept < 0.95 * report.read:

@@ -183,7 +183,7 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
         raise UserError(f"{path}: not valid TOML: {error}") from None
     places = Places(path, text)
     for each in overrides:
-        places.overridden.add(override(table, each))
+        places.overridden.add(override(table, each, Recipe))
     _clear_superseded(table, places.overridden)
     table.setdefault("output", f"runs/{path.stem}")
     beside = Path.cwd() if path.parent == SHIPPED else path.resolve().parent  # no data lies beside what ships

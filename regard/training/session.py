@@ -51,6 +51,12 @@ def resume(run: Path, quiet: bool = False, overrides: Sequence[str] = ()) -> Out
 def _prepare(recipe: Recipe, run: Path | None, display: Display) -> tuple[nn.Module, Translate, Callable[[Path], None]]:
     """The network, its task, and how it is written as a model."""
     loaded = prepare_network(recipe, run)
+    room = int(loaded.network.limit) - 1  # pyright: ignore[reportArgumentType]
+    if recipe.data.max_length > room:
+        raise UserError(
+            f"data.max_length = {recipe.data.max_length}, but the model reads and writes at most {room} tokens and an "
+            f"end (model.limit = {room + 1}): lower data.max_length, or raise model.limit"
+        )
     task = build(recipe, vocabulary=loaded.vocabulary)
     for part, corpus in (("train", task.training), ("validation", task.validation)):
         if corpus is not None:
@@ -76,7 +82,7 @@ def prepare_network(recipe: Recipe, run: Path | None = None) -> Loaded:
     vocabulary = Vocabulary.load(newest) if newest else learn_vocabulary(recipe)
     sizes = {"source_vocabulary": vocabulary.source.size, "target_vocabulary": vocabulary.target.size}
     torch.manual_seed(recipe.seed)
-    return Loaded(models.build(recipe.model, **sizes), vocabulary, generation_of(recipe), {})
+    return Loaded(models.build(recipe.model, **sizes), vocabulary, _chosen(recipe.decode), {})
 
 
 def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
@@ -99,14 +105,6 @@ def _with_weights_found(recipe: Recipe, display: Display) -> Recipe:
     for reason in found.refused:
         display.warn(f"{reason}; {found.folder.name} is used instead")
     return replace(recipe, model={**recipe.model, "from": str(found.folder.resolve())})
-
-
-def generation_of(recipe: Recipe) -> dict[str, Any]:
-    """The recipe's way of decoding, as a checkpoint carries it."""
-    options = recipe.decode
-    return {
-        name: getattr(options, name) for name in options.__dataclass_fields__ if name not in ("seed", "max_new_tokens")
-    } | ({"max_new_tokens": options.max_new_tokens} if options.max_new_tokens else {})
 
 
 def _chosen(options: DecodeOptions) -> dict[str, Any]:
