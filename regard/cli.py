@@ -121,12 +121,11 @@ def evaluate(
 
     models = [_load(path, machine) for path in (model, compare) if path]
     recipe = models[0].recipe
-    if lowercase is None:
-        lowercase = recipe is not None and recipe.tokenizer.lowercase
+    folded = recipe is not None and recipe.tokenizer.lowercase if lowercase is None else lowercase
     chosen = select(recipe, file, source, target)
     options = search.given() | {"batch_size": machine.batch_size, "truncate": truncate}
     options |= {"by_length": by_length or plot is not None, "quiet": output.quiet or output.json}
-    found = score(models, chosen, lowercase, **options)
+    found = score(models, chosen, folded, **options)
     if plot:
         draw_lengths(plot, [Path(path).name for path in (model, compare) if path], found["by_length"])
     emit(found, output, "evaluation")

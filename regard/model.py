@@ -120,7 +120,7 @@ class Model:
             if name not in DECODING:
                 raise UserError(f"unknown option '{name}'{nearest(name, DECODING)}")
             if type(value) not in DECODING[name]:
-                raise UserError(f"{name} = {value!r} does not fit; expected a value such as {DECODING[name][0]()!r}")
+                raise UserError(f"{name} = {value!r} does not fit; expected {DECODING[name][0].__name__}")
         return DecodeOptions(**(decode_fields(self.generation) | options))
 
 

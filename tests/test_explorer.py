@@ -313,16 +313,16 @@ def test_a_phone_never_scrolls_sideways(visit: Any, size: int):
     assert width <= room
 
 
-def test_a_large_map_stays_responsive(visit: Any):
+def test_a_large_map_can_be_read_row_by_row(visit: Any):
     words = [f"w{number}" for number in range(200)]
     opened = visit([a_map("m", words, words)])
-    milliseconds = opened.page.evaluate(
-        "() => [...document.querySelectorAll('#looking button')].slice(0, 40).map((token) => {"
-        " const start = performance.now(); token.dispatchEvent(new PointerEvent('pointerenter'));"
-        " document.body.offsetHeight; return performance.now() - start; })"
+    opened.page.evaluate(
+        "() => [...document.querySelectorAll('#looking button')].slice(0, 40)"
+        ".forEach((token) => token.dispatchEvent(new PointerEvent('pointerenter')))"
     )
     assert opened.text("#reading") == "“w39” looks at"
-    assert min(milliseconds) < 50  # the quickest, since other work on the machine only adds
+    cells = opened.page.evaluate("() => document.querySelectorAll('*').length")
+    assert cells < 200 * 200 / 10  # a canvas, not an element for each weight: else a hover would crawl
 
 
 def test_everything_that_can_be_used_has_a_name(visit: Any):

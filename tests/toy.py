@@ -20,7 +20,10 @@ from regard.training.display import Display
 from regard.training.loop import Outcome, train
 
 WORDS, WIDTH, LENGTH = 13, 7, 5
-HEADER = "task = 'toy'\n[data]\ntrain = 'none'\nvalidation = 'none'\n[model]\nfamily = 'toy'\n[train]\nbatch_size = 11\nmax_steps = 23\n"
+HEADER = (
+    "task = 'toy'\n[data]\ntrain = 'none'\nvalidation = 'none'\n"
+    "[model]\nfamily = 'toy'\n[train]\nbatch_size = 11\nmax_steps = 23\n"
+)
 
 
 class ToyBatch(NamedTuple):

@@ -4,6 +4,7 @@ Shapes: x (batch, length, width).
 """
 
 from collections.abc import Callable
+from typing import cast
 from functools import partial
 
 from torch import Tensor, nn
@@ -115,4 +116,5 @@ class Stack(nn.Module):
 
     def read(self, source: Tensor, real: Tensor | None) -> tuple[Memory, ...]:
         """What each block remembers of an encoded source; made once, for all steps and hypotheses."""
-        return tuple(block.cross.remember(source, real) for block in self.blocks)  # pyright: ignore[reportAttributeAccessIssue]
+        blocks = cast(list[Block], list(self.blocks))
+        return tuple(block.cross.remember(source, real) for block in blocks)

@@ -1,5 +1,6 @@
 """Scores of answers against references: the field's own metrics, with signatures and bootstrap intervals."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +62,7 @@ def score(answers: list[str], references: list[str], lowercase: bool) -> list[Sc
 
 def compare(answers: list[str], others: list[str], references: list[str], lowercase: bool) -> list[Difference]:
     """Paired bootstrap resampling (Koehn 2004), by sacreBLEU."""
-    systems = [("first", answers), ("second", others)]
+    systems: list[tuple[str, Sequence[str]]] = [("first", answers), ("second", others)]
     test = PairedTest(systems, _metrics(lowercase), [references], test_type="bs", n_samples=RESAMPLES)
     results: dict[str, Any] = test()[1]
     found = []

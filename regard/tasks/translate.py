@@ -117,7 +117,8 @@ def translate(
 ) -> list[Translation]:
     """An answer to each text, searched for in batches of like length. An empty text has an empty answer."""
     rows = read(network, vocabulary, texts, truncate)
-    answers: list[Translation | None] = [None if row.tokens else Translation("", 0.0) for row in rows]
+    empty = Translation("", 0.0, alignment=() if alignments else None)
+    answers: list[Translation | None] = [None if row.tokens else empty for row in rows]
     for numbers in by_length([len(row.tokens) for row in rows], batch_size):
         full = [number for number in numbers if rows[number].tokens]
         found = generate(network, vocabulary, [rows[number].tokens for number in full], options) if full else []
@@ -134,10 +135,14 @@ def _translation(vocabulary: Vocabulary, found: Hypothesis) -> Translation:
 
 
 class Row(NamedTuple):
-    """An input's tokens, and whether some were cut off."""
+    """The tokens of an input that are read, of so many that it has."""
 
     tokens: list[int]
-    cut: bool
+    length: int
+
+    @property
+    def cut(self) -> bool:
+        return self.length > len(self.tokens)
 
 
 def read(network: Any, vocabulary: Vocabulary, texts: Sequence[str], truncate: bool = False) -> list[Row]:
@@ -146,12 +151,12 @@ def read(network: Any, vocabulary: Vocabulary, texts: Sequence[str], truncate: b
         if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):
             raise UserError(f"input {number} is not text: {text!r:.60}")
     room = network.limit - 1  # one place is the end's
-    rows = [Row(tokens[:room], len(tokens) > room) for tokens in vocabulary.source.encode_many(list(texts))]
+    rows = [Row(tokens[:room], len(tokens)) for tokens in vocabulary.source.encode_many(list(texts))]
     if not truncate:
         for text, row in zip(texts, rows, strict=True):
             if row.cut:
                 raise UserError(
-                    f"an input has more tokens than the {room} that the model reads: {text[:60]!r}…; "
+                    f"an input has {row.length} tokens, the model reads at most {room}: {text[:60]!r}…; "
                     "shorten it, or cut it with --truncate (truncate=True)"
                 )
     return rows

@@ -1,0 +1,75 @@
+"""python -m benchmarks [--json] [--rounds N] [--threads N] [NAME …]: all of it in one run, as ratios."""
+
+import argparse
+import importlib
+import json
+import platform
+from dataclasses import asdict
+from typing import Any
+
+from benchmarks.sides import Result
+
+SUBJECTS = {
+    "translation": "transformers' MarianMTModel, 6+6 layers of 512, 8,000 tokens, beam 5, 20 tokens out",
+    "training": "a plain loop around torch's nn.Transformer, 3+3 layers of 256, 8,000 tokens, some 1,000 a batch",
+}
+
+
+def machine(threads: int) -> dict[str, Any]:
+    from importlib.metadata import version
+
+    from regard.training.machine import environment
+
+    facts = environment(threads, {})
+    named = {name: version(name) for name in ("regard", "torch", "transformers")}
+    return {
+        "cpu": facts["cpu"],
+        "cores": facts["cores"],
+        "threads": threads,
+        "python": platform.python_version(),
+    } | named
+
+
+def show(results: dict[str, list[Result]], facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    for subject, rows in results.items():
+        table = Table(title=f"regard and {SUBJECTS[subject]}", title_justify="left", title_style="bold")
+        for name in ("", "unit", "regard", "peer", "ratio", "lowest–highest", ""):
+            table.add_column(name, justify="left" if name in ("", "unit") else "right")
+        for row in rows:
+            spread = f"{row.lowest:.2f}–{row.highest:.2f}"
+            table.add_row(
+                row.name, row.unit, f"{row.regard:,.0f}", f"{row.peer:,.0f}", f"{row.ratio:.2f}×", spread, row.note
+            )
+        console.print(table)
+    console.print("Above 1× regard is faster. " + ", ".join(f"{name} {value}" for name, value in facts.items()))
+
+
+def main() -> None:
+    from regard.training.machine import choose_threads
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Side by side with peers, as ratios.")
+    parser.add_argument("subjects", nargs="*", metavar="NAME", help=f"which; by default all: {', '.join(SUBJECTS)}")
+    parser.add_argument("--rounds", type=int, default=7, help="measured rounds of each side")
+    parser.add_argument("--threads", type=int, default=0, help="of each side; 0: the physical cores")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    given = parser.parse_args()
+    if unknown := set(given.subjects) - set(SUBJECTS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; possible: {', '.join(SUBJECTS)}")
+    threads = choose_threads(given.threads)
+    results = {
+        name: importlib.import_module(f"benchmarks.{name}").measure(given.rounds, threads)
+        for name in given.subjects or SUBJECTS
+    }
+    facts = machine(threads)
+    if given.json:
+        print(json.dumps({"machine": facts} | {name: [asdict(row) for row in rows] for name, rows in results.items()}))
+    else:
+        show(results, facts)
+
+
+if __name__ == "__main__":
+    main()
