@@ -4,8 +4,8 @@ Shapes: x (batch, length, width).
 """
 
 from collections.abc import Callable
-from typing import cast
 from functools import partial
+from typing import cast
 
 from torch import Tensor, nn
 from torch.nn import functional as F
