@@ -106,7 +106,7 @@ def _next_steps(console: Console, page: Path) -> None:
             "  regard doctor translate data.train=pairs.tsv     what would go wrong, and how long it takes",
             style="bold",
         ),
-        Text("  regard train translate data.train=pairs.tsv      thirty minutes; Ctrl-C saves", style="bold"),
-        Text("  regard evaluate runs/translate                   BLEU and chrF on pairs it never saw", style="bold"),
+        Text("  regard train translate data.train=pairs.tsv train.minutes=30", style="bold"),
+        Text("  regard evaluate runs/translate", style="bold"),
     ]
     console.print(Padding(Panel(Group(*lines), title="Next", title_align="left", expand=False), (1, 0)))
