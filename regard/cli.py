@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="regard",
     help="Attention models: train them, run them, see what they look at.",
-    epilog="Exit: 0 done, 1 the work failed, 2 wrong usage. Start with `regard demo` or `regard list`.",
+    epilog="Exit: 0 done, 1 the work failed, 2 wrong usage, 130 stopped. Start with `regard demo` or `regard list`.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # plain help: half the start-up time
@@ -199,9 +199,13 @@ def doctor(recipe: RecipeName, output: Output, overrides: Overrides = None) -> N
 def demo(output: Output) -> None:
     """Train a small model, and see what it looks at."""
     from regard.demo import run as run_demo
+    from regard.report import document
 
-    if not run_demo(quiet=output.quiet):
+    results = run_demo(quiet=output.quiet or output.json)
+    if results is None:
         raise typer.Exit(130)
+    if output.json:
+        print(document(results))
 
 
 def _load(path: str, machine: Machine) -> Any:
@@ -217,11 +221,12 @@ def _load(path: str, machine: Machine) -> Any:
 def _finish(outcome: "Outcome", run: Path, output: Output) -> None:
     """Print how a run ended; one that was interrupted leaves as an interrupted program does."""
     from regard.report import emit
+    from regard.training.distributed import rank
 
     progress = outcome.progress
     summary = {"run": run, "status": outcome.status, "steps": progress.step, "seconds": round(progress.seconds, 1)}
     summary |= {"best_step": progress.best_step, "best_score": progress.best_score}
-    if output.json or not output.quiet:
+    if rank() == 0 and (output.json or not output.quiet):
         emit(summary, output, "trained")
     if outcome.status == "interrupted":
         raise typer.Exit(130)

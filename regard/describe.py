@@ -12,7 +12,7 @@ from regard.inputs.batch import Sequences
 from regard.inputs.text import Vocabulary
 from regard.model import load
 from regard.models import FAMILIES, family_of
-from regard.recipe import load_recipe, shipped_recipes
+from regard.recipe import about, load_recipe, shipped_recipes
 from regard.tasks import TASKS
 
 
@@ -30,7 +30,7 @@ def catalogue() -> dict[str, Any]:
         "presets": {name: family.presets for name, family in FAMILIES.items()},
         "tasks": sorted(TASKS),
         "recipes": {
-            name: {"task": recipe.task, "family": recipe.model.get("family"), "preset": recipe.model.get("preset")}
+            name: {"task": recipe.task, "family": recipe.model.get("family"), "about": about(name)}
             for name, recipe in recipes.items()
         },
     }

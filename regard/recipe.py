@@ -1,5 +1,6 @@
 """A recipe: a TOML file that says what to train, on which data, and how; read into frozen dataclasses."""
 
+import itertools
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -171,6 +172,13 @@ class Recipe:
 def shipped_recipes() -> list[str]:
     """The names that `regard train NAME` knows without a file."""
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+
+
+def about(name: str) -> str:
+    """What a shipped recipe is for, in the words of its first lines."""
+    lines = (SHIPPED / f"{name}.toml").read_text(encoding="utf-8").splitlines()
+    said = itertools.takewhile(lambda line: line.startswith("# ") and not line.startswith(("#   ", "# Result")), lines)
+    return " ".join(line.removeprefix("# ") for line in said)
 
 
 def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
