@@ -22,6 +22,7 @@ from regard.attention.trace import place
 from regard.attention.variants import NEED_EQUAL_WIDTHS, SCORES
 from regard.inputs.batch import Sequences
 from regard.layers.dropout import Dropout
+from regard.layers.generator import Generator
 from regard.layers.recurrent import CELLS, Reader, Reading
 from regard.layers.state import State
 
@@ -99,7 +100,7 @@ class Hidden(NamedTuple):
     fed: Tensor | None
 
 
-class Seq2Seq(nn.Module):
+class Seq2Seq(Generator):
     def __init__(self, config: Seq2SeqConfig):
         super().__init__()
         self.config = config
@@ -157,7 +158,6 @@ class Seq2Seq(nn.Module):
         return State(memory, Hidden(first[:, 0], cell, fed))
 
     def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """The decoder's states after new tokens, ready for the output, and what it knows then."""
         memory, hidden = state.source, state.hypothesis
         embedded = self.dropout(self.target(tokens))
         waits = self.config.order == "bahdanau" and self.attend is not None and self.attend.score is not uniform
@@ -170,15 +170,6 @@ class Seq2Seq(nn.Module):
                 outputs.append(combined)
         combined = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
         return self.dropout(self.narrow(combined)), State(memory, hidden)
-
-    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        x, state = self.advance(tokens, state)
-        return self.output(x), state
-
-    def forward(self, source: Sequences, target: Tensor, at: Tensor | None = None) -> Tensor:
-        """Teacher-forced logits (batch, length, vocabulary), or only those of the places where `at` is True."""
-        x, _ = self.advance(target, self.start(source))
-        return self.output(x if at is None else x[at])
 
     def _bahdanau(self, x: Tensor, memory: Memory | None, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """c = attend(s₋₁); s = f(s₋₁, x, c); readout(s, c, x). Bahdanau et al. 2015, A.2.2."""

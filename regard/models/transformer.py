@@ -19,6 +19,7 @@ from regard.attention.variants import multihead
 from regard.inputs.batch import Sequences
 from regard.layers.blocks import ACTIVATIONS, Block, FeedForward, PostNorm, PreNorm, Stack
 from regard.layers.embedding import POSITIONS, Embedding, positions
+from regard.layers.generator import Generator
 from regard.layers.state import State
 
 
@@ -77,7 +78,7 @@ def stack(config: TransformerConfig, depth: int, heads: int, feedforward: int, c
     return Stack(blocks, nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity())
 
 
-class Transformer(nn.Module):
+class Transformer(Generator):
     def __init__(self, config: TransformerConfig):
         super().__init__()
         self.config = config
@@ -114,21 +115,11 @@ class Transformer(nn.Module):
         return State(self.decoder.read(self.encode(source), source.real), ())
 
     def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """The decoder's states after new tokens, (rows, new, width), and what it knows then."""
         past = state.hypothesis
         with place("decoder"):
             x = self.target(tokens, past[0].end if past else 0)
             x, past = self.decoder(x, rule=causal, past=past, source=state.source)
         return x, State(state.source, past)
-
-    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        x, state = self.advance(tokens, state)
-        return self.output(x), state
-
-    def forward(self, source: Sequences, target: Tensor, at: Tensor | None = None) -> Tensor:
-        """Teacher-forced logits, all steps at once: (batch, length, vocabulary), or only places where `at` is True."""
-        x, _ = self.advance(target, self.start(source))
-        return self.output(x if at is None else x[at])
 
     def _initialise(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear):
