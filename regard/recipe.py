@@ -184,12 +184,7 @@ def about(name: str) -> str:
 def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe by path or shipped name and apply `key.sub=value` overrides; all is checked here."""
     path = _locate(name_or_path)
-    text = _text(path)
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: not valid TOML: {error}") from None
-    places = Places(path, text)
+    table, places = _read(path)
     for each in overrides:
         places.overridden.add(override(table, each, Recipe))
     _clear_superseded(table, places.overridden)
@@ -231,6 +226,40 @@ def _locate(name_or_path: str | Path) -> Path:
     return path
 
 
+def _read(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Places]:
+    """A recipe's table, over that of the recipe it names as its `base`."""
+    text = _text(path)
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+    base = table.pop("base", None)
+    places = Places(path, text)
+    if base is None:
+        return table, places
+    _require(isinstance(base, str), f'{places("base")}: base = {show(base)}: name a recipe, such as base = "translate"')
+    try:
+        below = _locate(path.parent / base if base.endswith(".toml") else base)
+    except UserError as error:
+        raise UserError(f"{places('base')}: base = {show(base)}: {error}") from None
+    above = (*above, path.resolve())
+    _require(below.resolve() not in above, f"{places('base')}: base = {show(base)}: a recipe cannot stand on itself")
+    beneath, places.base = _read(below, above)
+    return _over(beneath, table), places
+
+
+def _over(below: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+    """Keys of one table over another's; a [model] with a family (or weights) of its own takes none of the other's."""
+    merged = dict(below)
+    for key, value in table.items():
+        under = below.get(key)
+        if isinstance(value, dict) and isinstance(under, dict) and not {"family", "from"} & value.keys():
+            merged[key] = (_not_superseded(under, value) if key == "train" else under) | value
+        else:
+            merged[key] = value
+    return merged
+
+
 def _text(path: Path) -> str:
     raw = path.read_bytes()
     try:
@@ -241,12 +270,16 @@ def _text(path: Path) -> str:
 
 
 def _clear_superseded(table: dict[str, Any], overridden: set[str]) -> None:
-    """`train.minutes=5` on the command line replaces the file's max_steps: they are one choice."""
-    for group in EXCLUSIVE.values():
-        if any(f"train.{name}" in overridden and table["train"][name] for name in group):
-            for name in group:
-                if f"train.{name}" not in overridden:
-                    table["train"].pop(name, None)
+    train = table.get("train")
+    if isinstance(train, dict):
+        given = {name: value for name, value in train.items() if f"train.{name}" in overridden}
+        table["train"] = _not_superseded(train, given) | given
+
+
+def _not_superseded(train: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """[train] without what these keys replace: `minutes = 5` takes the place of max_steps, since they are one choice."""
+    gone = [name for group in EXCLUSIVE.values() if any(given.get(name) for name in group) for name in group]
+    return {name: value for name, value in train.items() if name not in gone}
 
 
 def _check_whole(recipe: Recipe) -> None:

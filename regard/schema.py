@@ -19,6 +19,7 @@ class Places:
 
     def __init__(self, path: Path, text: str) -> None:
         self.path, self.lines, self.overridden = path, text.splitlines(), set[str]()
+        self.base: Places | None = None  # of the recipe that this one stands on
 
     def __call__(self, key: str) -> str:
         if any(given == key or given.startswith(f"{key}.") for given in self.overridden):
@@ -32,7 +33,7 @@ class Places:
                     return f"{self.path}:{number}"
             elif here == section and re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=", line):
                 return f"{self.path}:{number}"
-        return str(self.path)
+        return self.base(key) if self.base else str(self.path)
 
 
 def override(table: dict[str, Any], given: str, kind: type | None = None) -> str:

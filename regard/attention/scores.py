@@ -31,6 +31,8 @@ dot = Product(lambda width: 1.0)
 scaled_dot = Product(lambda width: width**-0.5)
 """Vaswani et al. 2017, equation 1."""
 
+PRODUCTS = {"scaled_dot": scaled_dot, "dot": dot}
+
 
 class Additive(nn.Module):
     """A small network compares query and key: v · tanh(q + k). Bahdanau et al. 2015, A.1.2."""

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard.attention.masks import Bias, Rule
@@ -127,8 +128,10 @@ class Trace:
         heads = slice(None) if head is None else slice(head, head + 1)
         if len(looks) == 1:
             found = looks[0].weights(rows, heads)[0]
-        else:  # a recurrent decoder looks once for each word
-            found = torch.cat([look.weights(heads=heads)[0] for look in looks], -2)[:, rows]
+        else:  # a recurrent decoder looks once for each word, perhaps at a past that grows
+            longest = looks[-1].key.size(-2)
+            each = [look.weights(heads=heads)[0] for look in looks]
+            found = torch.cat([F.pad(one, (0, longest - one.size(-1))) for one in each], -2)[:, rows]
         return found if head is None else found[0]
 
     def proof(self, site: str) -> tuple[Tensor, Tensor]:
@@ -146,7 +149,9 @@ class Trace:
         parts = site.split(".")
         rows = self.source if parts[0] == "encoder" else self.output
         columns = self.source if "cross" in parts or parts[0] == "encoder" else self.target
-        length = self._looks(site)[0].key.size(-2)
+        if parts[-1] == "past":  # what it looks at is its first state, and its state after each piece
+            columns = ["·", *columns[:-1]]
+        length = self._looks(site)[-1].key.size(-2)
         return rows, columns if len(columns) == length else ["all that was read"] * length
 
     def explore(self, path: str | None = None):

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from torch import nn
 
 from regard.attention.core import Attention
-from regard.attention.scores import Additive, dot, scaled_dot, uniform
+from regard.attention.scores import Additive, Score, dot, scaled_dot, uniform
 
 
-def multihead(width: int, heads: int, source: int | None = None) -> Attention:
+def multihead(width: int, heads: int, source: int | None = None, score: Score = scaled_dot) -> Attention:
     """Several scaled dot products side by side. Vaswani et al. 2017, section 3.2.2."""
     source = source or width
     projections = nn.Linear(width, width), nn.Linear(source, width), nn.Linear(source, width), nn.Linear(width, width)
-    return Attention(*projections, heads=heads)
+    return Attention(*projections, score=score, heads=heads)
 
 
 def bahdanau(width: int, source: int, hidden: int) -> Attention:

@@ -84,6 +84,8 @@ def speaks(network: nn.Module) -> bool:
     return (
         isinstance(network, Transformer)
         and network.config.norm == "post"
+        and network.config.score == "scaled_dot"
+        and network.config.feedforward > 0
         and network.config.positions in ("sinusoid", "sinusoid_halves")
         and network.config.activation in ACTIVATIONS.values()
     )

@@ -60,20 +60,42 @@ class PreNorm(PostNorm):
         return x + self.dropout(y)
 
 
+class NoNorm(PostNorm):
+    """x + sublayer(x): what norms are for shows in what happens without."""
+
+    def __init__(self, width: int, dropout: float):
+        super().__init__(width, dropout)
+        self.norm = nn.Identity()
+
+
+class NoResidual(PostNorm):
+    """Norm(sublayer(x)): what came in is forgotten."""
+
+    def after(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.norm(self.dropout(y))
+
+
+RESIDUALS: dict[str, type[PostNorm]] = {"post": PostNorm, "pre": PreNorm, "none": NoNorm, "no_residual": NoResidual}
+
+
 class Block(nn.Module):
     """Look at oneself, look at the source if there is one, then think; each inside its residual."""
 
     cross: Attention  # a decoder's only, as is its residual
     cross_residual: PostNorm
+    feedforward: nn.Module  # in all but a lesson's blocks, as is its residual
+    feedforward_residual: PostNorm
 
     def __init__(
-        self, residual: Callable[[], PostNorm], own: Attention, feedforward: nn.Module, cross: Attention | None
+        self, residual: Callable[[], PostNorm], own: Attention, feedforward: nn.Module | None, cross: Attention | None
     ):
         super().__init__()
         self.own, self.own_residual = own, residual()
         if cross is not None:
             self.cross, self.cross_residual = cross, residual()
-        self.feedforward, self.feedforward_residual = feedforward, residual()
+        if feedforward is not None:
+            self.feedforward, self.feedforward_residual = feedforward, residual()
+        self.thinks = feedforward is not None
 
     def forward(
         self, x: Tensor, rule: Rule | None, real: Tensor | None, past: Memory | None, source: Memory | None
@@ -87,7 +109,9 @@ class Block(nn.Module):
         if source is not None:
             with place("cross"):
                 x = self.cross_residual.after(x, self.cross(self.cross_residual.before(x), source))
-        return self.feedforward_residual.after(x, self.feedforward(self.feedforward_residual.before(x))), memory
+        if self.thinks:
+            x = self.feedforward_residual.after(x, self.feedforward(self.feedforward_residual.before(x)))
+        return x, memory
 
 
 class Stack(nn.Module):

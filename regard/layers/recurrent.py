@@ -1,17 +1,134 @@
-"""Recurrent readers: one state after another.
+"""Recurrent layers: one state after another.
 
-Shapes: x (batch, length, width), lengths (batch,).
+Shapes: x (batch, length, width), lengths (batch,). What a layer knows between two calls is a value, rows first, so that a
+search may copy, reorder and drop it.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from regard.attention.core import Attention, Memory
+from regard.attention.scores import Additive
+from regard.attention.trace import place
 from regard.layers.dropout import Dropout
 
-CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+TORCH: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+
+
+class Recurrence(nn.Module):
+    """Torch's layers of one kind, on top of each other."""
+
+    def __init__(self, cell: str, inputs: int, width: int, depth: int = 1, dropout: float = 0.0):
+        super().__init__()
+        between = dropout if depth > 1 else 0.0
+        self.layers = TORCH[cell](inputs, width, depth, batch_first=True, dropout=between)
+        self.parts = 2 if cell == "lstm" else 1  # of a state: what it says, and what it keeps to itself
+
+    def begin(self, first: Tensor) -> tuple[Tensor, ...]:
+        """A state from (rows, parts, depth, width)."""
+        return tuple(first.unbind(1))
+
+    def last(self, state: tuple[Tensor, ...]) -> Tensor:
+        """What the top layer said last, (rows, width)."""
+        return state[0][:, -1]
+
+    def forward(self, x: Tensor, state: tuple[Tensor, ...] | None = None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The top layer's outputs, and the state after them; torch keeps depth before rows."""
+        if state is None:
+            out, after = self.layers(x)
+        else:
+            before = tuple(part.transpose(0, 1).contiguous() for part in state)
+            out, after = self.layers(x, before if self.parts == 2 else before[0])
+        after = after if self.parts == 2 else (after,)
+        return out, tuple(part.transpose(0, 1) for part in after)
+
+
+class Tape(NamedTuple):
+    """What an LSTMN layer knows: all its past states and cells, and the summary it last made of them."""
+
+    past: Memory  # values are (state; cell)
+    summary: Tensor  # (rows, width)
+
+
+class First(nn.Linear):
+    """A projection of the first of the places it is given."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x[..., : self.in_features])
+
+
+class Intra(nn.Module):
+    """One layer of an LSTMN: before each step it looks back over its own states. Cheng et al. 2016, equations 4–9.
+
+        α = attend([x; h̃₋₁] over h₁ … h₋₁)      (h̃; c̃) = Σ αᵢ (hᵢ; cᵢ)
+        c = f ⊙ c̃ + i ⊙ ĉ,  h = o ⊙ tanh(c)     with the gates from x and h̃
+    """
+
+    def __init__(self, inputs: int, width: int):
+        super().__init__()
+        self.width = width
+        self.attend = Attention(
+            nn.Linear(inputs + width, width, bias=False), First(width, width, bias=False), nn.Identity(), nn.Identity(),
+            score=Additive(width),
+        )  # fmt: skip
+        self.see, self.recall = nn.Linear(inputs, 4 * width), nn.Linear(width, 4 * width, bias=False)
+
+    def begin(self, first: Tensor) -> Tape:
+        """A tape with one state and its cell, (rows, 2, width)."""
+        return Tape(self.attend.remember(first.flatten(1)[:, None]), first[:, 0])
+
+    def forward(self, x: Tensor, tape: Tape) -> tuple[Tensor, Tape]:
+        (past, summary), outputs = tape, []
+        with place("past"):
+            for now, seen in zip(x.unbind(1), self.see(x).unbind(1), strict=True):
+                recalled = self.attend(torch.cat([now, summary], -1)[:, None], past)[:, 0]
+                summary, cell = recalled.chunk(2, -1)
+                enter, keep, leave, new = (seen + self.recall(summary)).chunk(4, -1)
+                cell = keep.sigmoid() * cell + enter.sigmoid() * new.tanh()
+                state = leave.sigmoid() * cell.tanh()
+                past = past.extended(self.attend.remember(torch.cat([state, cell], -1)[:, None]))
+                outputs.append(state)
+        return torch.stack(outputs, 1), Tape(past, summary)
+
+
+class LSTMN(nn.Module):
+    """The recurrent layers whose memory is a tape instead of one vector."""
+
+    parts = 2
+
+    def __init__(self, inputs: int, width: int, depth: int = 1, dropout: float = 0.0):
+        super().__init__()
+        self.width, self.depth = width, depth
+        self.layers = nn.ModuleList(Intra(inputs if number == 0 else width, width) for number in range(depth))
+        self.dropout = Dropout(dropout)
+
+    def begin(self, first: Tensor) -> tuple[Tape, ...]:
+        return tuple(layer.begin(each) for layer, each in zip(self.layers, first.unbind(2), strict=True))  # type: ignore
+
+    def last(self, state: tuple[Tape, ...]) -> Tensor:
+        return state[-1].past.value[:, 0, -1, : self.width]
+
+    def forward(self, x: Tensor, state: tuple[Tape, ...] | None = None) -> tuple[Tensor, tuple[Tape, ...]]:
+        state = state or self.begin(x.new_zeros(x.size(0), self.parts, self.depth, self.width))
+        tapes = []
+        for number, (layer, tape) in enumerate(zip(self.layers, state, strict=True)):
+            with place(f"layers.{number}"):
+                x, tape = layer(x if number == 0 else self.dropout(x), tape)
+            tapes.append(tape)
+        return x, tuple(tapes)
+
+
+CELLS = (*TORCH, "lstmn")
+
+
+def recurrence(cell: str, inputs: int, width: int, depth: int = 1, dropout: float = 0.0) -> Any:
+    """Recurrent layers by the name a recipe gives them."""
+    if cell == "lstmn":
+        return LSTMN(inputs, width, depth, dropout)
+    return Recurrence(cell, inputs, width, depth, dropout)
 
 
 class Reading(NamedTuple):
@@ -23,8 +140,8 @@ class Reading(NamedTuple):
 
 def reverse(x: Tensor, lengths: Tensor) -> Tensor:
     """Each row back to front, its padding left where it is."""
-    place = torch.arange(x.size(1), device=x.device)
-    index = torch.where(place < lengths[:, None], lengths[:, None] - 1 - place, place)
+    places = torch.arange(x.size(1), device=x.device)
+    index = torch.where(places < lengths[:, None], lengths[:, None] - 1 - places, places)
     return x.gather(1, index[:, :, None].expand_as(x))
 
 
@@ -38,8 +155,8 @@ class Reader(nn.Module):
         super().__init__()
         self.width = width * (2 if bidirectional else 1)
         sizes = [inputs] + [self.width] * (depth - 1)
-        self.forwards = nn.ModuleList(CELLS[cell](size, width, batch_first=True) for size in sizes)
-        self.backwards = nn.ModuleList(CELLS[cell](size, width, batch_first=True) for size in sizes if bidirectional)
+        self.forwards = nn.ModuleList(recurrence(cell, size, width) for size in sizes)
+        self.backwards = nn.ModuleList(recurrence(cell, size, width) for size in sizes if bidirectional)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Reading:
@@ -47,7 +164,8 @@ class Reader(nn.Module):
         forwards = backwards = x
         for number, layer in enumerate(self.forwards):
             x = x if number == 0 else self.dropout(x)
-            forwards, _ = layer(x)
+            with place(f"forwards.{number}"):
+                forwards, _ = layer(x)
             if self.backwards:
                 backwards, _ = self.backwards[number](reverse(x, lengths))
                 x = torch.cat([forwards, reverse(backwards, lengths)], -1)

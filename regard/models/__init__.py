@@ -42,7 +42,8 @@ def configure(model: dict[str, Any], **vocabulary: int) -> Any:
     for key, value in given.items():
         if key not in known:
             raise UserError(f"model.{key} is unknown for family '{name}'{nearest(key, known)}")
-        _check(key, value, known[key].default, family.config.CHOICES.get(key))
+        zero = key in getattr(family.config, "MAY_BE_ZERO", ())
+        _check(key, value, known[key].default, family.config.CHOICES.get(key), zero)
     config = family.config(**given)
     if getattr(config, "states", 1) < 1:
         raise UserError(f"[model] width {config.width} leaves no state for each direction: set encoder_width")
@@ -51,7 +52,7 @@ def configure(model: dict[str, Any], **vocabulary: int) -> Any:
     return config
 
 
-def _check(key: str, value: Any, default: Any, choices: tuple[str, ...] | None) -> None:
+def _check(key: str, value: Any, default: Any, choices: tuple[str, ...] | None, zero: bool) -> None:
     """Refuse a field's value by name: another type than the default's, no choice, or a size no network has."""
     wanted = int if default is MISSING else type(default)
     fits = isinstance(value, (int, float) if wanted is float else wanted)
@@ -61,7 +62,7 @@ def _check(key: str, value: Any, default: Any, choices: tuple[str, ...] | None) 
         raise UserError(f"model.{key} = '{value}' is not possible{nearest(value, choices)}")
     if wanted not in (int, float):
         return
-    least = 1 if wanted is int and default != 0 else 0  # a size that is 0 by default is another's size then
+    least = 1 if wanted is int and default != 0 and not zero else 0  # one that is 0 by default is another's size then
     most = DEEPEST if key.endswith("depth") else LARGEST
     if not value >= least:  # nor is NaN
         raise UserError(f"model.{key} = {value} should be at least {least}")

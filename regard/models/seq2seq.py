@@ -7,23 +7,25 @@
 
 What the decoder is informed by is always a memory: nothing beyond its first state (Sutskever et al. 2014), the last
 state alone (Cho et al. 2014), all states in equal parts, or all states weighed by a score (Bahdanau et al. 2015, Luong
-et al. 2015).
+et al. 2015), whole or near one place. With the cell "lstmn" reader and decoder also look back over their own states
+(Cheng et al. 2016).
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from regard.attention.core import Memory
+from regard.attention.local import FOCUS
 from regard.attention.scores import uniform
 from regard.attention.trace import place
 from regard.attention.variants import NEED_EQUAL_WIDTHS, SCORES
 from regard.inputs.batch import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.generator import Generator
-from regard.layers.recurrent import CELLS, Reader, Reading
+from regard.layers.recurrent import CELLS, Reader, Reading, recurrence
 from regard.layers.state import State
 
 INFORM = ("first", "every", "mean", "attention")
@@ -42,6 +44,8 @@ class Seq2SeqConfig:
     bidirectional: bool = True
     inform: str = "attention"  # by the first state only, the last state at every step, the mean, or attention
     score: str = "additive"
+    focus: str = "global"  # the whole source; "local-m": near the place being written; "local-p": near one predicted
+    reach: int = 10  # how far from there a local focus sees
     comparison: int = 0  # width in which query and key are compared, where the score has one; 0: as `width`
     order: str = "bahdanau"  # attend with the previous state, then step; "luong": step, then attend, then combine
     input_feeding: bool = False  # Luong's: what was combined goes into the next step
@@ -49,8 +53,8 @@ class Seq2SeqConfig:
     dropout: float = 0.3
     limit: int = 1024  # the longest sequence it reads or writes
 
-    CHOICES = {"cell": tuple(CELLS), "inform": INFORM, "score": tuple(SCORES), "order": ("bahdanau", "luong"),
-               "tied": ("all", "output", "none")}  # fmt: skip
+    CHOICES = {"cell": CELLS, "inform": INFORM, "score": tuple(SCORES), "focus": tuple(FOCUS),
+               "order": ("bahdanau", "luong"), "tied": ("all", "output", "none")}  # fmt: skip
 
     @property
     def states(self) -> int:
@@ -68,6 +72,10 @@ class Seq2SeqConfig:
                 f"decoder's {self.width}: set encoder_width to {self.width // (2 if self.bidirectional else 1)}, or "
                 f"score = 'bilinear'"
             )
+        if self.focus != "global" and self.inform != "attention":
+            return f"focus = '{self.focus}' needs inform = 'attention'"
+        if self.cell == "lstmn" and self.bidirectional:
+            return "cell = 'lstmn' looks back over what it has read: set bidirectional = false"
         if self.input_feeding and self.order != "luong":
             return "input_feeding is part of order = 'luong'; in Bahdanau's order the context is fed anyway"
         if self.tied == "all" and self.source_vocabulary != self.target_vocabulary:
@@ -93,11 +101,11 @@ PRESETS: dict[str, dict] = {
 
 
 class Hidden(NamedTuple):
-    """A hypothesis: the decoder's states (rows, depth, width), and what is fed into its next step."""
+    """A hypothesis: the decoder's state, what is fed into its next step, and the place that this will write."""
 
-    state: Tensor
-    cell: Tensor | None
+    state: Any
     fed: Tensor | None
+    time: int
 
 
 class Seq2Seq(Generator):
@@ -111,16 +119,14 @@ class Seq2Seq(Generator):
         self.reader = Reader(
             config.cell, config.embedding, config.one_way, config.depth, config.bidirectional, config.dropout
         )
-        self.bridge = nn.Linear(config.states, self.depth * config.width * (2 if config.cell == "lstm" else 1))
         score = config.score if config.inform == "attention" else "uniform"
         comparison = config.comparison or config.width
         self.attend = None if config.inform == "first" else SCORES[score](config.width, config.states, comparison)
+        self.focus = FOCUS[config.focus](config.width, config.reach)
         context = config.states if self.attend else 0
         fed = context if config.order == "bahdanau" else config.width if config.input_feeding else 0
-        between = config.dropout if self.depth > 1 else 0.0
-        self.decoder = CELLS[config.cell](
-            config.embedding + fed, config.width, self.depth, batch_first=True, dropout=between
-        )
+        self.decoder = recurrence(config.cell, config.embedding + fed, config.width, self.depth, config.dropout)
+        self.bridge = nn.Linear(config.states, self.decoder.parts * self.depth * config.width)
         combined = config.width if config.order == "luong" else config.embedding
         inputs = config.width + context + (config.embedding if config.order == "bahdanau" else 0)
         self.combine = nn.Linear(inputs, combined)
@@ -138,7 +144,8 @@ class Seq2Seq(Generator):
         return self.config.limit
 
     def read(self, source: Sequences) -> Reading:
-        return self.reader(self.dropout(self.source(source.tokens)), source.lengths)
+        with place("encoder"):
+            return self.reader(self.dropout(self.source(source.tokens)), source.lengths)
 
     def encode(self, source: Sequences) -> Tensor:
         return self.read(source).states
@@ -153,9 +160,8 @@ class Seq2Seq(Generator):
             real = torch.arange(states.size(1), device=states.device) < source.lengths[:, None]
             last = (states * real[:, :, None]).sum(1) / source.lengths[:, None]
         first = torch.tanh(self.bridge(last)).unflatten(-1, (-1, self.depth, self.config.width))
-        cell = first[:, 1] if self.config.cell == "lstm" else None
         fed = first.new_zeros(first.size(0), 1, self.config.width) if self.config.input_feeding else None
-        return State(memory, Hidden(first[:, 0], cell, fed))
+        return State(memory, Hidden(self.decoder.begin(first), fed, 0))
 
     def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         memory, hidden = state.source, state.hypothesis
@@ -164,7 +170,7 @@ class Seq2Seq(Generator):
         one_by_one = self.config.input_feeding or waits  # else no step needs to know what the last one saw
         go = self._bahdanau if self.config.order == "bahdanau" else self._luong
         outputs = []
-        with place("decoder"), place("cross"):
+        with place("decoder"):
             for x in embedded.split(1, 1) if one_by_one else [embedded]:
                 combined, hidden = go(x, memory, hidden)
                 outputs.append(combined)
@@ -173,25 +179,25 @@ class Seq2Seq(Generator):
 
     def _bahdanau(self, x: Tensor, memory: Memory | None, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """c = attend(s₋₁); s = f(s₋₁, x, c); readout(s, c, x). Bahdanau et al. 2015, A.2.2."""
-        if self.attend is None or memory is None:
-            out, hidden = self._recur(x, hidden)
-            return torch.tanh(self.combine(torch.cat([out, x], -1))), hidden
-        context = self.attend(hidden.state[:, -1:].expand(-1, x.size(1), -1), memory)
-        out, hidden = self._recur(torch.cat([x, context], -1), hidden)
-        return torch.tanh(self.combine(torch.cat([out, context, x], -1))), hidden
+        before = self.decoder.last(hidden.state)[:, None].expand(-1, x.size(1), -1)
+        context = self._look(before, memory, hidden.time)
+        out, hidden = self._recur(torch.cat([x, *context], -1), hidden)
+        return torch.tanh(self.combine(torch.cat([out, *context, x], -1))), hidden
 
     def _luong(self, x: Tensor, memory: Memory | None, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """s = f(s₋₁, x [, h̃₋₁]); c = attend(s); h̃ = tanh(W [s; c]). Luong et al. 2015, equation 5."""
+        time = hidden.time
         out, hidden = self._recur(x if hidden.fed is None else torch.cat([x, hidden.fed], -1), hidden)
-        looked = out if self.attend is None or memory is None else torch.cat([out, self.attend(out, memory)], -1)
-        combined = torch.tanh(self.combine(looked))
+        combined = torch.tanh(self.combine(torch.cat([out, *self._look(out, memory, time)], -1)))
         return combined, hidden if hidden.fed is None else hidden._replace(fed=combined)
 
+    def _look(self, x: Tensor, memory: Memory | None, time: int) -> tuple[Tensor, ...]:
+        """The context, or nothing where the decoder is told nothing."""
+        if self.attend is None or memory is None:
+            return ()
+        with place("cross"):
+            return (self.attend(x, memory, *self.focus(x, memory, time)),)
+
     def _recur(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
-        """The recurrent step itself; torch keeps depth before rows."""
-        before = hidden.state.transpose(0, 1).contiguous()
-        if hidden.cell is None:
-            out, after = self.decoder(x, before)
-            return out, hidden._replace(state=after.transpose(0, 1))
-        out, (after, cell) = self.decoder(x, (before, hidden.cell.transpose(0, 1).contiguous()))
-        return out, hidden._replace(state=after.transpose(0, 1), cell=cell.transpose(0, 1))
+        out, state = self.decoder(x, hidden.state)
+        return out, hidden._replace(state=state, time=hidden.time + x.size(1))

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.masks import causal
+from regard.attention.scores import PRODUCTS
 from regard.attention.trace import place
 from regard.attention.variants import multihead
 from regard.inputs.batch import Sequences
-from regard.layers.blocks import ACTIVATIONS, Block, FeedForward, PostNorm, PreNorm, Stack
+from regard.layers.blocks import ACTIVATIONS, RESIDUALS, Block, FeedForward, Stack
 from regard.layers.embedding import POSITIONS, Embedding, positions
 from regard.layers.generator import Generator
 from regard.layers.state import State
@@ -30,11 +31,12 @@ class TransformerConfig:
     width: int = 256
     heads: int = 8
     depth: int = 3
-    feedforward: int = 1024
+    feedforward: int = 1024  # 0: blocks without
     decoder_heads: int = 0  # 0: as the encoder's
     decoder_depth: int = 0
     decoder_feedforward: int = 0
-    norm: str = "post"
+    norm: str = "post"  # or "pre"; lessons are "none" (a residual without) and "no_residual" (Norm(f(x)))
+    score: str = "scaled_dot"  # "dot" leaves out 1/√d
     positions: str = "sinusoid"
     tied: str = "all"  # one table for source, target and output; "output" for the last two; "none"
     activation: str = "relu"
@@ -42,8 +44,9 @@ class TransformerConfig:
     dropout: float = 0.1
     limit: int = 512  # the longest sequence it reads or writes
 
-    CHOICES = {"norm": ("post", "pre"), "positions": POSITIONS, "tied": ("all", "output", "none"),
-               "activation": tuple(ACTIVATIONS)}  # fmt: skip
+    CHOICES = {"norm": tuple(RESIDUALS), "score": tuple(PRODUCTS), "positions": POSITIONS,
+               "tied": ("all", "output", "none"), "activation": tuple(ACTIVATIONS)}  # fmt: skip
+    MAY_BE_ZERO = ("feedforward",)
 
     def problem(self) -> str | None:
         """What does not fit together, in words."""
@@ -65,13 +68,14 @@ PRESETS: dict[str, dict] = {
 
 def stack(config: TransformerConfig, depth: int, heads: int, feedforward: int, cross: bool) -> Stack:
     """Blocks of one side; `cross` gives each an eye for the source."""
-    residual = partial(PreNorm if config.norm == "pre" else PostNorm, config.width, config.dropout)
+    residual = partial(RESIDUALS[config.norm], config.width, config.dropout)
+    attention = partial(multihead, config.width, heads, score=PRODUCTS[config.score])
     blocks = [
         Block(
             residual,
-            multihead(config.width, heads),
-            FeedForward(config.width, feedforward, config.activation),
-            multihead(config.width, heads) if cross else None,
+            attention(),
+            FeedForward(config.width, feedforward, config.activation) if feedforward else None,
+            attention() if cross else None,
         )
         for _ in range(depth)
     ]

@@ -27,14 +27,22 @@ def look(network: Any, vocabulary: Vocabulary, row: list[int], answer: list[int]
     )
 
 
+def alignment_site(trace: Trace) -> str | None:
+    """Where alignments are read: a recurrent model's one attention, of a stack that in the block before the last.
+
+    There they are clearest (Garg et al. 2019). None where no part of the source is weighed above another.
+    """
+    sites = [site for site in trace.sites if site.endswith("cross") and trace.looks[site][0].score is not uniform]
+    return sites[max(0, len(sites) - 2)] if sites else None
+
+
 def align(trace: Trace) -> tuple[tuple[int, int], ...]:
     """(source token, target token) pairs: for each target token the source token it looked at most, the end included.
 
-    Of a stack it is the mean of the heads in the block before the last, where alignments are clearest
-    (Garg et al. 2019); of a recurrent model its one attention.
+    Several heads are taken together, as their mean.
     """
-    sites = [site for site in trace.sites if site.endswith("cross") and trace.looks[site][0].score is not uniform]
-    if not sites:
+    site = alignment_site(trace)
+    if site is None:
         raise UserError("this model weighs no part of its source above another, so it has no alignments")
-    weights = trace.weights(sites[max(0, len(sites) - 2)]).mean(0)[:-1]  # the last row writes the end
+    weights = trace.weights(site).mean(0)[:-1]  # the last row writes the end
     return tuple((int(place), row) for row, place in enumerate(weights.argmax(-1)))
