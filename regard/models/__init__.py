@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from regard.errors import UserError, nearest
-from regard.models import seq2seq, transformer
+from regard.models import convolutional, seq2seq, transformer
 
 LARGEST, DEEPEST = 1 << 24, 1000  # no product of sizes overflows; building more blocks alone takes minutes
 
@@ -18,6 +18,8 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
+    "bytenet": Family(convolutional.ByteNetConfig, convolutional.ByteNet, convolutional.BYTENET_PRESETS),
+    "convs2s": Family(convolutional.ConvS2SConfig, convolutional.ConvS2S, convolutional.CONVS2S_PRESETS),
     "seq2seq": Family(seq2seq.Seq2SeqConfig, seq2seq.Seq2Seq, seq2seq.PRESETS),
     "transformer": Family(transformer.TransformerConfig, transformer.Transformer, transformer.PRESETS),
 }
