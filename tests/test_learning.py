@@ -16,6 +16,13 @@ WAYS = {
     **{f"informed {how}": SEQ2SEQ | dict(inform=how) for how in ("first", "every", "mean")},
     **{f"{cell}, {depth} deep": SEQ2SEQ | dict(cell=cell, depth=depth) for cell, depth in (("rnn", 1), ("lstm", 2))},
     "one direction": SEQ2SEQ | dict(bidirectional=False),
+    "lstmn": SEQ2SEQ | dict(cell="lstmn", bidirectional=False),
+    **{
+        f"{focus}": SEQ2SEQ | dict(score="bilinear", order="luong", focus=focus, reach=4)
+        for focus in ("local-m", "local-p")
+    },
+    "convs2s": dict(family="convs2s", embedding=24, width=32, depth=2, dropout=0.0),
+    "bytenet": dict(family="bytenet", width=48, depth=1, dilations=3, dropout=0.0),
     **{
         f"transformer, {norm}-norm, {positions}": dict(
             family="transformer",

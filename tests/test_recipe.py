@@ -195,3 +195,45 @@ def test_reading_recipes_needs_no_torch() -> None:
 def test_names_with_odd_characters_are_quoted() -> None:
     recipe = Recipe("t", "o", model={"family": "f", "a b": {"c.d": [string.punctuation]}})
     assert '"a b" = {"c.d" = [' in to_toml(recipe)
+
+
+def test_a_recipe_stands_on_another(path: Path) -> None:
+    child = path.parent / "child.toml"
+    child.write_text('base = "small.toml"\nseed = 5\n[model]\nwidth = 64\n[train]\nepochs = 2\n')
+    recipe, below = load_recipe(child), load_recipe(path)
+    assert recipe.model == {"family": "transformer", "width": 64}
+    assert (recipe.train.epochs, recipe.train.max_steps, recipe.train.batch_tokens) == (2.0, 0, 512)
+    assert (recipe.seed, recipe.data, recipe.output) == (5, below.data, "runs/child")
+    grandchild = path.parent / "grandchild.toml"
+    grandchild.write_text('base = "child.toml"\n[model]\nfamily = "seq2seq"\ncell = "lstm"\n')
+    assert load_recipe(grandchild).model == {"family": "seq2seq", "cell": "lstm"}
+    assert load_recipe(grandchild, ["train.max_steps=3"]).train.epochs == 0
+
+
+def test_a_base_may_be_one_that_ships(path: Path) -> None:
+    path.write_text('base = "reverse"\n[train]\nmax_steps = 3\n')
+    recipe, below = load_recipe(path), load_recipe("reverse")
+    assert (recipe.train.max_steps, recipe.data, recipe.model) == (3, below.data, below.model)
+
+
+@pytest.mark.parametrize(
+    ("base", "said"),
+    [
+        ('"small.toml"', r"small.toml:1: base = .*cannot stand on itself"),
+        ('"revers"', r"small.toml:1: base = .*reverse"),
+        ("7", r"small.toml:1: base = 7: name a recipe"),
+        ('"none.toml"', r"small.toml:1: base = .*no such file"),
+    ],
+)
+def test_a_base_that_cannot_be_is_said(path: Path, base: str, said: str) -> None:
+    path.write_text(f"base = {base}\n" + SMALL)
+    with pytest.raises(UserError, match=said):
+        load_recipe(path)
+
+
+def test_a_wrong_key_of_the_base_is_told_at_its_place(path: Path) -> None:
+    path.write_text(SMALL.replace("max_steps", "max_step"))
+    child = path.parent / "child.toml"
+    child.write_text('base = "small.toml"\n')
+    with pytest.raises(UserError, match=r"small.toml:11: unknown key 'train.max_step'"):
+        load_recipe(child)
