@@ -152,8 +152,10 @@ def transliterator() -> tuple[Transliterator, list[str], list[str], list[dict]]:
     )
     theirs = load_file(LETTERS / "model.safetensors")
     (sources, width), (targets, _) = (theirs[f"{side}.embeddings.weight"].shape for side in ("encoder", "decoder"))
-    sizes = dict(width=width, heads=8, depth=6, feedforward=4 * width, limit=LONGEST)
-    config = TransformerConfig(sources, targets, **sizes, norm="pre", positions="learned", tied="none")
+    config = TransformerConfig(
+        sources, targets, width, heads=8, depth=6, feedforward=4 * width,
+        norm="pre", positions="learned", tied="none", limit=LONGEST,
+    )  # fmt: skip
     ours = {f"{side}.positions.table.weight": waves(LONGEST, width) for side in ("source", "target")}
     for name, tensor in theirs.items():
         module, kind = name.rsplit(".", 1)
