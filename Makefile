@@ -10,7 +10,7 @@ TESTS ?=
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint check prove bench format clean
+.PHONY: demo test lint check prove bench road format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/regard demo
@@ -30,6 +30,9 @@ check: lint test
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks
+
+road: $(VENV)/.installed
+	$(BIN)/python -m road
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

@@ -11,6 +11,7 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 150, 34, 48
 COLOURS = ("#3b6fd4", "#d9752b", "#2a9d6e", "#b2478f", "#8a7a1f", "#666f7d")
 LETTER, LINE = 7, 15  # the room that a letter and a line of text take
 CELL, BAR = 24, 28
+FAINTEST = 0.01  # what a heatmap shades
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,10 @@ def heatmap(
     left = 16 + LETTER * max(map(len, rows))
     slanted = round(0.75 * LETTER * max(map(len, columns))) + 10
     top, right = TOP + slanted, left + CELL * len(columns)
+    bottom = top + CELL * len(rows)
     parts = [_text(16, 20, title, "font-weight='600'")]
+    parts += [_rule(x, x, top, bottom) for x in range(left, right + 1, CELL)]
+    parts += [_rule(left, right, y, y) for y in range(top, bottom + 1, CELL)]
     for number, name in enumerate(columns):
         x, y = left + CELL * number + CELL // 2, top - 6
         parts.append(_text(x, y, name.strip(), f"transform='rotate(-45 {x} {y})'"))
@@ -103,9 +107,10 @@ def heatmap(
         y = top + CELL * number
         parts.append(_text(left - 8, y + CELL / 2 + 4, name.strip(), "text-anchor='end'"))
         for place, weight in enumerate(row):
-            shade = f"fill='{COLOURS[0]}' fill-opacity='{weight:.2f}' stroke='#888' stroke-opacity='0.25'"
-            parts.append(f"<rect x='{left + CELL * place}' y='{y}' width='{CELL}' height='{CELL}' {shade}/>")
-    size = max(right + slanted, 32 + ceil(1.1 * LETTER * len(title))), top + CELL * len(rows) + 16
+            if weight >= FAINTEST:
+                shade = f"fill='{COLOURS[0]}' fill-opacity='{weight:.2f}'"
+                parts.append(f"<rect x='{left + CELL * place}' y='{y}' width='{CELL}' height='{CELL}' {shade}/>")
+    size = max(right + slanted, 32 + ceil(1.1 * LETTER * len(title))), bottom + 16
     return _write(path, parts, title, _seen_most(rows, columns, weights), size)
 
 

@@ -1,0 +1,176 @@
+"""What a finished run is worth: measured once, and again only if its weights or its recipe are others.
+
+measured/NAME.json   all figures, and what they were taken from
+measured/NAME.txt    the greedy answers to the test part, a line each
+"""
+
+import json
+import re
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.evaluation import lengths
+from regard.model import load
+from regard.recipe import Recipe, load_recipe
+from regard.tasks.alignment import alignment_site
+from regard.tasks.parallel import samples
+from regard.tasks.scores import Score, compare, score
+from regard.training.checkpoint import best, write_atomically
+from regard.training.machine import choose_threads
+from road.plan import Plan, Rung
+from road.runs import Job, journal, say
+from road.settings import changed_since, settings
+
+BEAMS = 5
+BATCH = 64  # sentences translated at once
+PARTS = ("train", "validation", "test")
+
+
+def read(folder: Path, rung: Rung) -> dict[str, Any] | None:
+    """What was measured of a rung, if anything."""
+    path = folder / f"{rung.name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def answers(folder: Path, rung: Rung) -> list[str]:
+    return (folder / f"{rung.name}.txt").read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def is_fresh(folder: Path, job: Job, sentence: int) -> bool:
+    """Whether what was measured is of these weights, this recipe and this sentence."""
+    found = read(folder, job.rung)
+    if found is None or not (folder / f"{job.name}.txt").is_file():
+        return False
+    same = found["weights"] == weights_of(job.run) and found["sentence"]["number"] == sentence
+    return same and not changed_since(found["recipe"], job.recipe)
+
+
+def weights_of(run: Path) -> str:
+    """The sha256 of the best checkpoint's weights, by its manifest, which `best` has verified."""
+    manifest = json.loads((best(run)[0] / "manifest.json").read_text(encoding="utf-8"))
+    return manifest["files"]["model.safetensors"]["sha256"]
+
+
+def measure(folder: Path, job: Job, sentence: int) -> None:
+    """Translate the test part and write down all that the page says of the rung."""
+    threads = choose_threads(0)
+    torch.set_num_threads(threads)
+    model = load(job.run)
+    folder.mkdir(parents=True, exist_ok=True)
+    pairs = {part: _pairs(job.recipe, part) for part in PARTS}
+    sources, references = ([pair[side] for pair in pairs["test"]] for side in (0, 1))
+    found: dict[str, Any] = {
+        "weights": weights_of(job.run),
+        "recipe": settings(job.recipe),
+        "parameters": sum(parameter.numel() for parameter in model.network.parameters()),
+        "training": _training(job.run),
+        "machine": _machine(job.run),
+        "pairs": {part: len(each) for part, each in pairs.items()},
+        "source": _lengths(model, sources),
+        "sentence": _sentence(model, *pairs["test"][sentence], sentence),  # also warms the network up
+    }
+    lowercase = job.recipe.tokenizer.lowercase
+    for way, beams in (("greedy", 1), ("beam", BEAMS)):
+        began = time.perf_counter()
+        texts = [answer.text for answer in model.run(sources, num_beams=beams, batch_size=BATCH)]
+        seconds = time.perf_counter() - began
+        scored = {each.name: _rounded(each) for each in score(texts, references, lowercase) if each.name != "exact"}
+        found[way] = {"beams": beams, **scored, "seconds": round(seconds, 1), "threads": threads, "batch": BATCH}
+        if way == "greedy":
+            found["by_length"] = _by_length(sources, references, texts, lowercase)
+            write_atomically(folder / f"{job.name}.txt", "".join(text + "\n" for text in texts))
+    _write(folder, job.rung, found)
+
+
+def compare_all(folder: Path, plan: Plan, rungs: list[Rung]) -> None:
+    """Test each rung's answers against those of its reference, where that was not done for these weights."""
+    for rung in rungs:
+        reference = plan.reference(rung)
+        found, other = read(folder, rung), reference and read(folder, reference)
+        if not found or not other or not reference:
+            continue
+        now = {"name": reference.name, "weights": other["weights"], "own": found["weights"]}
+        if {key: found.get("against", {}).get(key) for key in now} == now:
+            continue
+        say(f"{rung.name}: against {reference.name}")
+        _write(folder, rung, found | {"against": now | _differences(folder, rung, reference)})
+
+
+def _differences(folder: Path, rung: Rung, reference: Rung) -> dict[str, Any]:
+    """How far apart two rungs' answers are, and how likely chance alone puts them as far."""
+    recipe = load_recipe(rung.recipe)
+    targets = [pair[1] for pair in _pairs(recipe, "test")]
+    tested = compare(answers(folder, reference), answers(folder, rung), targets, recipe.tokenizer.lowercase)
+    return {
+        each.name: {"difference": round(each.other - each.value, 2), "p": round(each.p_value, 4)}
+        for each in tested
+        if each.name != "exact"
+    }
+
+
+def _pairs(recipe: Recipe, part: str) -> list[tuple[str, str]]:
+    return [(pair.source, pair.target) for pair in samples(recipe, part)]
+
+
+def _training(run: Path) -> dict[str, Any]:
+    """How the run went, from its journal, and with how many threads."""
+    lines = journal(run)
+    steps = [line for line in lines if "tokens_per_second" in line]
+    environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
+    return {
+        "steps": steps[-1]["step"],
+        "epochs": round(steps[-1]["epoch"], 1),
+        "best_step": json.loads((best(run)[0] / "manifest.json").read_text(encoding="utf-8"))["step"],
+        "minutes": round(max(line.get("seconds", 0.0) for line in lines) / 60, 1),
+        "threads": environment["threads"],
+        "tokens_per_second": round(statistics.median(line["tokens_per_second"] for line in steps)),
+    }
+
+
+def _machine(run: Path) -> dict[str, Any]:
+    """What the run was trained on."""
+    environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
+    packages = {name: environment["packages"][name] for name in ("torch", "sacrebleu")}
+    return {name: environment[name] for name in ("cpu", "cores", "cuda", "python")} | packages
+
+
+def _lengths(model: Any, sources: list[str]) -> dict[str, float]:
+    """How long the sources of the test part are, in words and in the model's own pieces."""
+    pieces = model.vocabulary.source.encode_many(sources)
+    return {
+        "words": round(statistics.mean(len(source.split()) for source in sources), 2),
+        "pieces": round(statistics.mean(map(len, pieces)), 2),
+    }
+
+
+def _sentence(model: Any, source: str, reference: str, number: int) -> dict[str, Any]:
+    """The one sentence that every rung shows: its translation, and what was looked at meanwhile."""
+    trace = model.trace(source, num_beams=1)
+    found = {"number": number, "source": source, "reference": reference, "answer": trace.answer, "looks": None}
+    site = alignment_site(trace)
+    if site is None:
+        return found
+    rows, columns = trace.labels(site)
+    weights = [[round(weight, 3) for weight in row] for row in trace.weights(site).mean(0).tolist()]
+    return found | {"looks": {"site": site, "rows": list(rows), "columns": list(columns), "weights": weights}}
+
+
+def _by_length(sources: list[str], references: list[str], texts: list[str], lowercase: bool) -> list[dict[str, Any]]:
+    rows = lengths(sources, references, [texts], lowercase)
+    return [row | {"bleu": round(row["bleu"], 2)} for row in rows]
+
+
+def _rounded(score: Score) -> dict[str, Any]:
+    value, interval = (round(float(each), 2) for each in (score.value, score.interval))
+    return {"value": value, "interval": interval, "signature": score.signature}
+
+
+def _write(folder: Path, rung: Rung, found: dict[str, Any]) -> None:
+    """As JSON, a list of plain values on one line."""
+    text = json.dumps(found, indent=1, ensure_ascii=False)
+    text = re.sub(r"\[\n[^\[\]{}]*\]", lambda each: re.sub(r"\n *", "", re.sub(r",\n *", ", ", each[0])), text)
+    write_atomically(folder / f"{rung.name}.json", text + "\n")
