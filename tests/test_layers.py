@@ -53,7 +53,7 @@ def test_a_reader_of_both_directions_is_torchs(cell: str):
     for layer in range(2):
         for side, suffix in ((reader.forwards, ""), (reader.backwards, "_reverse")):
             for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-                weights = getattr(side[layer], f"{name}_l0")
+                weights = getattr(side[layer].layers, f"{name}_l0")
                 getattr(reference, f"{name}_l{layer}{suffix}").data.copy_(weights)
     x, lengths = torch.randn(3, 11, 5), torch.tensor([11, 4, 1])
     packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)

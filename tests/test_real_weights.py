@@ -60,8 +60,8 @@ def diacritizer() -> tuple[Diacritizer, dict, list[dict]]:
     }
     for layer in range(config["layers"]):
         for gate in GATES:
-            ours[f"reader.forwards.{layer}.{gate}_l0"] = f"lstm.{gate}_l{layer}"
-            ours[f"reader.backwards.{layer}.{gate}_l0"] = f"lstm.{gate}_l{layer}_reverse"
+            ours[f"reader.forwards.{layer}.layers.{gate}_l0"] = f"lstm.{gate}_l{layer}"
+            ours[f"reader.backwards.{layer}.layers.{gate}_l0"] = f"lstm.{gate}_l{layer}_reverse"
     assert set(ours.values()) == set(theirs)
     network = Diacritizer(config)
     network.load_state_dict({name: theirs[foreign] for name, foreign in ours.items()})

@@ -5,7 +5,8 @@ search may copy, reorder and drop it.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -67,13 +68,10 @@ class Intra(nn.Module):
         c = f ⊙ c̃ + i ⊙ ĉ,  h = o ⊙ tanh(c)     with the gates from x and h̃
     """
 
-    def __init__(self, inputs: int, width: int):
+    def __init__(self, inputs: int, width: int, comparison: int):
         super().__init__()
-        self.width = width
-        self.attend = Attention(
-            nn.Linear(inputs + width, width, bias=False), First(width, width, bias=False), nn.Identity(), nn.Identity(),
-            score=Additive(width),
-        )  # fmt: skip
+        query, key = nn.Linear(inputs + width, comparison, bias=False), First(width, comparison, bias=False)
+        self.attend = Attention(query, key, nn.Identity(), nn.Identity(), score=Additive(comparison))
         self.see, self.recall = nn.Linear(inputs, 4 * width), nn.Linear(width, 4 * width, bias=False)
 
     def begin(self, first: Tensor) -> Tape:
@@ -99,10 +97,11 @@ class LSTMN(nn.Module):
 
     parts = 2
 
-    def __init__(self, inputs: int, width: int, depth: int = 1, dropout: float = 0.0):
+    def __init__(self, inputs: int, width: int, depth: int = 1, dropout: float = 0.0, comparison: int = 0):
         super().__init__()
         self.width, self.depth = width, depth
-        self.layers = nn.ModuleList(Intra(inputs if number == 0 else width, width) for number in range(depth))
+        sizes = [inputs] + [width] * (depth - 1)
+        self.layers = nn.ModuleList(Intra(size, width, comparison or width) for size in sizes)
         self.dropout = Dropout(dropout)
 
     def begin(self, first: Tensor) -> tuple[Tape, ...]:
@@ -124,10 +123,12 @@ class LSTMN(nn.Module):
 CELLS = (*TORCH, "lstmn")
 
 
-def recurrence(cell: str, inputs: int, width: int, depth: int = 1, dropout: float = 0.0) -> Any:
-    """Recurrent layers by the name a recipe gives them."""
+def recurrence(
+    cell: str, inputs: int, width: int, depth: int = 1, dropout: float = 0.0, comparison: int = 0
+) -> "Recurrence | LSTMN":
+    """Recurrent layers by the name a recipe gives them; `comparison` is for those that look."""
     if cell == "lstmn":
-        return LSTMN(inputs, width, depth, dropout)
+        return LSTMN(inputs, width, depth, dropout, comparison)
     return Recurrence(cell, inputs, width, depth, dropout)
 
 
@@ -151,12 +152,22 @@ class Reader(nn.Module):
     Rows are reversed by their own length, so that padding always comes last and never reaches a real state.
     """
 
-    def __init__(self, cell: str, inputs: int, width: int, depth: int, bidirectional: bool, dropout: float):
+    def __init__(
+        self,
+        cell: str,
+        inputs: int,
+        width: int,
+        depth: int,
+        bidirectional: bool,
+        dropout: float,
+        comparison: int = 0,
+    ):
         super().__init__()
         self.width = width * (2 if bidirectional else 1)
         sizes = [inputs] + [self.width] * (depth - 1)
-        self.forwards = nn.ModuleList(recurrence(cell, size, width) for size in sizes)
-        self.backwards = nn.ModuleList(recurrence(cell, size, width) for size in sizes if bidirectional)
+        layer = partial(recurrence, cell, width=width, comparison=comparison)
+        self.forwards = nn.ModuleList(layer(inputs=size) for size in sizes)
+        self.backwards = nn.ModuleList(layer(inputs=size) for size in sizes if bidirectional)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Reading:

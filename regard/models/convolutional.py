@@ -207,6 +207,8 @@ class ByteNetConfig:
             return f"kernel {self.kernel} has no middle: the encoder's windows need an odd one"
         if self.width % 2:
             return f"width {self.width} should be even: inside the blocks it is halved"
+        if not self.stretch:
+            return "stretch = 0 leaves the decoder nothing of the source to stand on"
         if self.dilations > 16:
             return f"dilations {self.dilations}: the last block would see {2**self.dilations} places"
         return None

@@ -116,16 +116,24 @@ class Seq2Seq(Generator):
         self.source = nn.Embedding(config.source_vocabulary, config.embedding)
         self.target = nn.Embedding(config.target_vocabulary, config.embedding)
         self.dropout = Dropout(config.dropout)
+        comparison = config.comparison or config.width
         self.reader = Reader(
-            config.cell, config.embedding, config.one_way, config.depth, config.bidirectional, config.dropout
+            config.cell,
+            config.embedding,
+            config.one_way,
+            config.depth,
+            config.bidirectional,
+            config.dropout,
+            comparison,
         )
         score = config.score if config.inform == "attention" else "uniform"
-        comparison = config.comparison or config.width
         self.attend = None if config.inform == "first" else SCORES[score](config.width, config.states, comparison)
         self.focus = FOCUS[config.focus](config.width, config.reach)
         context = config.states if self.attend else 0
         fed = context if config.order == "bahdanau" else config.width if config.input_feeding else 0
-        self.decoder = recurrence(config.cell, config.embedding + fed, config.width, self.depth, config.dropout)
+        self.decoder = recurrence(
+            config.cell, config.embedding + fed, config.width, self.depth, config.dropout, comparison
+        )
         self.bridge = nn.Linear(config.states, self.decoder.parts * self.depth * config.width)
         combined = config.width if config.order == "luong" else config.embedding
         inputs = config.width + context + (config.embedding if config.order == "bahdanau" else 0)
