@@ -36,15 +36,17 @@ def show(results: dict[str, list[Result]], facts: dict[str, Any]) -> None:
 
     console = Console(highlight=False)
     for subject, rows in results.items():
-        table = Table(title=f"regard and {SUBJECTS[subject]}", title_justify="left", title_style="bold")
-        for name in ("", "unit", "regard", "peer", "ratio", "lowest–highest", ""):
+        console.print(f"[bold]regard and {SUBJECTS[subject]}[/bold]")
+        table = Table()
+        for name in ("", "unit", "regard", "peer", "ratio", "spread"):
             table.add_column(name, justify="left" if name in ("", "unit") else "right")
         for row in rows:
             spread = f"{row.lowest:.2f}–{row.highest:.2f}"
-            table.add_row(
-                row.name, row.unit, f"{row.regard:,.0f}", f"{row.peer:,.0f}", f"{row.ratio:.2f}×", spread, row.note
-            )
+            table.add_row(row.name, row.unit, f"{row.regard:,.0f}", f"{row.peer:,.0f}", f"{row.ratio:.2f}×", spread)
         console.print(table)
+        for row in rows:
+            console.print(f"{row.name}: {row.note}")
+        console.print()
     console.print("Above 1× regard is faster. " + ", ".join(f"{name} {value}" for name, value in facts.items()))
 
 

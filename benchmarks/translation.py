@@ -64,9 +64,11 @@ def theirs(folder: str, rows: list[list[int]], threads: int) -> Work:
     import torch
     from torch.nn.utils.rnn import pad_sequence
     from transformers import MarianMTModel
+    from transformers.utils.logging import disable_progress_bar
 
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")
+    disable_progress_bar()
     loaded: Any = MarianMTModel.from_pretrained(folder)
     model = loaded.eval()
     end, padding = model.config.eos_token_id, model.config.pad_token_id
