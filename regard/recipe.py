@@ -277,7 +277,7 @@ def _clear_superseded(table: dict[str, Any], overridden: set[str]) -> None:
 
 
 def _not_superseded(train: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """[train] without what these keys replace: `minutes = 5` takes the place of max_steps, since they are one choice."""
+    """[train] without what these keys replace: `minutes = 5` stands for max_steps, since they are one choice."""
     gone = [name for group in EXCLUSIVE.values() if any(given.get(name) for name in group) for name in group]
     return {name: value for name, value in train.items() if name not in gone}
 

@@ -1,7 +1,7 @@
 """Recurrent layers: one state after another.
 
-Shapes: x (batch, length, width), lengths (batch,). What a layer knows between two calls is a value, rows first, so that a
-search may copy, reorder and drop it.
+Shapes: x (batch, length, width), lengths (batch,). What a layer knows between two calls is a value, rows first, so that
+a search may copy, reorder and drop it.
 """
 
 from collections.abc import Callable
@@ -64,8 +64,8 @@ class First(nn.Linear):
 class Intra(nn.Module):
     """One layer of an LSTMN: before each step it looks back over its own states. Cheng et al. 2016, equations 4–9.
 
-        α = attend([x; h̃₋₁] over h₁ … h₋₁)      (h̃; c̃) = Σ αᵢ (hᵢ; cᵢ)
-        c = f ⊙ c̃ + i ⊙ ĉ,  h = o ⊙ tanh(c)     with the gates from x and h̃
+    α = attend([x; h̃₋₁] over h₁ … h₋₁)      (h̃; c̃) = Σ αᵢ (hᵢ; cᵢ)
+    c = f ⊙ c̃ + i ⊙ ĉ,  h = o ⊙ tanh(c)     with the gates from x and h̃
     """
 
     def __init__(self, inputs: int, width: int, comparison: int):

@@ -13,8 +13,8 @@ decoder stands on the encoder, place upon place.
                                            │ place t
     target ─▶ embed ───────────────────▶ join ─▶ dilated blocks, masked ─▶ logits
 
-A decoder's windows end with the place being written. Between two steps each keeps the few places that the next will see,
-so writing is linear in the output.
+A decoder's windows end with the place being written. Between two steps each keeps the few places that the next will
+see, so writing is linear in the output.
 """
 
 import math
@@ -119,9 +119,9 @@ class ConvS2S(Generator):
             Embedding(table, positions(config.positions, config.embedding, config.limit), False, config.dropout)
             for table in (source, target)
         )
-        sizes = config.embedding, config.width
-        self.encoder_in, self.encoder_out = nn.Linear(*sizes), nn.Linear(*reversed(sizes))
-        self.decoder_in, self.decoder_out = nn.Linear(*sizes), nn.Linear(*reversed(sizes))
+        outer, inner = config.embedding, config.width
+        self.encoder_in, self.encoder_out = nn.Linear(outer, inner), nn.Linear(inner, outer)
+        self.decoder_in, self.decoder_out = nn.Linear(outer, inner), nn.Linear(inner, outer)
         shape = config.kernel, config.dropout
         self.encoder = nn.ModuleList(Gated(config.width, *shape) for _ in range(config.depth))
         self.decoder = nn.ModuleList(
@@ -169,7 +169,7 @@ class ConvS2S(Generator):
         return self.dropout(self.decoder_out(x)), State(state.source, Windows(tuple(later), windows.time + x.size(1)))
 
     def _initialise(self, module: nn.Module) -> None:
-        """Variance is kept from layer to layer; a gate halves it twice. Gehring et al. 2017, section 3.5 and appendix A."""
+        """Variance is kept from layer to layer; a gate takes three quarters of it. Gehring et al. 2017, section 3.5."""
         if isinstance(module, nn.Linear):
             _keep_variance(module, 1.0)
         elif isinstance(module, nn.Embedding):
@@ -253,7 +253,9 @@ class ByteNet(Generator):
         self.target = nn.Embedding(config.target_vocabulary, config.width)
         self.encoder, self.decoder = (self._blocks(config) for _ in range(2))
         self.join = nn.Linear(2 * config.width, config.width)
-        self.final = nn.Sequential(nn.LayerNorm(config.width), nn.ReLU(), nn.Linear(config.width, config.width), nn.ReLU())
+        self.final = nn.Sequential(
+            nn.LayerNorm(config.width), nn.ReLU(), nn.Linear(config.width, config.width), nn.ReLU()
+        )
         self.output = nn.Linear(config.width, config.target_vocabulary)
 
     @staticmethod
