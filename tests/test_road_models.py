@@ -95,7 +95,7 @@ def seen_by(network: Any, source: Sequences, target: Tensor, place: int) -> tupl
 
 def test_bytenet_sees_twice_as_far_with_each_block() -> None:
     """Dilations 1, 2 and 4 with windows of 3: 7 places on each side of the source, 14 places back in the target."""
-    network = scattered(build(dict(family="bytenet", width=8, depth=1, dilations=3, dropout=0.0), **SIZES))
+    network = scattered(build(dict(family="bytenet", width=64, depth=1, dilations=3, dropout=0.0), **SIZES))
     source, target = source_of(40), torch.randint(4, 23, (1, 30))
     read, written = seen_by(network, source, target, 22)
     assert written == set(range(22 - 14, 23))
