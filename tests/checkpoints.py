@@ -33,6 +33,17 @@ MODELS = {
         "order": "luong",
         "input_feeding": True,
     },
+    "lstmn, local-p": {
+        "family": "seq2seq",
+        "preset": "tiny",
+        "cell": "lstmn",
+        "bidirectional": False,
+        "order": "luong",
+        "focus": "local-p",
+    },
+    "convs2s": {"family": "convs2s", "preset": "tiny", "tied": "all"},
+    "bytenet": {"family": "bytenet", "preset": "tiny"},
+    "a lesson": {"family": "transformer", "preset": "tiny", "norm": "no_residual", "feedforward": 0, "score": "dot"},
 }
 
 

@@ -50,6 +50,7 @@ threads = {threads}
 MODELS = {
     "rnn": '[model]\nfamily = "seq2seq"\nscore = "additive"\nembedding = 11\nwidth = 14\ndepth = 2',
     "transformer": '[model]\nfamily = "transformer"\nwidth = 12\nheads = 3\ndepth = 2\nfeedforward = 17',
+    "convs2s": '[model]\nfamily = "convs2s"\nembedding = 11\nwidth = 14\ndepth = 2',
 }
 
 
