@@ -1,5 +1,6 @@
 """The rungs between Bahdanau and the Transformer, each against its paper's equations written out a second time."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,3 +217,12 @@ def test_the_predicted_place_is_learnt() -> None:
 def test_what_cannot_be_is_said(model: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
         build(model, **SIZES)
+
+
+def test_a_model_that_does_not_attend_has_nothing_to_show(tmp_path: Path) -> None:
+    network = scattered(build(dict(family="bytenet", width=8), **SIZES))
+    with record() as recorder:
+        network(source_of(6), torch.randint(4, 23, (1, 5)))
+    assert not (trace := Trace(recorder)).sites
+    with pytest.raises(UserError, match="nothing to show"):
+        trace.explore(str(tmp_path / "page.html"))

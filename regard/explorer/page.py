@@ -21,6 +21,7 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from regard.attention.trace import Trace
+from regard.errors import UserError
 
 STEPS = 65535  # weights are stored as sixteen-bit shares of one
 SCRIPTS = ("weights.js", "colours.js", "elements.js", "page.js")  # each imports only from those before it
@@ -66,6 +67,8 @@ def map_of(trace: Trace, model: str, name: str) -> Map:
 
 def explore(trace: Trace, path: Path | str | None = None) -> Any:
     """The page of one trace as a file; without a path, shown inline in a notebook or opened in a browser."""
+    if not trace.sites:
+        raise UserError("this model attends to nothing, so there is nothing to show")
     title = "".join(trace.source).strip() or "attention"
     if path is not None:
         return write_page(path, title, [map_of(trace, "model", title)])

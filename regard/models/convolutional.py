@@ -151,7 +151,8 @@ class ConvS2S(Generator):
         """One memory for all layers: keys are what was found, values also say what stood there. Equation 2."""
         embedded = self.source(source.tokens)
         found = self._read(source, embedded)
-        value = (found + embedded) * HALF * source.lengths[:, None, None].sqrt()  # a mean of n would shrink by √n
+        grown = source.lengths[:, None, None].sqrt().to(found.dtype)  # a mean of n would shrink by √n
+        value = (found + embedded) * HALF * grown
         memory = Memory(found[:, None], value[:, None], source.real)
         layers = cast(list[LookingGated], list(self.decoder))
         nothing = tuple(found.new_zeros(found.size(0), each.windows.reach, self.config.width) for each in layers)
@@ -184,8 +185,8 @@ def _keep_variance(linear: nn.Linear, gain: float) -> None:
 
 
 def _inside(lengths: Tensor, length: int) -> Tensor:
-    """(batch, length, 1): 1 before each row's end, 0 beyond."""
-    return (torch.arange(length, device=lengths.device) < lengths[:, None])[:, :, None].float()
+    """(batch, length, 1): True before each row's end, False beyond; what it multiplies is zero there."""
+    return (torch.arange(length, device=lengths.device) < lengths[:, None])[:, :, None]
 
 
 @dataclass(frozen=True)
