@@ -238,10 +238,12 @@ def _read(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Pla
     if base is None:
         return table, places
     _require(isinstance(base, str), f'{places("base")}: base = {show(base)}: name a recipe, such as base = "translate"')
-    try:
-        below = _locate(path.parent / base if base.endswith(".toml") else base)
-    except UserError as error:
-        raise UserError(f"{places('base')}: base = {show(base)}: {error}") from None
+    below = path.parent / base if base.endswith(".toml") else SHIPPED / f"{base}.toml"
+    _require(
+        below.is_file(),
+        f"{places('base')}: base = {show(base)}: no such file beside this one, nor a recipe that ships"
+        f"{nearest(base, shipped_recipes())}",
+    )
     above = (*above, path.resolve())
     _require(below.resolve() not in above, f"{places('base')}: base = {show(base)}: a recipe cannot stand on itself")
     beneath, places.base = _read(below, above)
@@ -249,14 +251,21 @@ def _read(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Pla
 
 
 def _over(below: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
-    """Keys of one table over another's; a [model] with a family (or weights) of its own takes none of the other's."""
-    merged = dict(below)
+    """Keys of one table over another's; a [model] with a family (or weights) of its own takes none of the other's.
+
+    With a preset of its own it takes the family alone. Where a run goes, and where its data lies, is each recipe's own.
+    """
+    merged = {key: value for key, value in below.items() if key not in ("output", "origin")}
     for key, value in table.items():
         under = below.get(key)
-        if isinstance(value, dict) and isinstance(under, dict) and not {"family", "from"} & value.keys():
-            merged[key] = (_not_superseded(under, value) if key == "train" else under) | value
-        else:
+        if not isinstance(value, dict) or not isinstance(under, dict) or {"family", "from"} & value.keys():
             merged[key] = value
+            continue
+        if key == "train":
+            under = _not_superseded(under, value)
+        if "preset" in value:  # sizes of its own
+            under = {name: under[name] for name in ("family",) if name in under}
+        merged[key] = under | value
     return merged
 
 

@@ -116,9 +116,9 @@ attend(x) = W softmax(Q Kᵀ / √d) V        d: the whole width
 
 LANGUAGE = (
     Rung(
-        recipe="multi30k-fr-bahdanau",
-        title="English → French, additive attention",
-        paper="Bahdanau et al. 2015",
+        recipe="multi30k-fr-luong",
+        title="English → French, global attention",
+        paper="Luong et al. 2015",
         idea=(
             "The same photographs are described in French as well, so the same network can learn another pair of "
             "languages.",
@@ -126,10 +126,10 @@ LANGUAGE = (
             "French puts most adjectives behind their noun, which shows as a crossing in the alignment.",
         ),
         equation="""
-αₜ = softmaxᵢ(v · tanh(W sₜ₋₁ + U hᵢ))
+αₜ = softmaxᵢ(sₜ · W hᵢ)
 cₜ = Σᵢ αₜᵢ hᵢ
 """,
-        code=("regard.models.seq2seq:Seq2Seq._bahdanau",),
+        code=("regard.models.seq2seq:Seq2Seq._luong",),
     ),
     Rung(
         recipe="multi30k-fr-transformer",

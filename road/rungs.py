@@ -22,7 +22,7 @@ readout = tanh(W [sₜ; yₜ])
 """,
         code=("regard.layers.recurrent:Reader.forward", "regard.models.seq2seq:Seq2Seq.start"),
         published=Published("LSTM without attention", "13.9M", 13.8),
-        drawn=True,
+        line="no attention",
     ),
     Rung(
         recipe="multi30k-context",
@@ -41,7 +41,7 @@ readout = tanh(W [sₜ; cₜ; yₜ])
 """,
         code=("regard.models.seq2seq:Seq2Seq.start", "regard.attention.scores:uniform"),
         published=Published("GRU with the context at every step", "14.2M", 20.6),
-        drawn=True,
+        line="last state",
     ),
     Rung(
         recipe="multi30k-bahdanau",
@@ -65,7 +65,7 @@ readout = tanh(W [sₜ; cₜ; yₜ])
             "regard.attention.scores:Additive",
         ),
         published=Published("GRU with additive attention", "20.5M", 28.3),
-        drawn=True,
+        line="additive",
     ),
     Rung(
         recipe="multi30k-luong",
@@ -154,7 +154,7 @@ x = x + W₂ relu(Norm(conv(relu(Norm(W₁ relu(Norm(x)))))))
 decoderₜ reads [yₜ; hₜ]                    hₜ: the reader's vector at the same place
 """,
         code=("regard.models.convolutional:ByteNet", "regard.models.convolutional:Dilated"),
-        drawn=True,
+        line="ByteNet",
     ),
     Rung(
         recipe="multi30k-convs2s",
@@ -168,14 +168,15 @@ decoderₜ reads [yₜ; hₜ]                    hₜ: the reader's vector at th
             "No place waits for another one's state, so a whole target is computed at once while training.",
         ),
         equation="""
-[a; b] = W [xₜ₋ₖ₊₁ … xₜ],   zₜ = a ⊙ sigmoid(b)        in every layer, then added to its input
-dₜ = W zₜ + yₜ
+[a; b] = W [xₜ₋ₖ₊₁ … xₜ],   vₜ = a ⊙ sigmoid(b)        in every layer
+dₜ = W vₜ + yₜ
 αₜ = softmaxᵢ(dₜ · hᵢ)
 cₜ = Σᵢ αₜᵢ (hᵢ + eᵢ)                     eᵢ: the embedding of source piece i
+xₜ = xₜ + vₜ + U cₜ                       each sum times √½, so that variance stays
 """,
-        code=("regard.models.convolutional:LookingGated", "regard.models.convolutional:Gated"),
+        code=("regard.models.convolutional:Looking", "regard.models.convolutional:Gated"),
         published=Published("ConvS2S", "37.4M", 34.1),
-        drawn=True,
+        line="ConvS2S",
     ),
     Rung(
         recipe="multi30k-transformer",
@@ -199,7 +200,7 @@ x = x + W₂ relu(W₁ Norm(x))
             "regard.models.transformer:Transformer",
         ),
         published=Published("Transformer", "9.0M", 36.5),
-        drawn=True,
+        line="Transformer",
     ),
 )
 

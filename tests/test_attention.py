@@ -177,7 +177,7 @@ def test_a_trace_of_products_keeps_no_square():
         attention(x, attention.remember(x), causal)
     look = recorder.looks["here"][0]
     assert look.kept is None and look.value is None
-    assert look.query.numel() + look.key.numel() == 2 * 509 * WIDTH
+    assert look.key is not None and look.query.numel() + look.key.numel() == 2 * 509 * WIDTH
 
 
 def test_recorders_do_not_see_each_other():

@@ -40,13 +40,14 @@ MODELS: dict[str, dict[str, Any]] = {
     "luong additive, input feeding": SEQ2SEQ | dict(order="luong", input_feeding=True, cell="lstm", depth=3),
     "local-m": SEQ2SEQ | dict(order="luong", score="bilinear", focus="local-m", reach=2),
     "local-p": SEQ2SEQ | dict(order="luong", score="bilinear", focus="local-p", reach=2, input_feeding=True),
+    "local-p, uniform": SEQ2SEQ | dict(focus="local-p", reach=3, score="uniform"),
     "local-p, bahdanau": SEQ2SEQ | dict(focus="local-p", reach=3),
     "lstmn": SEQ2SEQ | dict(cell="lstmn", bidirectional=False, order="luong", score="bilinear"),
     "lstmn, bahdanau": SEQ2SEQ | dict(cell="lstmn", bidirectional=False, depth=1, encoder_width=17),
     "convs2s": dict(family="convs2s", embedding=14, width=22, depth=2),
     "convs2s, wide windows": dict(family="convs2s", embedding=12, width=16, decoder_depth=3, kernel=5, tied="output"),
-    "bytenet": dict(family="bytenet", width=24, depth=2, dilations=3),
-    "bytenet, short of source": dict(family="bytenet", width=24, depth=1, dilations=2, stretch=0.5),
+    "bytenet": dict(family="bytenet", width=24, sets=2, dilations=3),
+    "bytenet, far stretched": dict(family="bytenet", width=24, sets=1, dilations=2, stretch=1.9),
     "uniform": SEQ2SEQ | dict(score="uniform", cell="rnn"),
 }
 
@@ -103,6 +104,15 @@ def test_step_by_step_is_all_at_once(network, chunks):
         logits, state = network.step(chunk, state)
         pieces.append(logits)
     alike(torch.cat(pieces, 1), network(source, target))
+
+
+@torch.no_grad()
+def test_bfloat16_runs_all_at_once_and_step_by_step(network):
+    network = network.to(torch.bfloat16)
+    source, target = sequences(11, 4), targets(2, 7)
+    logits, _ = network.step(target[:, :1], network.start(source))
+    assert network(source, target).dtype == logits.dtype == torch.bfloat16
+    assert logits.isfinite().all()
 
 
 @torch.no_grad()

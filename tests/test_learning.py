@@ -22,7 +22,7 @@ WAYS = {
         for focus in ("local-m", "local-p")
     },
     "convs2s": dict(family="convs2s", embedding=24, width=32, depth=2, dropout=0.0),
-    "bytenet": dict(family="bytenet", width=48, depth=1, dilations=3, dropout=0.0),
+    "bytenet": dict(family="bytenet", width=48, sets=1, dilations=3, dropout=0.0),
     **{
         f"transformer, {norm}-norm, {positions}": dict(
             family="transformer",

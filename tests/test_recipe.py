@@ -208,6 +208,16 @@ def test_a_recipe_stands_on_another(path: Path) -> None:
     grandchild.write_text('base = "child.toml"\n[model]\nfamily = "seq2seq"\ncell = "lstm"\n')
     assert load_recipe(grandchild).model == {"family": "seq2seq", "cell": "lstm"}
     assert load_recipe(grandchild, ["train.max_steps=3"]).train.epochs == 0
+    grandchild.write_text('base = "child.toml"\n[model]\npreset = "big"\n')
+    assert load_recipe(grandchild).model == {"family": "transformer", "preset": "big"}
+
+
+def test_where_a_run_goes_is_its_own_recipes(path: Path) -> None:
+    path.write_text('output = "runs/there"\norigin = "elsewhere"\n' + SMALL)
+    child = path.parent / "child.toml"
+    child.write_text('base = "small.toml"\n')
+    recipe = load_recipe(child)
+    assert (recipe.output, recipe.origin) == ("runs/child", str(path.parent))
 
 
 def test_a_base_may_be_one_that_ships(path: Path) -> None:

@@ -94,9 +94,43 @@ def seen_by(network: Any, source: Sequences, target: Tensor, place: int) -> tupl
     return read, written
 
 
+@torch.no_grad()
+def test_bytenet_is_the_papers() -> None:
+    """Kalchbrenner et al. 2016, figures 1 and 3, by torch's convolutions; the decoder stands on the encoder."""
+    network = scattered(build(dict(family="bytenet", width=8, sets=2, dilations=2), **SIZES))
+    source, target = source_of(10), torch.randint(4, 23, (1, 14))
+
+    def bent(norm: nn.LayerNorm, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias).clamp(min=0)
+
+    def blocks(layers: Any, x: Tensor, left: int, right: int) -> Tensor:
+        for layer, rate in zip(layers, (1, 2, 1, 2), strict=True):
+            assert layer.windows.dilation == rate
+            inner = bent(layer.norms[1], layer.narrow(bent(layer.norms[0], x)))
+            found = as_conv1d(layer.windows, inner, left * rate, right * rate)
+            x = x + layer.widen(bent(layer.norms[2], found))
+        return x
+
+    read = blocks(network.encoder, F.pad(network.source(source.tokens), (0, 0, 0, 2)), 1, 1)  # 10 · 1.2 places
+    torch.testing.assert_close(network.start(source).source, read)
+    assert (read[0, 10:] != 0).any(-1).all()
+    standing = torch.cat([network.target(target), F.pad(read, (0, 0, 0, 2))], -1)  # beyond these, on zeros
+    x = blocks(network.decoder, network.join(standing), 2, 0)
+    norm, _, last, _ = network.final
+    expected = network.output(last(bent(norm, x)).clamp(min=0))
+    torch.testing.assert_close(network(source, target), expected, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_a_short_row_of_bytenet_ends_where_it_would_alone() -> None:
+    network = scattered(build(dict(family="bytenet", width=8, sets=1, dilations=2), **SIZES))
+    states = network.start(source_of(20, 5)).source
+    assert states.shape[1] == 24 and (states[1, :6] != 0).any(-1).all() and not states[1, 6:].any()
+
+
 def test_bytenet_sees_twice_as_far_with_each_block() -> None:
     """Dilations 1, 2 and 4 with windows of 3: 7 places on each side of the source, 14 places back in the target."""
-    network = scattered(build(dict(family="bytenet", width=64, depth=1, dilations=3, dropout=0.0), **SIZES))
+    network = scattered(build(dict(family="bytenet", width=64, sets=1, dilations=3, dropout=0.0), **SIZES))
     source, target = source_of(40), torch.randint(4, 23, (1, 30))
     read, written = seen_by(network, source, target, 22)
     assert written == set(range(22 - 14, 23))
@@ -192,6 +226,16 @@ def test_local_p_predicts_its_centre_and_fades_around_it() -> None:
             torch.testing.assert_close(weights[row, query], expected / expected.sum())
 
 
+@torch.no_grad()
+def test_a_window_beyond_what_bfloat16_can_count_keeps_its_size() -> None:
+    focus, attend = Predictive(4, 5).bfloat16(), bilinear(4, 6, 0).bfloat16()
+    x, memory = torch.randn(1, 64, 4).bfloat16(), attend.remember(torch.randn(1, 1003, 6).bfloat16())
+    rule, bias = focus(x, memory, 0)
+    seen = rule.rows(torch.arange(1003 - 64, 1003), torch.arange(1003))[0, 0].sum(-1)
+    assert set(seen.tolist()) <= {10, 11}
+    assert attend(x, memory, rule, bias).isfinite().all()
+
+
 def test_the_predicted_place_is_learnt() -> None:
     focus, attend = Predictive(4, 2), bilinear(4, 6, 0)
     x, memory = torch.randn(2, 3, 4), attend.remember(torch.randn(2, 9, 6))
@@ -209,7 +253,8 @@ def test_the_predicted_place_is_learnt() -> None:
         (dict(family="bytenet", width=7), "even"),
         (dict(family="bytenet", kernel=2), "odd"),
         (dict(family="bytenet", dilations=40), "places"),
-        (dict(family="bytenet", stretch=-1.0), "at least"),
+        (dict(family="bytenet", stretch=0.9), "at least 1"),
+        (dict(family="convs2s", positions="sinusoid"), "possible"),
         (dict(family="transformer", norm="none_"), "possible"),
         (dict(family="transformer", feedforward=-1), "at least 0"),
     ],
@@ -223,6 +268,9 @@ def test_a_model_that_does_not_attend_has_nothing_to_show(tmp_path: Path) -> Non
     network = scattered(build(dict(family="bytenet", width=8), **SIZES))
     with record() as recorder:
         network(source_of(6), torch.randint(4, 23, (1, 5)))
-    assert not (trace := Trace(recorder)).sites
+    trace = Trace(recorder)
+    assert not trace.sites
     with pytest.raises(UserError, match="nothing to show"):
         trace.explore(str(tmp_path / "page.html"))
+    with pytest.raises(UserError, match="attends to nothing"):
+        trace.weights("decoder.cross")

@@ -79,9 +79,9 @@ class Attention(nn.Module):
         mix = self._fused if isinstance(self.score, Product) else self._plain
         context, weights = mix(query, memory, rule, bias)
         if watching := recorder():
-            kept = weights if keep(self.score) else None
+            key, kept = (None, weights) if keep(self.score) else (memory.key, None)
             proof = (memory.value, context) if watching.prove else (None, None)
-            watching.add(Look(self.score, query, memory.key, rule, bias, memory.start, kept, *proof))
+            watching.add(Look(self.score, query, key, rule, bias, memory.start, memory.length, kept, *proof))
         return self.output(context.transpose(1, 2).flatten(2)).view(*x.shape[:2], -1)
 
     def _plain(self, query: Tensor, memory: Memory, rule: Rule | None, bias: Bias | None) -> tuple[Tensor, Tensor]:
@@ -89,7 +89,7 @@ class Attention(nn.Module):
         places, keys = _places(query, memory)
         scores = self.score(query, memory.key)
         if bias is not None:
-            scores = scores + bias.rows(places, keys)
+            scores = scores + bias.rows(places, keys).to(scores.dtype)
         weights = weigh(scores, None if rule is None else rule.rows(places, keys))
         return weights @ memory.value, weights
 
@@ -115,7 +115,7 @@ class Attention(nn.Module):
             seen = slice(max(0, start - memory.start), None if end is None else max(1, end - memory.start))
             mask = None if rule is None else rule.rows(rows, keys[seen])
             if bias is not None:
-                added = bias.rows(rows, keys[seen])
+                added = bias.rows(rows, keys[seen]).to(query.dtype)
                 mask = added if mask is None else added.masked_fill(~mask, -torch.inf)
             key, value = memory.key[:, :, seen], memory.value[:, :, seen]
             bands.append(F.scaled_dot_product_attention(band, key, value, attn_mask=mask, scale=scale))

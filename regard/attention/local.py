@@ -45,48 +45,55 @@ class Everywhere(nn.Module):
 
     def __init__(self, width: int, reach: int):
         super().__init__()
-        self.reach = reach
 
     def forward(self, x: Tensor, memory: Memory, time: int) -> Focused:
         """Rule and bias for queries x (rows, queries, width), the first of which writes the place `time`."""
         return None, None
 
-    def near(self, centre: Tensor, memory: Memory) -> Near:
-        centre = centre.reshape(memory.key.size(0), -1)  # hypotheses of one source look side by side
-        return Near(centre, self.reach, memory.end - centre.size(1))
 
-    def lengths(self, memory: Memory, rows: int) -> Tensor:
-        """How many real places the memory of each row has, (rows, 1)."""
-        sources = memory.key.size(0)
-        full = torch.full((sources, 1), memory.length, device=memory.key.device)
-        lengths = full if memory.real is None else memory.real.sum(-1, keepdim=True)
-        return lengths.repeat_interleave(rows // sources, 0)
-
-
-class Monotonic(Everywhere):
+class Monotonic(nn.Module):
     """local-m: source and target are said to run alike, so the centre is the place being written, or the last one."""
+
+    def __init__(self, width: int, reach: int):
+        super().__init__()
+        self.reach = reach
 
     def forward(self, x: Tensor, memory: Memory, time: int) -> Focused:
         places = torch.arange(time, time + x.size(1), device=x.device)
-        return self.near(torch.minimum(places, self.lengths(memory, x.size(0)) - 1), memory), None
+        return _near(torch.minimum(places, _lengths(memory, x.size(0)) - 1), memory, self.reach), None
 
 
-class Predictive(Everywhere):
+class Predictive(nn.Module):
     """local-p: the centre is predicted, S · sigmoid(v · tanh(W x)), and weights fade around it.
 
     The Gaussian's logarithm is added to the scores, so weights sum to one; the paper multiplies the weights by it.
     """
 
     def __init__(self, width: int, reach: int):
-        super().__init__(width, reach)
+        super().__init__()
+        self.reach = reach
         self.predict = nn.Sequential(nn.Linear(width, width, bias=False), nn.Tanh(), nn.Linear(width, 1, bias=False))
 
     def forward(self, x: Tensor, memory: Memory, time: int) -> Focused:
-        near = self.near(self.lengths(memory, x.size(0)) * self.predict(x).squeeze(-1).sigmoid(), memory)
+        share = self.predict(x).squeeze(-1).float().sigmoid()  # bfloat16 cannot count beyond 256
+        near = _near(_lengths(memory, x.size(0)) * share, memory, self.reach)
         return near, Fading(near)
 
 
-FOCUS: dict[str, Callable[[int, int], Everywhere]] = {
+def _near(centre: Tensor, memory: Memory, reach: int) -> Near:
+    centre = centre.reshape(memory.key.size(0), -1)  # hypotheses of one source look side by side
+    return Near(centre, reach, memory.end - centre.size(1))
+
+
+def _lengths(memory: Memory, rows: int) -> Tensor:
+    """How many real places the memory of each row has, (rows, 1)."""
+    sources = memory.key.size(0)
+    full = torch.full((sources, 1), memory.length, device=memory.key.device)
+    lengths = full if memory.real is None else memory.real.sum(-1, keepdim=True)
+    return lengths.repeat_interleave(rows // sources, 0)
+
+
+FOCUS: dict[str, Callable[[int, int], nn.Module]] = {
     "global": Everywhere,
     "local-m": Monotonic,
     "local-p": Predictive,

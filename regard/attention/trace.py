@@ -20,14 +20,15 @@ from regard.errors import UserError, nearest
 
 @dataclass(frozen=True)
 class Look:
-    """One use of attention: enough to say later what was seen. Keys are those of the memory from place `start` on."""
+    """One use of attention, enough to say later what was seen: the `length` places of a memory from `start` on."""
 
     score: Score
     query: Tensor
-    key: Tensor
+    key: Tensor | None  # not beside kept weights: a past that grows would be there once for each step
     rule: Rule | None
     bias: Bias | None
     start: int
+    length: int
     kept: Tensor | None = None  # the weights themselves, where the score is no product
     value: Tensor | None = None  # with the context, on request: the proof that these weights were used
     context: Tensor | None = None
@@ -38,13 +39,14 @@ class Look:
 
     def weights(self, rows: slice = slice(None), heads: slice = slice(None)) -> Tensor:
         """(batch, heads, rows, length) of the rows and heads asked for; no others are made."""
-        if self.kept is not None:
+        if self.key is None:
+            assert self.kept is not None
             return self.kept[:, heads, rows]
-        keys = torch.arange(self.start, self.start + self.key.size(-2), device=self.key.device)
+        keys = torch.arange(self.start, self.start + self.length, device=self.key.device)
         places = (keys[-1] + 1 - self.queries + torch.arange(self.queries, device=self.key.device))[rows]
         scores = self.score(self.query[:, heads, rows], self.key[:, heads])
         if self.bias is not None:
-            bias = self.bias.rows(places, keys)
+            bias = self.bias.rows(places, keys).to(scores.dtype)
             scores = scores + (bias[:, heads] if bias.size(1) > 1 else bias)
         return weigh(scores, None if self.rule is None else self.rule.rows(places, keys))
 
@@ -129,7 +131,7 @@ class Trace:
         if len(looks) == 1:
             found = looks[0].weights(rows, heads)[0]
         else:  # a recurrent decoder looks once for each word, perhaps at a past that grows
-            longest = looks[-1].key.size(-2)
+            longest = looks[-1].length
             each = [look.weights(heads=heads)[0] for look in looks]
             found = torch.cat([F.pad(one, (0, longest - one.size(-1))) for one in each], -2)[:, rows]
         return found if head is None else found[0]
@@ -151,7 +153,7 @@ class Trace:
         columns = self.source if "cross" in parts or parts[0] == "encoder" else self.target
         if parts[-1] == "past":  # what it looks at is its first state, and its state after each piece
             columns = ["·", *columns[:-1]]
-        length = self._looks(site)[-1].key.size(-2)
+        length = self._looks(site)[-1].length
         return rows, columns if len(columns) == length else ["all that was read"] * length
 
     def explore(self, path: str | None = None):
@@ -161,6 +163,8 @@ class Trace:
         return explore(self, path)
 
     def _looks(self, site: str) -> list[Look]:
+        if not self.looks:
+            raise UserError(f"no attention at '{site}': this model attends to nothing")
         if site not in self.looks:
             raise UserError(f"no attention at '{site}'{nearest(site, self.sites)}")
         return self.looks[site]

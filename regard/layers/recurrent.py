@@ -55,7 +55,7 @@ class Tape(NamedTuple):
 
 
 class First(nn.Linear):
-    """A projection of the first of the places it is given."""
+    """A projection of the first `in_features` of each vector: of the state, not of the cell behind it."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x[..., : self.in_features])

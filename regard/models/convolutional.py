@@ -32,11 +32,12 @@ from regard.attention.trace import place
 from regard.inputs.batch import Sequences
 from regard.layers.convolution import Convolution
 from regard.layers.dropout import Dropout
-from regard.layers.embedding import POSITIONS, Embedding, positions
+from regard.layers.embedding import Embedding, positions
 from regard.layers.generator import Generator
 from regard.layers.state import State
 
-HALF = math.sqrt(0.5)  # a sum of two parts keeps the variance of one
+ROOT_HALF = math.sqrt(0.5)  # a sum of two parts keeps the variance of one
+EVEN = "kernel {} has no middle: the encoder's windows need an odd one"
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,11 @@ class ConvS2SConfig:
     dropout: float = 0.2
     limit: int = 512  # the longest sequence it reads or writes
 
-    CHOICES = {"positions": POSITIONS, "tied": ("all", "output", "none")}
+    CHOICES = {"positions": ("learned", "none"), "tied": ("all", "output", "none")}
 
     def problem(self) -> str | None:
         if self.kernel % 2 == 0:
-            return f"kernel {self.kernel} has no middle: the encoder's windows need an odd one"
+            return EVEN.format(self.kernel)
         if self.tied == "all" and self.source_vocabulary != self.target_vocabulary:
             return "tied = 'all' needs one vocabulary for both sides: set tokenizer.joint = true"
         return None
@@ -78,37 +79,38 @@ class Windows(NamedTuple):
 
 
 class Gated(nn.Module):
-    """x + GLU(windows of x), halved in variance. Gehring et al. 2017, section 3.2."""
+    """The encoder's layer, x + GLU(windows of x), halved in variance. Gehring et al. 2017, section 3.2."""
 
     def __init__(self, width: int, kernel: int, dropout: float):
         super().__init__()
         self.windows, self.dropout = Convolution(width, 2 * width, kernel), Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x + F.glu(self.windows(self.dropout(x)), -1)) * HALF
+        return (x + F.glu(self.windows(self.dropout(x)), -1)) * ROOT_HALF
 
 
-class LookingGated(Gated):
+class Looking(nn.Module):
     """The decoder's: between the gate and the sum it looks at the source. Gehring et al. 2017, section 3.3."""
 
     def __init__(self, width: int, embedding: int, kernel: int, dropout: float):
-        super().__init__(width, kernel, dropout)
+        super().__init__()
+        self.windows, self.dropout = Convolution(width, 2 * width, kernel), Dropout(dropout)
         self.ask = nn.Linear(width, embedding)
         self.attend = Attention(
             nn.Identity(), nn.Identity(), nn.Identity(), nn.Linear(embedding, width), score=dot
         )  # fmt: skip
 
-    def step(self, x: Tensor, past: Tensor, written: Tensor, source: Memory) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, past: Tensor, written: Tensor, source: Memory) -> tuple[Tensor, Tensor]:
         """`written` are the embeddings of x's own tokens: a query is what a layer found, and where it stands."""
         found, past = self.windows.after(past, self.dropout(x))
         found = F.glu(found, -1)
         with place("cross"):
-            seen = self.attend((self.ask(found) + written) * HALF, source)
-        return (x + (found + seen) * HALF) * HALF, past
+            seen = self.attend((self.ask(found) + written) * ROOT_HALF, source)
+        return (x + (found + seen) * ROOT_HALF) * ROOT_HALF, past
 
 
 class ConvS2S(Generator):
-    """Without the paper's weight norm; nor are the encoder's gradients scaled, which Adam would undo."""
+    """Without the paper's weight norm, and without its scaling of the encoder's gradients, which Adam mostly undoes."""
 
     def __init__(self, config: ConvS2SConfig):
         super().__init__()
@@ -116,7 +118,9 @@ class ConvS2S(Generator):
         source = nn.Embedding(config.source_vocabulary, config.embedding)
         target = source if config.tied == "all" else nn.Embedding(config.target_vocabulary, config.embedding)
         self.source, self.target = (
-            Embedding(table, positions(config.positions, config.embedding, config.limit), False, config.dropout)
+            Embedding(
+                table, positions(config.positions, config.embedding, config.limit), scaled=False, dropout=config.dropout
+            )
             for table in (source, target)
         )
         outer, inner = config.embedding, config.width
@@ -125,7 +129,7 @@ class ConvS2S(Generator):
         shape = config.kernel, config.dropout
         self.encoder = nn.ModuleList(Gated(config.width, *shape) for _ in range(config.depth))
         self.decoder = nn.ModuleList(
-            LookingGated(config.width, config.embedding, *shape) for _ in range(config.decoder_depth or config.depth)
+            Looking(config.width, config.embedding, *shape) for _ in range(config.decoder_depth or config.depth)
         )
         self.dropout = Dropout(config.dropout)
         self.output = nn.Linear(config.embedding, config.target_vocabulary)
@@ -141,10 +145,9 @@ class ConvS2S(Generator):
         return self._read(source, self.source(source.tokens))
 
     def _read(self, source: Sequences, embedded: Tensor) -> Tensor:
-        real = _inside(source.lengths, embedded.size(1))
         x = self.encoder_in(embedded)
         for layer in self.encoder:
-            x = layer(x * real)  # zeros beyond the end, as at the beginning
+            x = layer(x * source.real[:, :, None])  # zeros beyond the end, as at the beginning
         return self.encoder_out(x)
 
     def start(self, source: Sequences) -> State:
@@ -152,9 +155,9 @@ class ConvS2S(Generator):
         embedded = self.source(source.tokens)
         found = self._read(source, embedded)
         grown = source.lengths[:, None, None].sqrt().to(found.dtype)  # a mean of n would shrink by √n
-        value = (found + embedded) * HALF * grown
+        value = (found + embedded) * ROOT_HALF * grown
         memory = Memory(found[:, None], value[:, None], source.real)
-        layers = cast(list[LookingGated], list(self.decoder))
+        layers = cast(list[Looking], list(self.decoder))
         nothing = tuple(found.new_zeros(found.size(0), each.windows.reach, self.config.width) for each in layers)
         return State(memory, Windows(nothing, 0))
 
@@ -165,7 +168,7 @@ class ConvS2S(Generator):
         with place("decoder"):
             for number, (layer, past) in enumerate(zip(self.decoder, windows.past, strict=True)):
                 with place(f"blocks.{number}"):
-                    x, past = cast(LookingGated, layer).step(x, past, written, state.source)
+                    x, past = layer(x, past, written, state.source)
                 later.append(past)
         return self.dropout(self.decoder_out(x)), State(state.source, Windows(tuple(later), windows.time + x.size(1)))
 
@@ -175,7 +178,7 @@ class ConvS2S(Generator):
             _keep_variance(module, 1.0)
         elif isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=0.1)
-        elif isinstance(module, Gated):
+        elif isinstance(module, Gated | Looking):
             _keep_variance(module.windows.product, 4.0 * (1 - self.config.dropout))
 
 
@@ -184,17 +187,12 @@ def _keep_variance(linear: nn.Linear, gain: float) -> None:
     nn.init.zeros_(linear.bias)
 
 
-def _inside(lengths: Tensor, length: int) -> Tensor:
-    """(batch, length, 1): True before each row's end, False beyond; what it multiplies is zero there."""
-    return (torch.arange(length, device=lengths.device) < lengths[:, None])[:, :, None]
-
-
 @dataclass(frozen=True)
 class ByteNetConfig:
     source_vocabulary: int
     target_vocabulary: int
     width: int = 256  # of what the blocks pass on; inside they are half as wide
-    depth: int = 2  # sets of blocks on each side
+    sets: int = 2  # of blocks, on each side
     dilations: int = 5  # blocks of a set: each sees twice as far as the one before
     kernel: int = 3
     stretch: float = 1.2  # an output may be that much longer than its source and still stand on it
@@ -205,20 +203,20 @@ class ByteNetConfig:
 
     def problem(self) -> str | None:
         if self.kernel % 2 == 0:
-            return f"kernel {self.kernel} has no middle: the encoder's windows need an odd one"
+            return EVEN.format(self.kernel)
         if self.width % 2:
             return f"width {self.width} should be even: inside the blocks it is halved"
-        if not self.stretch:
-            return "stretch = 0 leaves the decoder nothing of the source to stand on"
+        if self.stretch < 1:
+            return f"stretch {self.stretch} would leave a part of the source unread: it should be at least 1"
         if self.dilations > 16:
             return f"dilations {self.dilations}: the last block would see {2**self.dilations} places"
         return None
 
 
 BYTENET_PRESETS: dict[str, dict] = {
-    "tiny": dict(width=64, depth=1, dilations=4),
-    "small": dict(width=256, depth=2),
-    "wmt": dict(width=1600, depth=6),  # the paper's: d = 800, six sets of five
+    "tiny": dict(width=64, sets=1, dilations=4),
+    "small": dict(width=256, sets=2),
+    "wmt": dict(width=1600, sets=6),  # the paper's: d = 800, six sets of five
 }
 
 
@@ -261,7 +259,7 @@ class ByteNet(Generator):
 
     @staticmethod
     def _blocks(config: ByteNetConfig) -> nn.ModuleList:
-        rates = [2**power for _ in range(config.depth) for power in range(config.dilations)]
+        rates = [2**power for _ in range(config.sets) for power in range(config.dilations)]
         return nn.ModuleList(Dilated(config.width, config.kernel, rate, config.dropout) for rate in rates)
 
     @property
@@ -272,11 +270,11 @@ class ByteNet(Generator):
         return self._read(source)[:, : source.tokens.size(1)]
 
     def _read(self, source: Sequences) -> Tensor:
-        """States for `stretch` times as many places as were read: dynamic unfolding, section 3.3."""
-        ends = (source.lengths * self.config.stretch).ceil().long()
-        x = self.source(source.tokens) * _inside(source.lengths, source.tokens.size(1))
+        """States for `stretch` times as many places as were read: dynamic unfolding, section 3.2."""
+        ends = (source.lengths * self.config.stretch).round().long()
+        x = self.source(source.tokens) * source.real[:, :, None]
         x = F.pad(x, (0, 0, 0, int(ends.max()) - x.size(1)))
-        real = _inside(ends, x.size(1))
+        real = (torch.arange(x.size(1), device=x.device) < ends[:, None])[:, :, None]
         for block in self.encoder:
             x = block(x, real)
         return x * real

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from regard.attention.core import Memory
 from regard.attention.local import FOCUS
-from regard.attention.scores import uniform
 from regard.attention.trace import place
 from regard.attention.variants import NEED_EQUAL_WIDTHS, SCORES
 from regard.inputs.batch import Sequences
@@ -174,7 +173,7 @@ class Seq2Seq(Generator):
     def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         memory, hidden = state.source, state.hypothesis
         embedded = self.dropout(self.target(tokens))
-        waits = self.config.order == "bahdanau" and self.attend is not None and self.attend.score is not uniform
+        waits = self.config.order == "bahdanau" and self.config.inform == "attention"
         one_by_one = self.config.input_feeding or waits  # else no step needs to know what the last one saw
         go = self._bahdanau if self.config.order == "bahdanau" else self._luong
         outputs = []
