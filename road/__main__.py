@@ -42,7 +42,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these rungs alone, by their recipes")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="rungs trained at once, with a thread each")
     parser.add_argument("--write", action="store_true", help="only write the page from what is measured")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    if given.jobs < 1:
+        parser.error(f"--jobs {given.jobs}: at least 1")
+    return given
 
 
 def go(given: argparse.Namespace, plan: Plan, home: Path) -> int:
@@ -58,7 +61,7 @@ def go(given: argparse.Namespace, plan: Plan, home: Path) -> int:
                 runs.refuse_another(job)
             todo = [job for job in jobs if job.state != "finished"]
             runs.say(f"rungs: {len(jobs) - len(todo)} trained, {len(todo)} to train")
-            failed = runs.train(todo, max(1, given.jobs), lock)
+            failed = runs.train(todo, given.jobs, lock)
             _measure([job for job in jobs if job.name not in failed], folder, plan)
     from road import page  # takes torch along, which training needs not wait for
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from regard.explorer.plot import Bar, Line, bar_chart, heatmap, line_chart
+from road.plan import Rung
 from road.sheet import Sheet
 
 LADDER, LENGTHS = "ladder.svg", "bleu-by-length.svg"
@@ -13,11 +14,9 @@ def draw(sheet: Sheet, folder: Path) -> Iterator[Path]:
     """Every picture that what was measured allows."""
     measured = [rung for rung in sheet.plan.road if sheet.of(rung)]
     if measured:
-        bars = [_bar(sheet, number) for number, rung in enumerate(sheet.plan.road) if rung in measured]
+        bars = [_bar(sheet, rung) for rung in measured]
         yield bar_chart(folder / LADDER, "BLEU of each rung", "BLEU on the test part, greedy", bars)
-    if lines := [
-        _line(sheet, number) for number, rung in enumerate(sheet.plan.road) if rung in measured and rung.drawn
-    ]:
+    if lines := [_line(sheet, rung) for rung in measured if rung.line]:
         across = "words in the source (mean of each group)"
         yield line_chart(folder / LENGTHS, "BLEU by length of the source", across, "BLEU", lines)
     for rung in sheet.plan.rungs:
@@ -28,12 +27,10 @@ def draw(sheet: Sheet, folder: Path) -> Iterator[Path]:
             yield heatmap(folder / f"{rung.name}.svg", title, looks["rows"], looks["columns"], looks["weights"])
 
 
-def _bar(sheet: Sheet, number: int) -> Bar:
-    rung = sheet.plan.road[number]
+def _bar(sheet: Sheet, rung: Rung) -> Bar:
     score = sheet.measured[rung.name]["greedy"]["bleu"]
-    return Bar(f"{number + 1}. {rung.title}", score["value"], score["interval"])
+    return Bar(sheet.heading(rung), score["value"], score["interval"])
 
 
-def _line(sheet: Sheet, number: int) -> Line:
-    rung = sheet.plan.road[number]
-    return Line(rung.title, [(row["mean"], row["bleu"]) for row in sheet.measured[rung.name]["by_length"]])
+def _line(sheet: Sheet, rung: Rung) -> Line:
+    return Line(rung.line, [(row["mean"], row["bleu"]) for row in sheet.measured[rung.name]["by_length"]])

@@ -38,9 +38,11 @@ def _parts(sheet: Sheet) -> list[str]:
     plan = sheet.plan
     parts = [OPENING.strip(), *_warnings(sheet), "## How it was measured", tables.protocol(sheet)]
     parts += ["## The ladder", tables.summary(sheet, plan.road), tables.LEGEND, tables.told(sheet)]
-    if any(sheet.of(rung) for rung in plan.road):
+    measured = [rung for rung in plan.road if sheet.of(rung)]
+    if measured:
         parts += [f"![BLEU of each rung, greedy, with 95 % intervals](figures/road/{figures.LADDER})"]
         parts += ["### By length of the source", tables.BY_LENGTH, tables.by_length(sheet)]
+    if any(rung.line for rung in measured):
         parts += [f"![BLEU by length of the source](figures/road/{figures.LENGTHS})"]
     parts += ["## The rungs", tables.sentence(sheet, plan.road), *_sections(sheet, plan.road)]
     parts += ["## How far a piece must travel", tables.TRAVEL, tables.travel(sheet)]

@@ -24,7 +24,7 @@ class Rung:
     equation: str
     code: tuple[str, ...]  # what expresses it, as module:name
     published: Published | None = None
-    drawn: bool = False  # among the lines of BLEU by length
+    line: str = ""  # its name among the lines of BLEU by length; none: it is not drawn there
 
     @property
     def name(self) -> str:

@@ -55,7 +55,8 @@ def reached(sheet: Sheet, rung: Rung, found: dict[str, Any]) -> str:
         f"BLEU {sheet.score(rung)} greedy, {sheet.score(rung, 'beam')} with beam {found['beam']['beams']}; "
         f"chrF {sheet.score(rung, metric='chrf')} and {sheet.score(rung, 'beam', 'chrf')}. "
         f"{millions(found['parameters'])} parameters; {training['steps']:,} steps, {training['epochs']:g} epochs, "
-        f"{training['minutes']:.0f} minutes with {threads(training['threads'])}, {training['tokens_per_second']:,} target tokens a second; "
+        f"{training['minutes']:.0f} minutes with {threads(training['threads'])}, "
+        f"{training['tokens_per_second']:,} target tokens a second; "
         f"the test part translated in {found['greedy']['seconds']:.0f} s."
     )
 

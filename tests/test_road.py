@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from regard.errors import UserError
-from regard.explorer.plot import Bar, Line, bar_chart, heatmap, line_chart
+from regard.explorer.plot import COLOURS, Bar, Line, bar_chart, heatmap, line_chart
 from regard.recipe import load_recipe, shipped_recipes
 from regard.training.session import start
 from road import code, measure, page, runs
@@ -64,9 +64,7 @@ def tiny(folder: Path, steps: int) -> Plan:
         recipe = folder / f"{name}.toml"
         recipe.write_text(RECIPE.format(model=model, steps=steps), encoding="utf-8")
         idea = ("One.", "Two.", "Three.")
-        rungs.append(
-            Rung(str(recipe), name.title(), "Nobody", idea, "x = x", ("road.plan:Plan.reference",), drawn=True)
-        )
+        rungs.append(Rung(str(recipe), name.title(), "Nobody", idea, "x = x", ("road.plan:Plan.reference",), line=name))
     return Plan(tuple(rungs), (), (), sentence=3)
 
 
@@ -97,7 +95,8 @@ def test_a_rung_ships_its_recipe_and_says_its_idea_in_three_sentences(rung: Rung
         assert symbol.rpartition(":")[2].rpartition(".")[2] in "\n".join(shown)
 
 
-def test_every_rung_of_the_road_stands_in_the_table_of_paths() -> None:
+def test_every_rung_of_the_road_stands_in_the_table_of_paths_and_each_line_has_a_colour() -> None:
+    assert 0 < sum(bool(rung.line) for rung in PLAN.road) <= len(COLOURS)
     assert sorted(name for layer in LAYERS for name in layer.rungs) == sorted(rung.name for rung in PLAN.road)
 
 
