@@ -21,7 +21,7 @@ sₜ = f(sₜ₋₁, yₜ)
 readout = tanh(W [sₜ; yₜ])
 """,
         code=("regard.layers.recurrent:Reader.forward", "regard.models.seq2seq:Seq2Seq.start"),
-        published=Published("LSTM without attention", "13.9M", 13.8),
+        published=Published("LSTM without attention", "13.9 M", 13.8),
         line="no attention",
     ),
     Rung(
@@ -40,7 +40,7 @@ sₜ = f(sₜ₋₁, [yₜ; cₜ])
 readout = tanh(W [sₜ; cₜ; yₜ])
 """,
         code=("regard.models.seq2seq:Seq2Seq.start", "regard.attention.scores:uniform"),
-        published=Published("GRU with the context at every step", "14.2M", 20.6),
+        published=Published("GRU with the context at every step", "14.2 M", 20.6),
         line="last state",
     ),
     Rung(
@@ -64,7 +64,7 @@ readout = tanh(W [sₜ; cₜ; yₜ])
             "regard.attention.variants:bahdanau",
             "regard.attention.scores:Additive",
         ),
-        published=Published("GRU with additive attention", "20.5M", 28.3),
+        published=Published("GRU with additive attention", "20.5 M", 28.3),
         line="additive",
     ),
     Rung(
@@ -175,7 +175,7 @@ cₜ = Σᵢ αₜᵢ (hᵢ + eᵢ)                     eᵢ: the embedding of s
 xₜ = xₜ + vₜ + U cₜ                       each sum times √½, so that variance stays
 """,
         code=("regard.models.convolutional:Looking", "regard.models.convolutional:Gated"),
-        published=Published("ConvS2S", "37.4M", 34.1),
+        published=Published("ConvS2S", "37.4 M", 34.1),
         line="ConvS2S",
     ),
     Rung(
@@ -199,7 +199,7 @@ x = x + W₂ relu(W₁ Norm(x))
             "regard.layers.blocks:Block.forward",
             "regard.models.transformer:Transformer",
         ),
-        published=Published("Transformer", "9.0M", 36.5),
+        published=Published("Transformer", "9.0 M", 36.5),
         line="Transformer",
     ),
 )

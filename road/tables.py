@@ -9,7 +9,7 @@ from road.measure import BEAMS
 from road.plan import Rung
 from road.published import LADDER_SOURCE, WMT14
 from road.sections import changed
-from road.sheet import MISSING, Sheet, figure, millions, signed, threads, verdict
+from road.sheet import CHANCE, MISSING, Sheet, figure, millions, signed, threads, verdict
 from road.theory import LAYERS, Layer, Sizes
 
 BY_LENGTH = (
@@ -22,11 +22,12 @@ LEGEND = (
     "that other work may have shared."
 )
 TRAVEL = (
-    "After Vaswani et al. 2017, table 1: orders of growth, constants left out. n is the mean number of pieces of a "
-    "source in the test part, as the first rung of the row cuts them; d, k and w (the places that a local attention "
-    "sees) are that rung's. *Waits* are steps of which each needs the one before, while a sequence is read. *Within* "
-    "is the path between two pieces of the source, *across* that from a piece of the source to the one being written. "
-    "The shorter the path, the easier it is to learn what depends on what."
+    "After Vaswani et al. 2017, table 1: orders of growth, without constants and without what a layer does at each "
+    "place alone. n is the mean number of pieces of a source in the test part, as the first rung of the row cuts "
+    "them; d, k and w (the places that a local attention sees) are that rung's. *Waits* are steps of which each needs "
+    "the one before, while a sequence is read. *Within* is the path between two pieces of the source, *across* that "
+    "from a piece of the source to the one being written. The shorter the path, the easier it is to learn what "
+    "depends on what."
 )
 PIECES = (
     "One small Transformer, whole, and then each time without one of its pieces. The difference is that to the whole, "
@@ -59,6 +60,7 @@ def protocol(sheet: Sheet) -> str:
     ways = sorted({(each["greedy"]["batch"], each["greedy"]["threads"]) for each in found})
     told = listed([f"{batch} sentences at once with {threads(count)}" for batch, count in ways])
     said.append(f"- **Translating**: greedily, and by beam search with {BEAMS} beams; {told}.")
+    said.append(f"- **p**: paired bootstrap resampling (Koehn 2004), told as more than chance below {CHANCE:g}.")
     machines = sorted({_machine(each["machine"]) for each in found})
     said.append(f"- **Machine**: {'; '.join(machines)}.")
     said.append(
@@ -84,8 +86,8 @@ def _pieces(sheet: Sheet) -> str:
         joint = ", one vocabulary for both sides" if each["tokenizer.joint"] else ""
         ways.setdefault(f"{each['tokenizer.kind']}{size}{case}{joint}", []).append(rung.title)
     common = max(ways, key=lambda way: len(ways[way]))
-    others = "; ".join(f"{way} for {listed(titles)}" for way, titles in ways.items() if way != common)
-    return f"{common}{f'; {others}' if others else ''}."
+    others = [f"for {listed(titles)}: {way}" for way, titles in ways.items() if way != common]
+    return "; ".join([common, *others]) + "."
 
 
 def _machine(machine: dict[str, Any]) -> str:
