@@ -83,11 +83,11 @@ def chosen(name: str, only: Sequence[str], plan: Plan) -> bool:
 def _measure(jobs: "list[Job]", folder: Path, plan: Plan) -> None:
     from road import measure, runs
 
-    new = [job for job in jobs if not measure.is_fresh(folder, job, plan.sentence)]
+    new = [job for job in jobs if not measure.is_fresh(folder, job, plan.shown(job.rung))]
     for number, job in enumerate(new, 1):
         runs.say(f"measuring {number} of {len(new)}: {job.name}")
-        measure.measure(folder, job, plan.sentence)
-    measure.compare_all(folder, plan, [job.rung for job in jobs])
+        measure.measure(folder, job, plan.shown(job.rung))
+    measure.compare_all(folder, plan, jobs)
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:

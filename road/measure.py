@@ -1,13 +1,14 @@
 """What a finished run is worth: measured once, and again only if its weights or its recipe are others.
 
-measured/NAME.json   all figures, and what they were taken from
-measured/NAME.txt    the greedy answers to the test part, a line each
+measured/NAME.json       all figures, and what they were taken from
+RUN/test-answers.txt     the greedy answers to the test part, a line each
 """
 
 import json
 import re
 import statistics
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,17 @@ import torch
 
 from regard.evaluation import lengths
 from regard.model import load
-from regard.recipe import Recipe, load_recipe
+from regard.recipe import Recipe
 from regard.tasks.alignment import alignment_site
 from regard.tasks.parallel import samples
 from regard.tasks.scores import Score, compare, score
 from regard.training.checkpoint import best, write_atomically
 from regard.training.machine import choose_threads
-from road.plan import Plan, Rung
+from road.plan import Plan, Rung, Sentence
 from road.runs import Job, journal, say
 from road.settings import changed_since, settings
 
+ANSWERS = "test-answers.txt"
 BEAMS = 5
 BATCH = 64  # sentences translated at once
 PARTS = ("train", "validation", "test")
@@ -36,17 +38,22 @@ def read(folder: Path, rung: Rung) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
-def answers(folder: Path, rung: Rung) -> list[str]:
-    return (folder / f"{rung.name}.txt").read_text(encoding="utf-8").split("\n")[:-1]
+def answers(job: Job) -> list[str]:
+    return (job.run / ANSWERS).read_text(encoding="utf-8").split("\n")[:-1]
 
 
-def is_fresh(folder: Path, job: Job, sentence: int) -> bool:
+def is_fresh(folder: Path, job: Job, sentence: Sentence) -> bool:
     """Whether what was measured is of these weights, this recipe and this sentence."""
+    found = _scored(folder, job)
+    return found is not None and found["sentence"]["source"] == sentence.source
+
+
+def _scored(folder: Path, job: Job) -> dict[str, Any] | None:
+    """What was measured of these weights and this recipe."""
     found = read(folder, job.rung)
-    if found is None or not (folder / f"{job.name}.txt").is_file():
-        return False
-    same = found["weights"] == weights_of(job.run) and found["sentence"]["number"] == sentence
-    return same and not changed_since(found["recipe"], job.recipe)
+    if found is None or not (job.run / ANSWERS).is_file() or found["weights"] != weights_of(job.run):
+        return None
+    return None if changed_since(found["recipe"], job.recipe) else found
 
 
 def weights_of(run: Path) -> str:
@@ -55,12 +62,18 @@ def weights_of(run: Path) -> str:
     return manifest["files"]["model.safetensors"]["sha256"]
 
 
-def measure(folder: Path, job: Job, sentence: int) -> None:
-    """Translate the test part and write down all that the page says of the rung."""
-    threads = choose_threads(0)
-    torch.set_num_threads(threads)
+def measure(folder: Path, job: Job, sentence: Sentence) -> None:
+    """Write down all that the page says of the rung; what is known of these weights is not taken again."""
+    torch.set_num_threads(choose_threads(0))
     model = load(job.run)
+    shown = {"sentence": _sentence(model, sentence)}  # also warms the network up
     folder.mkdir(parents=True, exist_ok=True)
+    _write(folder, job.rung, (_scored(folder, job) or _score(model, job)) | shown)
+
+
+def _score(model: Any, job: Job) -> dict[str, Any]:
+    """Translate the test part, and say how well and how fast."""
+    threads = torch.get_num_threads()
     pairs = {part: _pairs(job.recipe, part) for part in PARTS}
     sources, references = ([pair[side] for pair in pairs["test"]] for side in (0, 1))
     found: dict[str, Any] = {
@@ -71,7 +84,6 @@ def measure(folder: Path, job: Job, sentence: int) -> None:
         "machine": _machine(job.run),
         "pairs": {part: len(each) for part, each in pairs.items()},
         "source": _lengths(model, sources),
-        "sentence": _sentence(model, *pairs["test"][sentence], sentence),  # also warms the network up
     }
     lowercase = job.recipe.tokenizer.lowercase
     for way, beams in (("greedy", 1), ("beam", BEAMS)):
@@ -82,29 +94,29 @@ def measure(folder: Path, job: Job, sentence: int) -> None:
         found[way] = {"beams": beams, **scored, "seconds": round(seconds, 1), "threads": threads, "batch": BATCH}
         if way == "greedy":
             found["by_length"] = _by_length(sources, references, texts, lowercase)
-            write_atomically(folder / f"{job.name}.txt", "".join(text + "\n" for text in texts))
-    _write(folder, job.rung, found)
+            write_atomically(job.run / ANSWERS, "".join(text + "\n" for text in texts))
+    return found
 
 
-def compare_all(folder: Path, plan: Plan, rungs: list[Rung]) -> None:
+def compare_all(folder: Path, plan: Plan, jobs: list[Job]) -> None:
     """Test each rung's answers against those of its reference, where that was not done for these weights."""
-    for rung in rungs:
-        reference = plan.reference(rung)
-        found, other = read(folder, rung), reference and read(folder, reference)
-        if not found or not other or not reference:
+    of = {job.rung: job for job in jobs}
+    for rung, job in of.items():
+        reference = of.get(plan.reference(rung) or rung)
+        found, other = read(folder, rung), reference and read(folder, reference.rung)
+        if not found or not other or not reference or reference is job:
             continue
         now = {"name": reference.name, "weights": other["weights"], "own": found["weights"]}
         if {key: found.get("against", {}).get(key) for key in now} == now:
             continue
         say(f"{rung.name}: against {reference.name}")
-        _write(folder, rung, found | {"against": now | _differences(folder, rung, reference)})
+        _write(folder, rung, found | {"against": now | _differences(job, reference)})
 
 
-def _differences(folder: Path, rung: Rung, reference: Rung) -> dict[str, Any]:
+def _differences(job: Job, reference: Job) -> dict[str, Any]:
     """How far apart two rungs' answers are, and how likely chance alone puts them as far."""
-    recipe = load_recipe(rung.recipe)
-    targets = [pair[1] for pair in _pairs(recipe, "test")]
-    tested = compare(answers(folder, reference), answers(folder, rung), targets, recipe.tokenizer.lowercase)
+    targets = [pair[1] for pair in _pairs(job.recipe, "test")]
+    tested = compare(answers(reference), answers(job), targets, job.recipe.tokenizer.lowercase)
     return {
         each.name: {"difference": round(each.other - each.value, 2), "p": round(each.p_value, 4)}
         for each in tested
@@ -147,10 +159,10 @@ def _lengths(model: Any, sources: list[str]) -> dict[str, float]:
     }
 
 
-def _sentence(model: Any, source: str, reference: str, number: int) -> dict[str, Any]:
+def _sentence(model: Any, sentence: Sentence) -> dict[str, Any]:
     """The one sentence that every rung shows: its translation, and what was looked at meanwhile."""
-    trace = model.trace(source, num_beams=1)
-    found = {"number": number, "source": source, "reference": reference, "answer": trace.answer, "looks": None}
+    trace = model.trace(sentence.source, num_beams=1)
+    found = {**asdict(sentence), "answer": trace.answer, "looks": None}
     site = alignment_site(trace)
     if site is None:
         return found

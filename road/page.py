@@ -95,7 +95,7 @@ The files of Multi30k must lie in the working directory or in a folder that `REG
 - `python -m road --write` only writes the page and its pictures again; needed whenever the code that it links to moves.
 
 Each rung's figures are kept in `road/measured/` as JSON, beside the sha256 of the weights and the whole recipe that
-they were taken with, and its greedy answers as text. `road/rungs.py` and `road/pieces.py` have the words of each rung,
-`road/published.py` the figures of others. A run of another recipe is refused rather than measured, and a figure that
-was taken before a recipe changed is named at the top of this page.
+they were taken with; the greedy answers lie beside the run. `road/rungs.py` and `road/pieces.py` have the words of
+each rung, `road/published.py` the figures of others. A run of another recipe is refused rather than measured, and a
+figure that was taken before a recipe changed is named at the top of this page.
 """

@@ -32,17 +32,29 @@ class Rung:
 
 
 @dataclass(frozen=True)
+class Sentence:
+    """A sentence that no corpus has, and what it says."""
+
+    source: str
+    meaning: str
+
+
+@dataclass(frozen=True)
 class Plan:
-    """All rungs in their order, and the sentence of the test part, counted from 0, that each of them shows."""
+    """All rungs in their order, and the sentence that each of them translates and shows."""
 
     road: tuple[Rung, ...]
     pieces: tuple[Rung, ...]  # the first is whole
     language: tuple[Rung, ...]
-    sentence: int
+    sentence: Sentence
+    other: Sentence | None = None  # of the other language
 
     @property
     def rungs(self) -> tuple[Rung, ...]:
         return self.road + self.pieces + self.language
+
+    def shown(self, rung: Rung) -> Sentence:
+        return self.other if self.other and rung in self.language else self.sentence
 
     def reference(self, rung: Rung) -> Rung | None:
         """What a rung is compared with: the one before it, of the pieces the whole; nothing for the first of each."""

@@ -1,7 +1,7 @@
 """The rungs of the road in the order of their papers, and the plan of it all."""
 
 from road.pieces import LANGUAGE, PIECES
-from road.plan import Plan, Published, Rung
+from road.plan import Plan, Published, Rung, Sentence
 
 ROAD = (
     Rung(
@@ -204,4 +204,12 @@ x = x + W₂ relu(W₁ Norm(x))
     ),
 )
 
-PLAN = Plan(ROAD, PIECES, LANGUAGE, sentence=543)
+GERMAN = Sentence(
+    "Ein kleiner Junge, der einen roten Hut trägt, hat seinen Ball in den Fluss geworfen.",
+    "A little boy who is wearing a red hat has thrown his ball into the river.",
+)
+ENGLISH = Sentence(
+    "A young woman in a red dress is playing with a black dog on the beach.",
+    "Une jeune femme en robe rouge joue avec un chien noir sur la plage.",
+)
+PLAN = Plan(ROAD, PIECES, LANGUAGE, GERMAN, ENGLISH)

@@ -156,9 +156,9 @@ def sentence(sheet: Sheet, rungs: tuple[Rung, ...]) -> str:
         return ""
     shown = found["sentence"]
     return (
-        f"Each rung shows its greedy translation of line {shown['number'] + 1} of the test part, and where it attends, "
-        f"what it looked at meanwhile: the mean of the heads, of several layers that before the last.\n\n"
-        f"> source: {shown['source']}\\\n> reference: {shown['reference']}"
+        "Each rung shows its greedy translation of one sentence that is in no part of the corpus, and where it "
+        "attends, what it looked at meanwhile: the mean of the heads, of several layers that before the last.\n\n"
+        f"> {shown['source']}\\\n> ({shown['meaning']})"
     )
 
 

@@ -1,5 +1,6 @@
 """The documentation cannot rot: its links, recipes, verbs, options, keys, defaults and examples are the code's."""
 
+import json
 import os
 import re
 import shlex
@@ -174,6 +175,21 @@ def test_every_recipe_ships_and_takes_the_overrides_shown(page: Path) -> None:
 def test_every_shipped_recipe_is_documented() -> None:
     text = section(ROOT / "docs" / "recipes.md", "## Recipes that ship")
     assert set(re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE)) == set(shipped_recipes())
+
+
+def test_figures_of_the_road_are_those_measured() -> None:
+    """The README and the recipes' table repeat some of docs/road.md; they are the same numbers."""
+    found = 0
+    for page in ("README.md", "docs/recipes.md"):
+        rows = re.findall(
+            r"`regard train (multi30k-[\w-]+)` \|.* ([\d.]+) BLEU \(beam 5: ([\d.]+)\)", (ROOT / page).read_text()
+        )
+        for name, greedy, beam in rows:
+            measured = json.loads((ROOT / "road" / "measured" / f"{name}.json").read_text(encoding="utf-8"))
+            values = (measured[way]["bleu"]["value"] for way in ("greedy", "beam"))
+            assert (greedy, beam) == tuple(f"{value:.1f}" for value in values), f"{page}: {name}"
+            found += 1
+    assert found
 
 
 def test_every_verb_and_every_option_is_documented() -> None:

@@ -19,7 +19,7 @@ from regard.recipe import load_recipe, shipped_recipes
 from regard.training.session import start
 from road import code, measure, page, runs
 from road.__main__ import MEASURED, go, parse
-from road.plan import Plan, Rung
+from road.plan import Plan, Rung, Sentence
 from road.rungs import PLAN
 from road.settings import FREE
 from road.sheet import Sheet
@@ -65,7 +65,7 @@ def tiny(folder: Path, steps: int) -> Plan:
         recipe.write_text(RECIPE.format(model=model, steps=steps), encoding="utf-8")
         idea = ("One.", "Two.", "Three.")
         rungs.append(Rung(str(recipe), name.title(), "Nobody", idea, "x = x", ("road.plan:Plan.reference",), line=name))
-    return Plan(tuple(rungs), (), (), sentence=3)
+    return Plan(tuple(rungs), (), (), Sentence("3 1 2", "2 1 3"))
 
 
 # ── the page ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -105,7 +105,6 @@ def test_what_was_measured_holds_together(rung: Rung) -> None:
     found = measure.read(ROOT / MEASURED, rung)
     if found is None:
         return  # the page says so
-    assert len(measure.answers(ROOT / MEASURED, rung)) == found["pairs"]["test"]
     assert sum(row["samples"] for row in found["by_length"]) == found["pairs"]["test"]
     looks = found["sentence"]["looks"]
     for row in looks["weights"] if looks else []:
@@ -147,7 +146,7 @@ def trained(tmp_path: Path) -> tuple[Plan, Path]:
     plan = tiny(tmp_path, 5)
     first = plan.road[0]
     start(load_recipe(first.recipe, [f"output={tmp_path / 'runs' / first.name}"]), quiet=True)
-    measure.measure(tmp_path / MEASURED, runs.job(first, tmp_path / "runs"), plan.sentence)
+    measure.measure(tmp_path / MEASURED, runs.job(first, tmp_path / "runs"), plan.shown(first))
     return plan, tmp_path
 
 
@@ -156,10 +155,19 @@ def test_a_rung_is_measured_once_and_shown_as_measured(trained: tuple[Plan, Path
     first, second = plan.road
     job = runs.job(first, home / "runs")
     assert job.state == "finished"
-    assert measure.is_fresh(home / MEASURED, job, plan.sentence)
-    assert not measure.is_fresh(home / MEASURED, job, plan.sentence + 1)
     found = measure.read(home / MEASURED, first)
     assert found is not None
+    assert len(measure.answers(job)) == found["pairs"]["test"]
+    assert measure.is_fresh(home / MEASURED, job, plan.sentence)
+    another = Sentence("1 2 3", "3 2 1")
+    assert not measure.is_fresh(home / MEASURED, job, another)
+    measure.measure(home / MEASURED, job, another)  # only what the sentence changes
+    again = measure.read(home / MEASURED, first)
+    assert again is not None and again["sentence"]["source"] == "1 2 3"
+    assert {key: again[key] for key in again if key != "sentence"} == {
+        key: found[key] for key in found if key != "sentence"
+    }
+    found = again
     assert found["training"]["steps"] == 5
     assert found["weights"] == measure.weights_of(job.run)
     text = page.render(plan, home / MEASURED)[page.PAGE]
