@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from regard.explorer.plot import Bar, Line, bar_chart, heatmap, line_chart
 from road.plan import Rung
 from road.sheet import Sheet
 
 LADDER, LENGTHS = "ladder.svg", "bleu-by-length.svg"
+ROWS = 24
 
 
 def draw(sheet: Sheet, folder: Path) -> Iterator[Path]:
@@ -23,8 +25,14 @@ def draw(sheet: Sheet, folder: Path) -> Iterator[Path]:
         found = sheet.of(rung)
         looks = found["sentence"]["looks"] if found else None
         if looks:
-            title = f"{rung.title}: what it looked at"
-            yield heatmap(folder / f"{rung.name}.svg", title, looks["rows"], looks["columns"], looks["weights"])
+            yield _looks(folder / f"{rung.name}.svg", rung.title, looks)
+
+
+def _looks(path: Path, title: str, looks: dict[str, Any]) -> Path:
+    """What was looked at for each piece written, or for the first of them where a model does not find an end."""
+    rows, cut = looks["rows"][:ROWS], len(looks["rows"]) > ROWS
+    title = f"{title}: what it looked at" + (f", the first {ROWS} of {len(looks['rows'])} pieces" if cut else "")
+    return heatmap(path, title, rows, looks["columns"], looks["weights"][:ROWS])
 
 
 def _bar(sheet: Sheet, rung: Rung) -> Bar:
