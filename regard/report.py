@@ -105,7 +105,7 @@ def _grid(title: str, rows: list[dict[str, Any]], names: list[str] | None) -> Ta
     table = Table(title=title, title_justify="left", title_style="bold")
     columns = list(dict.fromkeys(key for row in rows for key in row))
     if names:
-        table.add_column("")
+        table.add_column("", no_wrap=True)  # a name is there to be copied
     for column in columns:
         numeric = all(isinstance(row.get(column), int | float) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")

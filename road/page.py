@@ -44,7 +44,7 @@ def _parts(sheet: Sheet) -> list[str]:
         parts += ["### By length of the source", tables.BY_LENGTH, tables.by_length(sheet)]
     if any(rung.line for rung in measured):
         parts += [f"![BLEU by length of the source](figures/road/{figures.LENGTHS})"]
-    parts += ["## The rungs", tables.sentence(sheet, plan.road), *_sections(sheet, plan.road)]
+    parts += ["## The rungs", SYMBOLS.strip(), tables.sentence(sheet, plan.road), *_sections(sheet, plan.road)]
     parts += ["## How far a piece must travel", tables.TRAVEL, tables.travel(sheet)]
     parts += ["## Beside what was published", *tables.published(sheet)]
     if plan.pieces:
@@ -76,6 +76,13 @@ OPENING = """\
 How did translation by neural networks come from one vector for a whole sentence to the Transformer? This page walks
 that road rung by rung: each is one idea of one paper, built on the same core, trained on the same sentences, measured
 by the same test. The figures come from runs of the recipes in this repository, and one command makes all of them again.
+"""
+
+SYMBOLS = """
+In the equations xᵢ is a piece that is read (as a vector), hᵢ what the reader makes of it, n the number of pieces; yₜ
+is the piece given to the decoder at step t, which is the one written last, sₜ the decoder's state, f a recurrent step.
+W, U and v are learnt, another one in every place; [a; b] is one vector behind the other, ⊙ multiplies element by
+element. D is `model.reach`.
 """
 
 MAKING = """\

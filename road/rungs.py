@@ -107,7 +107,7 @@ pₜ = min(t, n)
         paper="Luong et al. 2015",
         idea=(
             "Sentences of two languages seldom run in step, so here the centre of the window is predicted from the "
-            "decoder's state, anywhere between the first and the last place.",
+            "decoder's state, anywhere along the source.",
             "A Gaussian around the centre lets near places count more than far ones.",
             "Because the weights change smoothly as the centre moves, the prediction learns by gradients like all the "
             "rest.",

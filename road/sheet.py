@@ -30,7 +30,7 @@ class Sheet:
 
     @cached_property
     def settings(self) -> dict[str, dict[str, Any]]:
-        return {rung.name: settings(load_recipe(rung.recipe)) for rung in self.plan.rungs}
+        return {rung.name: _resolved(settings(load_recipe(rung.recipe))) for rung in self.plan.rungs}
 
     def of(self, rung: Rung) -> dict[str, Any] | None:
         return self.measured.get(rung.name)
@@ -81,6 +81,12 @@ class Sheet:
 
     def changes(self, rung: Rung, reference: Rung) -> dict[str, tuple[Any, Any]]:
         return changes(self.settings[reference.name], self.settings[rung.name])
+
+
+def _resolved(found: dict[str, Any]) -> dict[str, Any]:
+    """A decoder's size that is 0 is the encoder's."""
+    of_encoder = {key: found.get(key.replace("decoder_", "")) for key in found if key.startswith("model.decoder_")}
+    return found | {key: found[key] or size for key, size in of_encoder.items()}
 
 
 def figure(score: dict[str, Any]) -> str:

@@ -65,8 +65,8 @@ def protocol(sheet: Sheet) -> str:
     said.append(f"- **Machine**: {'; '.join(machines)}.")
     said.append(
         "- **±** is the half-width of a 95 % bootstrap interval: how far other test sentences might move a figure. "
-        "Another seed might move it too, and that is not measured. The rungs differ in epochs and minutes; the table "
-        "has both."
+        "Another seed might move it too, and that is not measured. The rungs differ in epochs, minutes and sizes too; "
+        "the tables have them. So a step from one rung to the next is that of the idea and of what it was given."
     )
     return "\n".join(said)
 
@@ -157,7 +157,7 @@ def sentence(sheet: Sheet, rungs: tuple[Rung, ...]) -> str:
     shown = found["sentence"]
     return (
         "Each rung shows its greedy translation of one sentence that is in no part of the corpus, and where it "
-        "attends, what it looked at meanwhile: the mean of the heads, of several layers that before the last.\n\n"
+        "attends, what it looked at meanwhile, averaged over the heads; of several layers it is the last but one.\n\n"
         f"> {shown['source']}\\\n> ({shown['meaning']})"
     )
 

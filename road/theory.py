@@ -43,6 +43,7 @@ ONE = Formula("1")
 EACH = Formula("n", lambda s: s.n)
 RECURRENT = Formula("n·d²", lambda s: s.n * s.d**2)
 LOOKING = Formula("n·d² + n²·d", lambda s: s.n * s.d**2 + s.n**2 * s.d)
+DOUBLING = Formula("⌈log₂ n⌉", lambda s: ceil(log(s.n, 2)))  # the gaps double, whatever the kernel
 WINDOWS = Formula("k·n·d²", lambda s: s.k * s.n * s.d**2)
 
 LAYERS = (
@@ -62,8 +63,8 @@ LAYERS = (
         ("multi30k-bytenet",),
         WINDOWS,
         ONE,
-        Formula("⌈logₖ n⌉", lambda s: ceil(log(s.n, s.k))),
-        Formula("⌈logₖ n⌉", lambda s: ceil(log(s.n, s.k))),
+        DOUBLING,
+        DOUBLING,
     ),
     Layer(
         "convolution, with attention",

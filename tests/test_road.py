@@ -294,7 +294,8 @@ def test_stopped_and_killed_it_ends_as_if_it_never_was(tmp_path: Path, capfd: py
     plan = tiny(home, STEPS)
     assert go(parse(["--runs", str(home / "runs"), "--jobs", "2"]), plan, home) == 0
     assert "training 1 of 1: deaf" in capfd.readouterr().err
-    assert kept(first) == before  # nothing that was finished is touched
+    after = {path: time for path, time in kept(first).items() if path != measure.ANSWERS}
+    assert after == before  # nothing that was finished is touched
     for rung in plan.road:
         whole = tmp_path / "whole" / rung.name
         start(load_recipe(rung.recipe, [f"output={whole}"]), quiet=True)
