@@ -23,7 +23,8 @@ MEASURED = Path("road/measured")
 def main(arguments: Sequence[str] | None = None, plan: Plan = PLAN, home: Path = HOME) -> None:
     """Leave with 0 where all is done, 1 where something failed, 130 where somebody stopped it."""
     given = parse(arguments)
-    signal.signal(signal.SIGTERM, _stop)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell has what it starts in the background ignore the first
+        signal.signal(number, _stop)
     try:
         sys.exit(go(given, plan, home))
     except UserError as error:
