@@ -38,8 +38,8 @@ def read(folder: Path, rung: Rung) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
-def answers(job: Job) -> list[str]:
-    return (job.run / ANSWERS).read_text(encoding="utf-8").split("\n")[:-1]
+def answers(run: Path) -> list[str]:
+    return (run / ANSWERS).read_text(encoding="utf-8").split("\n")[:-1]
 
 
 def is_fresh(folder: Path, job: Job, sentence: Sentence) -> bool:
@@ -100,23 +100,23 @@ def _score(model: Any, job: Job) -> dict[str, Any]:
 
 def compare_all(folder: Path, plan: Plan, jobs: list[Job]) -> None:
     """Test each rung's answers against those of its reference, where that was not done for these weights."""
-    of = {job.rung: job for job in jobs}
-    for rung, job in of.items():
-        reference = of.get(plan.reference(rung) or rung)
-        found, other = read(folder, rung), reference and read(folder, reference.rung)
-        if not found or not other or not reference or reference is job:
+    for job in jobs:
+        reference = plan.reference(job.rung)
+        found, other = read(folder, job.rung), reference and read(folder, reference)
+        if not found or not other or not reference:
             continue
         now = {"name": reference.name, "weights": other["weights"], "own": found["weights"]}
-        if {key: found.get("against", {}).get(key) for key in now} == now:
+        theirs = job.run.with_name(reference.name)
+        if {key: found.get("against", {}).get(key) for key in now} == now or not (theirs / ANSWERS).is_file():
             continue
-        say(f"{rung.name}: against {reference.name}")
-        _write(folder, rung, found | {"against": now | _differences(job, reference)})
+        say(f"{job.name}: against {reference.name}")
+        _write(folder, job.rung, found | {"against": now | _differences(job, theirs)})
 
 
-def _differences(job: Job, reference: Job) -> dict[str, Any]:
-    """How far apart two rungs' answers are, and how likely chance alone puts them as far."""
+def _differences(job: Job, reference: Path) -> dict[str, Any]:
+    """How far apart the answers of two runs are, and how likely chance alone puts them as far."""
     targets = [pair[1] for pair in _pairs(job.recipe, "test")]
-    tested = compare(answers(reference), answers(job), targets, job.recipe.tokenizer.lowercase)
+    tested = compare(answers(reference), answers(job.run), targets, job.recipe.tokenizer.lowercase)
     return {
         each.name: {"difference": round(each.other - each.value, 2), "p": round(each.p_value, 4)}
         for each in tested

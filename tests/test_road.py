@@ -157,7 +157,7 @@ def test_a_rung_is_measured_once_and_shown_as_measured(trained: tuple[Plan, Path
     assert job.state == "finished"
     found = measure.read(home / MEASURED, first)
     assert found is not None
-    assert len(measure.answers(job)) == found["pairs"]["test"]
+    assert len(measure.answers(job.run)) == found["pairs"]["test"]
     assert measure.is_fresh(home / MEASURED, job, plan.sentence)
     another = Sentence("1 2 3", "3 2 1")
     assert not measure.is_fresh(home / MEASURED, job, another)

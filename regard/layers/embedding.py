@@ -1,6 +1,7 @@
 """Embeddings: tokens and where they stand → vectors."""
 
 import math
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -22,6 +23,24 @@ class Embedding(nn.Module):
         if self.positions is not None:
             x = x + self.positions(start, tokens.size(1))
         return self.dropout(x)
+
+
+def both_sides(config: Any, width: int, scaled: bool) -> tuple[Embedding, Embedding]:
+    """Source and target embeddings as a config says: vocabularies, `tied`, `positions`, `limit` and `dropout`."""
+    source = nn.Embedding(config.source_vocabulary, width)
+    target = source if config.tied == "all" else nn.Embedding(config.target_vocabulary, width)
+    one, other = (
+        Embedding(table, positions(config.positions, width, config.limit), scaled, config.dropout)
+        for table in (source, target)
+    )
+    return one, other
+
+
+def untieable(config: Any) -> str | None:
+    """What keeps both sides from sharing one table, in words."""
+    if config.tied == "all" and config.source_vocabulary != config.target_vocabulary:
+        return 'tied = "all" needs one vocabulary for both sides: set tokenizer.joint = true or tied = "output"'
+    return None
 
 
 def positions(kind: str, width: int, limit: int) -> nn.Module | None:

@@ -19,8 +19,7 @@ see, so writing is linear in the output.
 
 import math
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -30,9 +29,9 @@ from regard.attention.core import Attention, Memory
 from regard.attention.scores import dot
 from regard.attention.trace import place
 from regard.inputs.batch import Sequences
-from regard.layers.convolution import Convolution
+from regard.layers.convolution import Convolution, Windows
 from regard.layers.dropout import Dropout
-from regard.layers.embedding import Embedding, positions
+from regard.layers.embedding import both_sides, untieable
 from regard.layers.generator import Generator
 from regard.layers.state import State
 
@@ -59,9 +58,7 @@ class ConvS2SConfig:
     def problem(self) -> str | None:
         if self.kernel % 2 == 0:
             return EVEN.format(self.kernel)
-        if self.tied == "all" and self.source_vocabulary != self.target_vocabulary:
-            return "tied = 'all' needs one vocabulary for both sides: set tokenizer.joint = true"
-        return None
+        return untieable(self)
 
 
 CONVS2S_PRESETS: dict[str, dict] = {
@@ -69,13 +66,6 @@ CONVS2S_PRESETS: dict[str, dict] = {
     "small": dict(embedding=256, width=256, depth=4),
     "iwslt": dict(embedding=256, width=256, depth=4, decoder_depth=3),  # of the authors' own recipe for little data
 }
-
-
-class Windows(NamedTuple):
-    """A hypothesis: what each layer's next window will see of the past, and the place that will be written."""
-
-    past: tuple[Tensor, ...]
-    time: int
 
 
 class Gated(nn.Module):
@@ -96,9 +86,7 @@ class Looking(nn.Module):
         super().__init__()
         self.windows, self.dropout = Convolution(width, 2 * width, kernel), Dropout(dropout)
         self.ask = nn.Linear(width, embedding)
-        self.attend = Attention(
-            nn.Identity(), nn.Identity(), nn.Identity(), nn.Linear(embedding, width), score=dot
-        )  # fmt: skip
+        self.attend = Attention(*(nn.Identity() for _ in range(3)), nn.Linear(embedding, width), score=dot)
 
     def forward(self, x: Tensor, past: Tensor, written: Tensor, source: Memory) -> tuple[Tensor, Tensor]:
         """`written` are the embeddings of x's own tokens: a query is what a layer found, and where it stands."""
@@ -115,14 +103,7 @@ class ConvS2S(Generator):
     def __init__(self, config: ConvS2SConfig):
         super().__init__()
         self.config = config
-        source = nn.Embedding(config.source_vocabulary, config.embedding)
-        target = source if config.tied == "all" else nn.Embedding(config.target_vocabulary, config.embedding)
-        self.source, self.target = (
-            Embedding(
-                table, positions(config.positions, config.embedding, config.limit), scaled=False, dropout=config.dropout
-            )
-            for table in (source, target)
-        )
+        self.source, self.target = both_sides(config, config.embedding, scaled=False)
         outer, inner = config.embedding, config.width
         self.encoder_in, self.encoder_out = nn.Linear(outer, inner), nn.Linear(inner, outer)
         self.decoder_in, self.decoder_out = nn.Linear(outer, inner), nn.Linear(inner, outer)
@@ -135,7 +116,7 @@ class ConvS2S(Generator):
         self.output = nn.Linear(config.embedding, config.target_vocabulary)
         self.apply(self._initialise)
         if config.tied != "none":
-            self.output.weight = target.weight
+            self.output.weight = self.target.table.weight
 
     @property
     def limit(self) -> int:
@@ -157,9 +138,7 @@ class ConvS2S(Generator):
         grown = source.lengths[:, None, None].sqrt().to(found.dtype)  # a mean of n would shrink by √n
         value = (found + embedded) * ROOT_HALF * grown
         memory = Memory(found[:, None], value[:, None], source.real)
-        layers = cast(list[Looking], list(self.decoder))
-        nothing = tuple(found.new_zeros(found.size(0), each.windows.reach, self.config.width) for each in layers)
-        return State(memory, Windows(nothing, 0))
+        return State(memory, Windows.of_nothing(self.decoder, found))
 
     def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         windows: Windows = state.hypothesis
@@ -199,7 +178,7 @@ class ByteNetConfig:
     dropout: float = 0.1
     limit: int = 1024  # the longest sequence it reads or writes
 
-    CHOICES = MappingProxyType({})
+    CHOICES = {}
 
     def problem(self) -> str | None:
         if self.kernel % 2 == 0:
@@ -281,10 +260,7 @@ class ByteNet(Generator):
 
     def start(self, source: Sequences) -> State:
         states = self._read(source)
-        blocks = cast(list[Dilated], list(self.decoder))
-        inner = self.config.width // 2
-        nothing = tuple(states.new_zeros(states.size(0), block.windows.reach, inner) for block in blocks)
-        return State(states, Windows(nothing, 0))
+        return State(states, Windows.of_nothing(self.decoder, states))
 
     def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         windows: Windows = state.hypothesis

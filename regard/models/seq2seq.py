@@ -23,6 +23,7 @@ from regard.attention.trace import place
 from regard.attention.variants import NEED_EQUAL_WIDTHS, SCORES
 from regard.inputs.batch import Sequences
 from regard.layers.dropout import Dropout
+from regard.layers.embedding import untieable
 from regard.layers.generator import Generator
 from regard.layers.recurrent import CELLS, Reader, Reading, recurrence
 from regard.layers.state import State
@@ -77,9 +78,7 @@ class Seq2SeqConfig:
             return "cell = 'lstmn' looks back over what it has read: set bidirectional = false"
         if self.input_feeding and self.order != "luong":
             return "input_feeding is part of order = 'luong'; in Bahdanau's order the context is fed anyway"
-        if self.tied == "all" and self.source_vocabulary != self.target_vocabulary:
-            return "tied = 'all' needs one vocabulary for both sides: set tokenizer.joint = true"
-        return None
+        return untieable(self)
 
 
 PRESETS: dict[str, dict] = {
@@ -164,8 +163,7 @@ class Seq2Seq(Generator):
             everything = self.config.inform != "every"
             memory = self.attend.remember(states, source.real) if everything else self.attend.remember(last[:, None])
         if self.config.inform == "mean":
-            real = torch.arange(states.size(1), device=states.device) < source.lengths[:, None]
-            last = (states * real[:, :, None]).sum(1) / source.lengths[:, None]
+            last = (states * source.real[:, :, None]).sum(1) / source.lengths[:, None]
         first = torch.tanh(self.bridge(last)).unflatten(-1, (-1, self.depth, self.config.width))
         fed = first.new_zeros(first.size(0), 1, self.config.width) if self.config.input_feeding else None
         return State(memory, Hidden(self.decoder.begin(first), fed, 0))

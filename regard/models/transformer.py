@@ -19,7 +19,7 @@ from regard.attention.trace import place
 from regard.attention.variants import multihead
 from regard.inputs.batch import Sequences
 from regard.layers.blocks import ACTIVATIONS, RESIDUALS, Block, FeedForward, Stack
-from regard.layers.embedding import POSITIONS, Embedding, positions
+from regard.layers.embedding import POSITIONS, both_sides, untieable
 from regard.layers.generator import Generator
 from regard.layers.state import State
 
@@ -53,9 +53,7 @@ class TransformerConfig:
         for side, heads in (("heads", self.heads), ("decoder_heads", self.decoder_heads or self.heads)):
             if self.width % heads:
                 return f"width {self.width} is not a multiple of {side} {heads}"
-        if self.tied == "all" and self.source_vocabulary != self.target_vocabulary:
-            return 'tied = "all" needs one vocabulary for both sides: set tokenizer.joint = true or tied = "output"'
-        return None
+        return untieable(self)
 
 
 PRESETS: dict[str, dict] = {
@@ -86,14 +84,7 @@ class Transformer(Generator):
     def __init__(self, config: TransformerConfig):
         super().__init__()
         self.config = config
-        source = nn.Embedding(config.source_vocabulary, config.width)
-        target = source if config.tied == "all" else nn.Embedding(config.target_vocabulary, config.width)
-        self.source, self.target = (
-            Embedding(
-                table, positions(config.positions, config.width, config.limit), config.scale_embedding, config.dropout
-            )
-            for table in (source, target)
-        )
+        self.source, self.target = both_sides(config, config.width, config.scale_embedding)
         self.encoder = stack(config, config.depth, config.heads, config.feedforward, cross=False)
         self.decoder = stack(
             config,
@@ -105,7 +96,7 @@ class Transformer(Generator):
         self.output = nn.Linear(config.width, config.target_vocabulary)
         self.apply(self._initialise)
         if config.tied != "none":
-            self.output.weight = target.weight
+            self.output.weight = self.target.table.weight
 
     @property
     def limit(self) -> int:
