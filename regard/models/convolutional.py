@@ -86,7 +86,8 @@ class Looking(nn.Module):
         super().__init__()
         self.windows, self.dropout = Convolution(width, 2 * width, kernel), Dropout(dropout)
         self.ask = nn.Linear(width, embedding)
-        self.attend = Attention(*(nn.Identity() for _ in range(3)), nn.Linear(embedding, width), score=dot)
+        same = nn.Identity()  # keys and values are the encoder's as they are, one memory for all layers
+        self.attend = Attention(same, same, same, nn.Linear(embedding, width), score=dot)
 
     def forward(self, x: Tensor, past: Tensor, written: Tensor, source: Memory) -> tuple[Tensor, Tensor]:
         """`written` are the embeddings of x's own tokens: a query is what a layer found, and where it stands."""
