@@ -3,10 +3,11 @@
 Shapes, throughout:
     x        (rows, queries, width)             rows = batch, or batch × hypotheses of one source
     query    (batch, heads, queries, width)
-    key      (batch, heads, length,  width)
+    key      (batch, heads, length,  width)     fewer heads where several queries' heads share a key's
     real     (batch, length)                    False where padded
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.masks import Bias, Padding, Rule, causal
+from regard.attention.positions import Turn
 from regard.attention.scores import Product, Score, scaled_dot, weigh
 from regard.attention.trace import Look, keep, recorder
 
@@ -27,6 +29,7 @@ class Memory(NamedTuple):
     value: Tensor
     real: Tensor | None = None
     start: int = 0  # how many places were forgotten before the first key
+    room: tuple[Tensor, Tensor] | None = None  # larger tensors that begin with keys and values: what comes fits behind
 
     @property
     def length(self) -> int:
@@ -42,13 +45,48 @@ class Memory(NamedTuple):
         real = self.real
         if real is not None or later.real is not None:
             real = torch.cat([_real(self), _real(later)], -1)
-        return Memory(torch.cat([self.key, later.key], -2), torch.cat([self.value, later.value], -2), real, self.start)
+        if torch.is_grad_enabled():
+            key, value = torch.cat([self.key, later.key], -2), torch.cat([self.value, later.value], -2)
+            return Memory(key, value, real, self.start)
+        length = self.length + later.length
+        room = self.room
+        if room is None or room[0].size(-2) < length:  # doubled, so that each place is copied once or twice in all
+            room = _roomy(self.key, 2 * length), _roomy(self.value, 2 * length)
+        for whole, part in zip(room, later[:2], strict=True):
+            whole[:, :, self.length : length] = part
+        return Memory(room[0][:, :, :length], room[1][:, :, :length], real, self.start, room)
+
+    def until(self, length: int) -> "Memory":
+        """Its first places, as if the others had never come."""
+        return self._replace(
+            key=self.key[:, :, :length],
+            value=self.value[:, :, :length],
+            real=None if self.real is None else self.real[:, :length],
+        )
+
+    def recent(self, length: int) -> "Memory":
+        """Its last places; the others are forgotten, and keep their numbers."""
+        gone = self.length - length
+        real = None if self.real is None else self.real[:, gone:]
+        return Memory(self.key[:, :, gone:], self.value[:, :, gone:], real, self.start + gone)
+
+    def of(self, rows: Tensor) -> "Memory":
+        """The memories of some rows, in this order."""
+        parts = [None if part is None else part.index_select(0, rows) for part in self[:3]]
+        return Memory(parts[0], parts[1], parts[2], self.start)  # pyright: ignore[reportArgumentType]
 
 
 def _real(memory: Memory) -> Tensor:
     if memory.real is not None:
         return memory.real
     return torch.ones(memory.key.size(0), memory.length, dtype=torch.bool, device=memory.key.device)
+
+
+def _roomy(part: Tensor, length: int) -> Tensor:
+    """A tensor of that many places that begins with these."""
+    whole = part.new_empty(*part.shape[:2], length, part.size(-1))
+    whole[:, :, : part.size(-2)] = part
+    return whole
 
 
 class Attention(nn.Module):
@@ -63,17 +101,47 @@ class Attention(nn.Module):
         *,
         score: Score = scaled_dot,
         heads: int = 1,
+        key_heads: int | None = None,
     ):
         super().__init__()
         self.query, self.key, self.value, self.output = query, key, value, output
-        self.score, self.heads = score, heads
+        self.score, self.heads, self.key_heads = score, heads, key_heads or heads
 
     def remember(self, source: Tensor, real: Tensor | None = None) -> Memory:
-        return Memory(self._split(self.key(source)), self._split(self.value(source)), real)
+        return Memory(_split(self.key(source), self.key_heads), _split(self.value(source), self.key_heads), real)
 
     def forward(self, x: Tensor, memory: Memory, rule: Rule | None = None, bias: Bias | None = None) -> Tensor:
+        """x looks into a memory."""
         together = x.reshape(memory.key.size(0), -1, x.size(-1))  # hypotheses of one source look side by side
-        query = self._split(self.query(together))
+        return self._look(_split(self.query(together), self.heads), memory, rule, bias).view(*x.shape[:2], -1)
+
+    def reflect(
+        self,
+        x: Tensor,
+        rule: Rule | None = None,
+        real: Tensor | None = None,
+        past: Memory | None = None,
+        turn: Turn | None = None,
+    ) -> tuple[Tensor, Memory]:
+        """x looks at itself and at what came before it; also gives the memory of all that.
+
+        `real` marks padding in x. A `turn` tells places by turning queries and keys.
+        """
+        query, key, value = self.project(x)
+        if turn is not None:
+            query, key = turn(query), turn(key)
+        memory = Memory(key, value, real)
+        memory = memory if past is None else past.extended(memory)
+        return self._look(query, memory, rule, None), memory
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the same x."""
+        query, heads = _split(self.query(x), self.heads), self.key_heads
+        return query, _split(self.key(x), heads), _split(self.value(x), heads)
+
+    def _look(self, query: Tensor, memory: Memory, rule: Rule | None, bias: Bias | None) -> Tensor:
+        if rule is causal and query.size(-2) == 1:  # the last place sees all there is
+            rule = None
         if memory.real is not None:
             rule = Padding(memory.real, memory.start) & rule
         mix = self._fused if isinstance(self.score, Product) else self._plain
@@ -82,7 +150,7 @@ class Attention(nn.Module):
             key, kept = (None, weights) if keep(self.score) else (memory.key, None)
             proof = (memory.value, context) if watching.prove else (None, None)
             watching.add(Look(self.score, query, key, rule, bias, memory.start, memory.length, kept, *proof))
-        return self.output(context.transpose(1, 2).flatten(2)).view(*x.shape[:2], -1)
+        return self.output(context.transpose(1, 2).flatten(2))
 
     def _plain(self, query: Tensor, memory: Memory, rule: Rule | None, bias: Bias | None) -> tuple[Tensor, Tensor]:
         """Any score: all weights are made."""
@@ -96,13 +164,14 @@ class Attention(nn.Module):
     def _fused(self, query: Tensor, memory: Memory, rule: Rule | None, bias: Bias | None) -> tuple[Tensor, None]:
         """Products: no weights are made. A rule goes down as the kernel's own flag, as a key mask, or in bands."""
         assert isinstance(self.score, Product)
-        scale = self.score.scale(memory.key.size(-1))
+        attend = partial(
+            F.scaled_dot_product_attention,
+            scale=self.score.scale(memory.key.size(-1)),
+            enable_gqa=self.key_heads != self.heads,
+        )
         queries, length = query.size(-2), memory.length
-        if rule is causal and queries == 1 and bias is None:  # the last place sees all there is
-            rule = None
         if bias is None and (rule is None or (rule is causal and queries == length)):
-            flag = rule is causal
-            return F.scaled_dot_product_attention(query, memory.key, memory.value, is_causal=flag, scale=scale), None
+            return attend(query, memory.key, memory.value, is_causal=rule is causal), None
         places, keys = _places(query, memory)
         size = (
             max(1, BAND // (length * query.size(0)))
@@ -118,11 +187,12 @@ class Attention(nn.Module):
                 added = bias.rows(rows, keys[seen]).to(query.dtype)
                 mask = added if mask is None else added.masked_fill(~mask, -torch.inf)
             key, value = memory.key[:, :, seen], memory.value[:, :, seen]
-            bands.append(F.scaled_dot_product_attention(band, key, value, attn_mask=mask, scale=scale))
+            bands.append(attend(band, key, value, attn_mask=mask))
         return bands[0] if len(bands) == 1 else torch.cat(bands, -2), None
 
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+def _split(x: Tensor, heads: int) -> Tensor:
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 def _places(query: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:

@@ -44,7 +44,9 @@ class Look:
             return self.kept[:, heads, rows]
         keys = torch.arange(self.start, self.start + self.length, device=self.key.device)
         places = (keys[-1] + 1 - self.queries + torch.arange(self.queries, device=self.key.device))[rows]
-        scores = self.score(self.query[:, heads, rows], self.key[:, heads])
+        shared = self.query.size(1) // self.key.size(1)  # heads of queries that one head of keys serves
+        key = self.key if shared == 1 else self.key.repeat_interleave(shared, 1)
+        scores = self.score(self.query[:, heads, rows], key[:, heads])
         if self.bias is not None:
             bias = self.bias.rows(places, keys).to(scores.dtype)
             scores = scores + (bias[:, heads] if bias.size(1) > 1 else bias)
@@ -142,7 +144,9 @@ class Trace:
         for look in self._looks(site):
             if look.value is None or look.context is None:
                 raise ValueError("values were not kept: trace with prove=True")
-            pairs.append((look.weights() @ look.value, look.context))
+            weights = look.weights()
+            value = look.value.repeat_interleave(weights.size(1) // look.value.size(1), 1)
+            pairs.append((weights @ value, look.context))
         mixed, used = zip(*pairs, strict=True)
         return torch.cat(mixed, -2)[0], torch.cat(used, -2)[0]
 

@@ -11,11 +11,20 @@ from regard.attention.core import Attention
 from regard.attention.scores import Additive, Score, dot, scaled_dot, uniform
 
 
-def multihead(width: int, heads: int, source: int | None = None, score: Score = scaled_dot) -> Attention:
+def multihead(
+    width: int, heads: int, source: int | None = None, score: Score = scaled_dot, bias: bool = True
+) -> Attention:
     """Several scaled dot products side by side. Vaswani et al. 2017, section 3.2.2."""
     source = source or width
-    projections = nn.Linear(width, width), nn.Linear(source, width), nn.Linear(source, width), nn.Linear(width, width)
-    return Attention(*projections, score=score, heads=heads)
+    sizes = (width, width), (source, width), (source, width), (width, width)
+    return Attention(*(nn.Linear(*size, bias=bias) for size in sizes), score=score, heads=heads)
+
+
+def grouped(width: int, heads: int, key_heads: int, head_width: int, bias: bool = False) -> Attention:
+    """Several heads of queries share one of keys and values, so that less is remembered. Ainslie et al. 2023."""
+    inner, shared = heads * head_width, key_heads * head_width
+    sizes = (width, inner), (width, shared), (width, shared), (inner, width)
+    return Attention(*(nn.Linear(*size, bias=bias) for size in sizes), heads=heads, key_heads=key_heads)
 
 
 def bahdanau(width: int, source: int, hidden: int) -> Attention:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from regard.attention.core import Attention, Memory
 from regard.attention.masks import Rule
+from regard.attention.positions import Turn
 from regard.attention.trace import place
 from regard.layers.dropout import Dropout
 
@@ -27,21 +28,34 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class FeedForward(nn.Module):
     """Each place for itself: widen, bend, narrow. Vaswani et al. 2017, equation 2."""
 
-    def __init__(self, width: int, hidden: int, activation: str):
+    def __init__(self, width: int, hidden: int, activation: str, bias: bool = True):
         super().__init__()
-        self.widen, self.narrow = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.widen, self.narrow = nn.Linear(width, hidden, bias=bias), nn.Linear(hidden, width, bias=bias)
         self.bend = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
         return self.narrow(self.bend(self.widen(x)))
 
 
+class Gated(nn.Module):
+    """A feed-forward network one half of which decides how much of the other passes. Shazeer 2020, SwiGLU."""
+
+    def __init__(self, width: int, hidden: int, activation: str, bias: bool = False):
+        super().__init__()
+        self.gate, self.widen = nn.Linear(width, hidden, bias=bias), nn.Linear(width, hidden, bias=bias)
+        self.narrow = nn.Linear(hidden, width, bias=bias)
+        self.bend = ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.narrow(self.bend(self.gate(x)) * self.widen(x))
+
+
 class PostNorm(nn.Module):
     """Norm(x + sublayer(x)), as in the 2017 paper. A sublayer is given `before(x)`; `after(x, y)` takes its result."""
 
-    def __init__(self, width: int, dropout: float):
+    def __init__(self, norm: nn.Module, dropout: float):
         super().__init__()
-        self.norm, self.dropout = nn.LayerNorm(width), Dropout(dropout)
+        self.norm, self.dropout = norm, Dropout(dropout)
 
     def before(self, x: Tensor) -> Tensor:
         return x
@@ -63,9 +77,8 @@ class PreNorm(PostNorm):
 class NoNorm(PostNorm):
     """x + sublayer(x): what norms are for shows in what happens without."""
 
-    def __init__(self, width: int, dropout: float):
-        super().__init__(width, dropout)
-        self.norm = nn.Identity()
+    def __init__(self, norm: nn.Module, dropout: float):
+        super().__init__(nn.Identity(), dropout)
 
 
 class NoResidual(PostNorm):
@@ -87,10 +100,16 @@ class Block(nn.Module):
     feedforward_residual: PostNorm
 
     def __init__(
-        self, residual: Callable[[], PostNorm], own: Attention, feedforward: nn.Module | None, cross: Attention | None
+        self,
+        residual: Callable[[], PostNorm],
+        own: Attention,
+        feedforward: nn.Module | None,
+        cross: Attention | None = None,
+        rule: Rule | None = None,
     ):
+        """`rule` says which of its own places each may see."""
         super().__init__()
-        self.own, self.own_residual = own, residual()
+        self.own, self.own_residual, self.rule = own, residual(), rule
         if cross is not None:
             self.cross, self.cross_residual = cross, residual()
         if feedforward is not None:
@@ -98,14 +117,12 @@ class Block(nn.Module):
         self.thinks = feedforward is not None
 
     def forward(
-        self, x: Tensor, rule: Rule | None, real: Tensor | None, past: Memory | None, source: Memory | None
+        self, x: Tensor, real: Tensor | None, past: Memory | None, source: Memory | None, turn: Turn | None
     ) -> tuple[Tensor, Memory]:
         """The new x, and the memory that later places will look at. `real` marks padding in x, `past` precedes it."""
-        y = self.own_residual.before(x)
-        memory = self.own.remember(y, real)
-        memory = memory if past is None else past.extended(memory)
         with place("self"):
-            x = self.own_residual.after(x, self.own(y, memory, rule))
+            y, memory = self.own.reflect(self.own_residual.before(x), self.rule, real, past, turn)
+        x = self.own_residual.after(x, y)
         if source is not None:
             with place("cross"):
                 x = self.cross_residual.after(x, self.cross(self.cross_residual.before(x), source))
@@ -124,17 +141,17 @@ class Stack(nn.Module):
     def forward(
         self,
         x: Tensor,
-        rule: Rule | None = None,
         real: Tensor | None = None,
         past: tuple[Memory, ...] = (),
         source: tuple[Memory, ...] = (),
+        turn: Turn | None = None,
     ) -> tuple[Tensor, tuple[Memory, ...]]:
         """`past` and `source` have a memory for each block, or none."""
         memories = []
         for number, block in enumerate(self.blocks):
             with place(f"blocks.{number}"):
                 own, cross = (past[number] if past else None), (source[number] if source else None)
-                x, memory = block(x, rule, real, own, cross)
+                x, memory = block(x, real, own, cross, turn)
                 memories.append(memory)
         return self.final(x), tuple(memories)
 

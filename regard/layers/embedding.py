@@ -18,10 +18,13 @@ class Embedding(nn.Module):
         self.scale = math.sqrt(table.embedding_dim) if scaled else 1.0
         self.dropout = Dropout(dropout)
 
-    def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
-        x = self.table(tokens) * self.scale
+    def forward(self, tokens: Tensor, start: int = 0, gap: Tensor | None = None) -> Tensor:
+        """`start` is the first token's place; `gap` counts the padding before each row, if any."""
+        x = self.table(tokens)
+        if self.scale != 1.0:
+            x = x * self.scale
         if self.positions is not None:
-            x = x + self.positions(start, tokens.size(1))
+            x = x + self.positions(start, tokens.size(1), gap)
         return self.dropout(x)
 
 

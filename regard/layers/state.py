@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from regard.attention.core import Memory
+
 
 class State(NamedTuple):
     """A part with one row per source, and a part with one row per hypothesis (those of one source adjacent)."""
@@ -17,6 +19,8 @@ def pick(state: Any, rows: Tensor) -> Any:
     """The given rows of a nested state: how a search copies, reorders and drops; what is no tensor is shared by all."""
     if isinstance(state, Tensor):
         return state.index_select(0, rows)
+    if isinstance(state, Memory):
+        return state.of(rows)
     if isinstance(state, tuple):
         parts = [pick(part, rows) for part in state]
         return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from regard.errors import UserError, nearest
-from regard.models import convolutional, seq2seq, transformer
+from regard.layers.generator import LanguageModel
+from regard.models import convolutional, gpt, llama, seq2seq, transformer
 
 LARGEST, DEEPEST = 1 << 24, 1000  # no product of sizes overflows; building more blocks alone takes minutes
 
@@ -16,10 +17,22 @@ class Family(NamedTuple):
     network: type[nn.Module]
     presets: dict[str, dict]
 
+    @property
+    def continues(self) -> bool:
+        """Whether it goes on with a text; the others turn one text into another."""
+        return issubclass(self.network, LanguageModel)
+
+    @property
+    def vocabularies(self) -> list[str]:
+        """The fields of its config that are sizes of vocabularies."""
+        return [field.name for field in fields(self.config) if field.name.endswith("vocabulary")]
+
 
 FAMILIES = {
     "bytenet": Family(convolutional.ByteNetConfig, convolutional.ByteNet, convolutional.BYTENET_PRESETS),
     "convs2s": Family(convolutional.ConvS2SConfig, convolutional.ConvS2S, convolutional.CONVS2S_PRESETS),
+    "gpt": Family(gpt.GPTConfig, gpt.GPT, gpt.PRESETS),
+    "llama": Family(llama.LlamaConfig, llama.Llama, llama.PRESETS),
     "seq2seq": Family(seq2seq.Seq2SeqConfig, seq2seq.Seq2Seq, seq2seq.PRESETS),
     "transformer": Family(transformer.TransformerConfig, transformer.Transformer, transformer.PRESETS),
 }
@@ -70,10 +83,12 @@ def _check(key: str, value: Any, default: Any, choices: tuple[str, ...] | None, 
         raise UserError(f"model.{key} = {value} should be at least {least}")
     if value > most:
         raise UserError(f"model.{key} = {value} should be at most {most}")
+    if key == "epsilon" and not 0 < value < 1:
+        raise UserError(f"model.epsilon = {value} should lie between 0 and 1")
     if key == "dropout" and value >= 1:
         raise UserError(f"model.dropout = {value} should be below 1")
 
 
 def build(model: dict[str, Any], **vocabulary: int) -> nn.Module:
-    """A new network from a recipe's [model] table and the two vocabulary sizes."""
+    """A new network from a recipe's [model] table and the sizes of its vocabularies."""
     return FAMILIES[model["family"]].network(configure(model, **vocabulary))

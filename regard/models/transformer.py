@@ -3,8 +3,6 @@
     source ─▶ embed + positions ─▶ encoder blocks ─▶ memory
                                                        │ cross
     target ─▶ embed + positions ─▶ decoder blocks ◀────┘ ─▶ logits
-
-Encoder-only and decoder-only models are built from the same `stack`.
 """
 
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from regard.attention.scores import PRODUCTS
 from regard.attention.trace import place
 from regard.attention.variants import multihead
 from regard.inputs.batch import Sequences
-from regard.layers.blocks import ACTIVATIONS, RESIDUALS, Block, FeedForward, Stack
+from regard.layers.blocks import ACTIVATIONS, RESIDUALS, Block, FeedForward, PostNorm, Stack
 from regard.layers.embedding import POSITIONS, both_sides, untieable
 from regard.layers.generator import Generator
 from regard.layers.state import State
@@ -65,8 +63,11 @@ PRESETS: dict[str, dict] = {
 
 
 def stack(config: TransformerConfig, depth: int, heads: int, feedforward: int, cross: bool) -> Stack:
-    """Blocks of one side; `cross` gives each an eye for the source."""
-    residual = partial(RESIDUALS[config.norm], config.width, config.dropout)
+    """Blocks of one side; those of a decoder look at the source too, and not ahead."""
+
+    def residual() -> PostNorm:
+        return RESIDUALS[config.norm](nn.LayerNorm(config.width), config.dropout)
+
     attention = partial(multihead, config.width, heads, score=PRODUCTS[config.score])
     blocks = [
         Block(
@@ -74,6 +75,7 @@ def stack(config: TransformerConfig, depth: int, heads: int, feedforward: int, c
             attention(),
             FeedForward(config.width, feedforward, config.activation) if feedforward else None,
             attention() if cross else None,
+            causal if cross else None,
         )
         for _ in range(depth)
     ]
@@ -113,7 +115,7 @@ class Transformer(Generator):
         past = state.hypothesis
         with place("decoder"):
             x = self.target(tokens, past[0].end if past else 0)
-            x, past = self.decoder(x, rule=causal, past=past, source=state.source)
+            x, past = self.decoder(x, past=past, source=state.source)
         return x, State(state.source, past)
 
     def _initialise(self, module: nn.Module) -> None:

@@ -1,0 +1,122 @@
+"""GPT: the Transformer's decoder alone, which goes on with what it reads.
+
+    tokens ─▶ embed + positions ─▶ [ look back ─▶ think ] × depth ─▶ logits of what comes next
+
+GPT-1 (Radford et al. 2018) has its norms after each sum, GPT-2 (Radford et al. 2019) before each sublayer and one at the
+end. GPT-3 (Brown et al. 2020) is GPT-2 with every other block looking only at a band of recent places, as GPT-Neo's.
+"""
+
+import math
+from dataclasses import dataclass
+
+from torch import nn
+
+from regard.attention.masks import Rule, Window, causal
+from regard.attention.scores import PRODUCTS, Product
+from regard.attention.variants import multihead
+from regard.layers.blocks import ACTIVATIONS, Block, FeedForward, PostNorm, PreNorm, Stack
+from regard.layers.embedding import Embedding, positions
+from regard.layers.generator import LanguageModel
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    vocabulary: int
+    width: int = 768
+    heads: int = 12
+    depth: int = 12
+    feedforward: int = 0  # 0: four times the width
+    norm: str = "pre"  # "post": GPT-1's
+    pattern: str = "g"  # a letter a block, over and over: g looks at all that came before, l at the last `window` places
+    window: int = 256
+    score: str = "scaled_dot"
+    score_by_depth: bool = False  # scores are divided by the number of the block
+    activation: str = "gelu_tanh"
+    bias: bool = True
+    projection_bias: bool = True  # of queries, keys and values
+    tied: bool = True  # embedding and output share a table
+    epsilon: float = 1e-5
+    dropout: float = 0.1
+    limit: int = 1024  # the longest text that is seen at once
+
+    CHOICES = {"norm": ("pre", "post"), "score": tuple(PRODUCTS), "activation": tuple(ACTIVATIONS)}
+
+    def problem(self) -> str | None:
+        """What does not fit together, in words."""
+        if self.width % self.heads:
+            return f"width {self.width} is not a multiple of heads {self.heads}"
+        if not self.pattern or set(self.pattern) - set("gl"):
+            return f"pattern '{self.pattern}' should be letters g (global) and l (local), such as 'gl'"
+        return None
+
+
+def _gpt3(width: int, depth: int, heads: int) -> dict:
+    return dict(width=width, depth=depth, heads=heads, pattern="gl", limit=2048)
+
+
+PRESETS: dict[str, dict] = {
+    "tiny": dict(width=128, heads=4, depth=4, limit=256),
+    "small": dict(width=384, heads=6, depth=6, limit=256),
+    "gpt1": dict(norm="post", limit=512),  # 116.5M with 40,478 tokens
+    "gpt2": dict(),  # 124.4M with 50,257 tokens, as all below
+    "gpt2-medium": dict(width=1024, heads=16, depth=24),  # 354.8M
+    "gpt2-large": dict(width=1280, heads=20, depth=36),  # 774.0M
+    "gpt2-xl": dict(width=1600, heads=25, depth=48),  # 1,557.6M
+    "gpt3-small": _gpt3(768, 12, 12),  # 125M; these are the printed sizes of Brown et al. 2020, table 2.1
+    "gpt3-medium": _gpt3(1024, 24, 16),  # 350M
+    "gpt3-large": _gpt3(1536, 24, 16),  # 760M
+    "gpt3-xl": _gpt3(2048, 24, 16),  # 1.3B; the table has 24 heads of 128, which is not its width
+    "gpt3-2.7b": _gpt3(2560, 32, 32),  # 2.7B
+    "gpt3-6.7b": _gpt3(4096, 32, 32),  # 6.7B
+    "gpt3-13b": _gpt3(5120, 40, 40),  # 13.0B; the table's width of 5,140 is not its 40 heads of 128
+    "gpt3-175b": _gpt3(12288, 96, 96),  # 175.0B
+}
+
+
+class GPT(LanguageModel):
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.config, self.rotary = config, None
+        table = nn.Embedding(config.vocabulary, config.width)
+        self.embed = Embedding(table, positions("learned", config.width, config.limit), False, config.dropout)
+        blocks = [self._block(config, number) for number in range(config.depth)]
+        self.decoder = Stack(blocks, _norm(config) if config.norm == "pre" else nn.Identity())
+        self.output = nn.Linear(config.width, config.vocabulary, bias=False)
+        self.apply(self._initialise)
+        for name, parameter in self.named_parameters():
+            if name.endswith(("own.output.weight", "narrow.weight")):  # a sum of 2 · depth keeps the variance of one
+                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * config.depth))
+        if config.tied:
+            self.output.weight = table.weight
+
+    @staticmethod
+    def _block(config: GPTConfig, number: int) -> Block:
+        residual = PreNorm if config.norm == "pre" else PostNorm
+        own = multihead(config.width, config.heads, score=_score(config, number), bias=config.bias)
+        if not config.projection_bias:
+            for projection in (own.query, own.key, own.value):
+                projection.register_parameter("bias", None)
+        hidden = config.feedforward or 4 * config.width
+        thinking = FeedForward(config.width, hidden, config.activation, config.bias)
+        letter = config.pattern[number % len(config.pattern)]
+        rule: Rule = causal if letter == "g" else causal & Window(config.window)
+        return Block(lambda: residual(_norm(config), config.dropout), own, thinking, rule=rule)
+
+    @property
+    def limit(self) -> int:
+        return self.config.limit
+
+    def _initialise(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def _norm(config: GPTConfig) -> nn.LayerNorm:
+    return nn.LayerNorm(config.width, config.epsilon, bias=config.bias)
+
+
+def _score(config: GPTConfig, number: int) -> Product:
+    score = PRODUCTS[config.score]
+    return Product(lambda width: score.scale(width) / (number + 1)) if config.score_by_depth else score

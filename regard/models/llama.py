@@ -1,0 +1,134 @@
+"""Llama: today's decoder. Touvron et al. 2023.
+
+    tokens ─▶ embed ─▶ [ look back, turned by place ─▶ think, gated ] × depth ─▶ norm ─▶ logits of what comes next
+
+GPT-2's blocks with RMSNorm for LayerNorm (Zhang & Sennrich 2019), rotary positions for learned ones (Su et al. 2021), heads
+of queries that share keys (Ainslie et al. 2023), a gated feed-forward network (Shazeer 2020), and no biases.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.masks import causal
+from regard.attention.positions import Rotary
+from regard.attention.variants import grouped
+from regard.layers.blocks import ACTIVATIONS, Block, Gated, PreNorm, Stack
+from regard.layers.embedding import Embedding
+from regard.layers.generator import LanguageModel
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    vocabulary: int
+    width: int = 512
+    heads: int = 8
+    key_heads: int = 0  # 0: as many as heads
+    head_width: int = 0  # 0: width / heads
+    depth: int = 8
+    feedforward: int = 0  # 0: 8/3 of the width, in multiples of 32
+    activation: str = "swish"
+    base: float = 10000.0  # of the rotary speeds
+    stretch: str = "none"  # "linear" or "llama3": a context longer than `trained` by `factor`
+    factor: float = 1.0
+    trained: int = 8192
+    slow: float = 1.0  # llama3's: below so many turns in `trained` places a speed is stretched whole,
+    fast: float = 4.0  # above so many not at all
+    bias: bool = False  # of the attention's projections
+    feedforward_bias: bool = False
+    tied: bool = False  # embedding and output share a table
+    epsilon: float = 1e-5
+    dropout: float = 0.0
+    limit: int = 2048  # the longest text that is seen at once
+
+    CHOICES = {"activation": tuple(ACTIVATIONS), "stretch": ("none", "linear", "llama3")}
+
+    @property
+    def hidden(self) -> int:
+        return self.feedforward or 32 * math.ceil(self.width / 12)
+
+    def problem(self) -> str | None:
+        """What does not fit together, in words."""
+        if not self.head_width and self.width % self.heads:
+            return f"width {self.width} is not a multiple of heads {self.heads}: set head_width"
+        if self.heads % (self.key_heads or self.heads):
+            return f"heads {self.heads} is not a multiple of key_heads {self.key_heads}"
+        if (self.head_width or self.width // self.heads) % 2:
+            return f"head_width {self.head_width or self.width // self.heads} should be even: rotary places turn pairs"
+        if self.stretch != "none" and self.factor < 1:
+            return f"factor {self.factor} should be at least 1"
+        return None
+
+
+PRESETS: dict[str, dict] = {
+    "stories260k": dict(width=64, heads=8, key_heads=4, depth=5, feedforward=172, tied=True, limit=512),  # 512 tokens
+    "stories15m": dict(width=288, heads=6, depth=6, feedforward=768, tied=True, limit=256),  # 15.2M, 32,000 tokens
+    "tiny": dict(width=128, heads=4, depth=4, limit=256),
+    "small": dict(width=384, heads=6, depth=6, limit=512),
+    "tinyllama-1.1b": dict(width=2048, heads=32, key_heads=4, depth=22, feedforward=5632),  # 1.10B, 32,000 tokens
+    "llama-7b": dict(width=4096, heads=32, depth=32, feedforward=11008, epsilon=1e-6),  # 6.74B, 32,000 tokens
+    "llama2-70b": dict(width=8192, heads=64, key_heads=8, depth=80, feedforward=28672, limit=4096),  # 68.98B, 32,000
+    "llama3-8b": dict(
+        width=4096, heads=32, key_heads=8, depth=32, feedforward=14336, base=500000.0, limit=8192
+    ),  # 8.03B, 128,256 tokens
+    "llama3.2-1b": dict(
+        width=2048, heads=32, key_heads=8, depth=16, feedforward=8192, base=500000.0, tied=True,
+        stretch="llama3", factor=32.0, limit=131072,
+    ),  # 1.24B, 128,256 tokens
+}  # fmt: skip
+
+
+class Llama(LanguageModel):
+    def __init__(self, config: LlamaConfig):
+        super().__init__()
+        self.config = config
+        head_width = config.head_width or config.width // config.heads
+        self.rotary = Rotary(head_width, config.base, partial(_stretched, config=config))
+        self.embed = Embedding(nn.Embedding(config.vocabulary, config.width), None, False, config.dropout)
+        shape = config.width, config.heads, config.key_heads or config.heads, head_width
+        blocks = [
+            Block(
+                lambda: PreNorm(_norm(config), config.dropout),
+                grouped(*shape, bias=config.bias),
+                Gated(config.width, config.hidden, config.activation, config.feedforward_bias),
+                rule=causal,
+            )
+            for _ in range(config.depth)
+        ]
+        self.decoder = Stack(blocks, _norm(config))
+        self.output = nn.Linear(config.width, config.vocabulary, bias=False)
+        self.apply(self._initialise)
+        if config.tied:
+            self.output.weight = self.embed.table.weight
+
+    @property
+    def limit(self) -> int:
+        return self.config.limit
+
+    def _initialise(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def _norm(config: LlamaConfig) -> nn.RMSNorm:
+    return nn.RMSNorm(config.width, config.epsilon)
+
+
+def _stretched(speeds: Tensor, config: LlamaConfig) -> Tensor:
+    """Slower turns, so that a longer text is told apart with the angles known from training.
+
+    "linear" slows all (Chen et al. 2023); "llama3" only those that turn seldom in the trained length, with a blend
+    between (Llama 3.1's configuration).
+    """
+    if config.stretch == "none":
+        return speeds
+    if config.stretch == "linear":
+        return speeds / config.factor
+    turns = config.trained * speeds / (2 * math.pi)
+    kept = ((turns - config.slow) / (config.fast - config.slow)).clamp(0, 1)
+    return torch.lerp(speeds / config.factor, speeds, kept)
