@@ -124,6 +124,10 @@ class DecodeOptions:
     length_penalty: float = 1.0
     no_repeat_ngram_size: int = 0
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0  # taken from the logit of each token already written,
+    frequency_penalty: float = 0.0  # and this as often as it was written
+    logit_bias: dict[str, float] = field(default_factory=dict)  # id → what is added to its logit
+    stop: tuple[str, ...] = ()  # texts at which an answer ends; they are not part of it
     max_new_tokens: int = 0  # 0 = the task's default
     min_new_tokens: int = 0
     temperature: float = 0.0  # 0 = no sampling
@@ -135,6 +139,12 @@ class DecodeOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        _require(all(self.stop), "decode.stop holds an empty text, at which every answer would end")
+        for token, bias in self.logit_bias.items():
+            _require(
+                token.isdecimal() and isinstance(bias, int | float) and isfinite(bias),
+                f"decode.logit_bias: {show(token)} = {bias}: expected a token's id and a number, such as 13 = -5.0",
+            )
         for name in ("num_beams", "num_return_sequences"):
             _require(getattr(self, name) >= 1, f"decode.{name} = {getattr(self, name)}: must be at least 1")
         for name in ("no_repeat_ngram_size", "max_new_tokens", "min_new_tokens", "temperature", "top_k", "seed"):
@@ -142,6 +152,8 @@ class DecodeOptions:
         _require(0 < self.top_p <= 1, f"decode.top_p = {self.top_p}: must be above 0 and at most 1")
         _require(0 <= self.min_p <= 1, f"decode.min_p = {self.min_p}: must be between 0 and 1")
         _require(self.repetition_penalty > 0, f"decode.repetition_penalty = {self.repetition_penalty}: must be above 0")
+        for name in ("length_penalty", "repetition_penalty", "presence_penalty", "frequency_penalty", "temperature"):
+            _require(isfinite(getattr(self, name)), f"decode.{name} = {getattr(self, name)}: must be finite")
         _require(
             not self.max_new_tokens or self.min_new_tokens <= self.max_new_tokens,
             f"decode.min_new_tokens = {self.min_new_tokens} is more than decode.max_new_tokens = {self.max_new_tokens}",

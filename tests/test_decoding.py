@@ -179,7 +179,7 @@ def test_a_model_that_begins_with_the_end_token_may_still_end() -> None:
     logits = torch.randn(3, 7)
     history = torch.tensor([[END, 4, 4]] * 3)
     options = DecodeOptions(no_repeat_ngram_size=1, repetition_penalty=1.3)
-    restricted, _ = restrict(logits, history, 1, END, options)
+    restricted, _ = restrict(logits, history, 1, (END,), options)
     assert torch.equal(restricted[:, END], logits[:, END])
     assert restricted[:, 4].eq(-torch.inf).all()
 
@@ -301,11 +301,11 @@ def test_cuts_keep_exactly_the_right_tokens(seed: int, top_k: int, top_p: float,
         assert kept(row) == set(order)
 
 
-def test_random_numbers_depend_on_seed_sample_and_step_alone() -> None:
-    numbers = random_numbers(seed=3, samples=5, length=101)
-    assert torch.equal(random_numbers(3, 2, 7), numbers[:7, :2])
-    assert numbers.unique().numel() > 500
-    assert not torch.equal(random_numbers(4, 5, 101), numbers)
+def test_random_numbers_depend_on_seed_source_sample_and_step_alone() -> None:
+    numbers = random_numbers(seed=3, keys=[8, 4], samples=5, length=101)
+    assert torch.equal(random_numbers(3, [4], 2, 7), numbers[:7, 1:, :2])
+    assert numbers.unique().numel() > 1000
+    assert not torch.equal(random_numbers(4, [8, 4], 5, 101), numbers)
     assert 0 <= numbers.min() < numbers.max() < 1
 
 

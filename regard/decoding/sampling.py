@@ -4,6 +4,8 @@ logits (…, vocabulary)
 """
 
 import math
+from collections.abc import Sequence
+from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -34,7 +36,15 @@ def draw(logits: Tensor, uniform: Tensor) -> Tensor:
     return place.squeeze(-1).clamp(max=logits.size(-1) - 1)
 
 
-def random_numbers(seed: int, samples: int, length: int) -> Tensor:
-    """(length, samples) uniform numbers; those of one sample are a pure function of (seed, its number, the step)."""
-    columns = [np.random.default_rng([seed, sample]).random(length, dtype=np.float32) for sample in range(samples)]
-    return torch.from_numpy(np.stack(columns, axis=1))
+def random_numbers(seed: int, keys: Sequence[int], samples: int, length: int) -> Tensor:
+    """(length, sources, samples) uniform numbers: a pure function of (seed, the source's key, the sample, the step)."""
+    columns = [
+        [np.random.default_rng([seed, key, sample]).random(length, dtype=np.float32) for sample in range(samples)]
+        for key in keys
+    ]
+    return torch.from_numpy(np.array(columns)).permute(2, 0, 1).contiguous()
+
+
+def key_of(tokens: Sequence[int]) -> int:
+    """A number that stands for a text's tokens: other texts draw other numbers, the same text the same ones."""
+    return int.from_bytes(blake2b(np.asarray(tokens, np.int64).tobytes(), digest_size=8).digest(), "little")

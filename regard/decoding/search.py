@@ -10,7 +10,8 @@ The batch shrinks as sources are done. A log probability of -inf marks an empty 
 """
 
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from collections.abc import Generator as Steps
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -53,8 +54,28 @@ class Candidates(NamedTuple):
     total: Tensor
 
 
-# From the logits, and what to add to a logit for the total log probability (`rest`).
-Choice = Callable[[Tensor, Tensor], Candidates]
+# From the logits, what to add to a logit for the total log probability (`rest`), the sources' numbers, and the step.
+Choice = Callable[[Tensor, Tensor, Tensor, int], Candidates]
+Ends = int | tuple[int, ...]  # the token or tokens that end an answer; -1 is none
+
+
+class Outset(NamedTuple):
+    """What answers begin with, and where they end."""
+
+    begin: int | Tensor  # the first token, or the forced first tokens (batch, n)
+    end: Ends
+    limit: int | Tensor  # of new tokens, end included, for all sources or for each
+    read: int = 0  # how many of the forced tokens the state knows from its start
+    keys: Sequence[int] = ()  # what decides the draws of each source, besides the seed
+    stopped: Callable[[list[int]], bool] | None = None  # says of an answer's tokens that no more are wanted
+
+
+class Growth(NamedTuple):
+    """Between two steps: which sources still grow, and the tokens and log probabilities of their hypotheses."""
+
+    sources: Tensor
+    tokens: Tensor
+    total: Tensor
 
 
 class Finals:
@@ -68,11 +89,13 @@ class Finals:
     def score(self, total: Tensor, length: Tensor) -> Tensor:
         return total / length.clamp(min=1) ** self.length_penalty
 
-    def offer(self, sources: Tensor, tokens: Tensor, total: Tensor, where: Tensor, finished: bool) -> None:
-        """Keeps those hypotheses that are among the best, of the ones offered by `where`."""
+    def offer(
+        self, sources: Tensor, tokens: Tensor, total: Tensor, where: Tensor, finished: bool, ending: int = 0
+    ) -> None:
+        """Keeps those hypotheses that are among the best, of the ones offered by `where`; `ending` tokens follow."""
         if not where.any():
             return
-        scores = self.score(total, torch.tensor(tokens.size(-1) + finished)).masked_fill(~where, -torch.inf)
+        scores = self.score(total, torch.tensor(tokens.size(-1) + ending)).masked_fill(~where, -torch.inf)
         new = scores > self.to_beat[sources, None]
         owners = sources[:, None].expand_as(new)
         columns = (part[new].tolist() for part in (owners, tokens, scores, total))
@@ -94,40 +117,63 @@ class Finals:
         return (length < limits) & (self.score(total.amax(1), best_length) > self.to_beat[sources])
 
 
-@torch.no_grad()
 def search(
-    network: Generator, source: Any, begin: int | Tensor, end: int, options: DecodeOptions, limit: int | Tensor
+    network: Generator,
+    source: Any,
+    begin: int | Tensor,
+    end: Ends,
+    options: DecodeOptions,
+    limit: int | Tensor,
+    **more: Any,
 ) -> list[list[Hypothesis]]:
-    """The `num_return_sequences` best continuations of each source, best first.
+    """The `num_return_sequences` best continuations of each source, best first; `more` as an Outset has it."""
+    growing = grow(network, source, Outset(begin, end, limit, **more), options)
+    while True:
+        try:
+            next(growing)
+        except StopIteration as done:
+            return done.value
 
-    `begin` is the first token, or the forced first tokens (batch, n); `limit` bounds the new tokens, end included, of
-    all sources or of each.
-    """
+
+@torch.no_grad()
+def grow(
+    network: Generator, source: Any, outset: Outset, options: DecodeOptions
+) -> Steps[Growth, None, list[list[Hypothesis]]]:
+    """The search, step by step: what grows after each, and in the end all hypotheses."""
+    begin, end, limit, read, keys, stopped = outset
+    ends = tuple(token for token in ((end,) if isinstance(end, int) else end) if token >= 0)
     state = network.start(source)
-    anchor = next(tensors(state))
+    anchor = begin[:, 0] if isinstance(begin, Tensor) else next(tensors(state))
     sources = torch.arange(anchor.size(0), device=anchor.device)
     limits = torch.as_tensor(limit, device=anchor.device).clamp(min=1).expand_as(sources)
     tokens = torch.full_like(sources, begin)[:, None, None] if isinstance(begin, int) else begin[:, None]
     total = torch.zeros(tokens.shape[:2], device=anchor.device)  # log probabilities
-    forced = new = tokens.size(-1)
+    forced, new = tokens.size(-1), tokens.size(-1) - read
     finals = Finals(options.num_return_sequences, options.length_penalty, limits)
-    choose, width = strategy(options, int(limits.max()), anchor.device)
+    last = int(limits.max())
+    choose, width = strategy(options, keys or [0] * len(sources), last, anchor.device)
 
-    for length in range(1, int(limits.max()) + 1):
+    for length in range(1, last + 1):
         logits, state = network.step(tokens[..., -new:].flatten(0, 1), state)
-        logits, normaliser = restrict(logits[:, -1].float(), tokens.flatten(0, 1), length, end, options)
+        logits, normaliser = restrict(logits[:, -1].float(), tokens.flatten(0, 1), length - 1, ends, options)
         logits, rest = logits.unflatten(0, total.shape), total - normaliser.view_as(total)
         stuck = logits.amax(-1) == -torch.inf
         finals.offer(sources, tokens[..., forced:], total, stuck, finished=False)
 
-        found = choose(logits, rest)
-        ended = found.token == end
+        found = choose(logits, rest, sources, length - 1)
+        ended = among(found.token, ends)
         inside = torch.arange(ended.size(1), device=ended.device) < width  # what would not enter the beam may not end
-        finals.offer(sources, follow(tokens, found.parent)[..., forced:], found.total, ended & inside, finished=True)
+        said = follow(tokens, found.parent)[..., forced:]
+        finals.offer(sources, said, found.total, ended & inside, finished=True, ending=1)
 
         beams, new = total.size(1), 1
         parent, token, total = survivors(found, ended, width)
         tokens = torch.cat([follow(tokens, parent), token[..., None]], -1)
+        yield Growth(sources, tokens[..., forced:], total)
+        if stopped is not None:
+            over = halted(tokens[..., forced:], total, stopped)
+            finals.offer(sources, tokens[..., forced:], total, over, finished=True)
+            total = total.masked_fill(over, -torch.inf)
         cut = (length >= limits[sources])[:, None].expand_as(total)
         finals.offer(sources, tokens[..., forced:], total, cut, finished=False)
 
@@ -140,7 +186,25 @@ def search(
     return finals.kept
 
 
-def strategy(options: DecodeOptions, limit: int, device: torch.device) -> tuple[Choice, int]:
+def among(tokens: Tensor, ends: tuple[int, ...]) -> Tensor:
+    """Which of the tokens end an answer."""
+    found = torch.zeros_like(tokens, dtype=torch.bool)
+    for end in ends:
+        found |= tokens == end
+    return found
+
+
+def halted(tokens: Tensor, total: Tensor, stopped: Callable[[list[int]], bool]) -> Tensor:
+    """Which hypotheses the caller has heard enough of."""
+    alive = (total > -torch.inf).tolist()
+    rows = [
+        [lives and stopped(said) for lives, said in zip(*each, strict=True)]
+        for each in zip(alive, tokens.tolist(), strict=True)
+    ]
+    return torch.tensor(rows, dtype=torch.bool, device=total.device)
+
+
+def strategy(options: DecodeOptions, keys: Sequence[int], limit: int, device: torch.device) -> tuple[Choice, int]:
     """How candidates are chosen, and how many hypotheses grow side by side."""
     if options.temperature == 0.0 and options.num_beams > 1:
         return partial(widest, width=options.num_beams), options.num_beams
@@ -150,30 +214,32 @@ def strategy(options: DecodeOptions, limit: int, device: torch.device) -> tuple[
         given = f"decode.num_beams = {options.num_beams} with decode.temperature = {options.temperature}"
         raise UserError(f"{given}: a beam is searched or samples are drawn; set num_beams = 1 or temperature = 0")
     samples = options.num_return_sequences
-    numbers = iter(random_numbers(options.seed, samples, limit).to(device))
+    numbers = random_numbers(options.seed, keys, samples, limit).to(device)
     return partial(sample, numbers=numbers, options=options), samples
 
 
-def greedy(logits: Tensor, rest: Tensor) -> Candidates:
+def greedy(logits: Tensor, rest: Tensor, sources: Tensor, step: int) -> Candidates:
     """The best token of the only hypothesis."""
     logit, token = best(logits[:, 0], 1)
     return Candidates(torch.zeros_like(token), token, rest + logit)
 
 
-def widest(logits: Tensor, rest: Tensor, width: int) -> Candidates:
+def widest(logits: Tensor, rest: Tensor, sources: Tensor, step: int, width: int) -> Candidates:
     """The best tokens of all hypotheses together, best first: twice the width, so that `width` go on if as many end."""
     logit, token = best(logits, min(2 * width, logits.size(-1)))
     total, place = (rest[..., None] + logit).flatten(1).topk(min(2 * width, logit[0].numel()))
     return Candidates(place // logit.size(-1), token.flatten(1).gather(1, place), total)
 
 
-def sample(logits: Tensor, rest: Tensor, numbers: Iterator[Tensor], options: DecodeOptions) -> Candidates:
+def sample(
+    logits: Tensor, rest: Tensor, sources: Tensor, step: int, numbers: Tensor, options: DecodeOptions
+) -> Candidates:
     """One drawn token for each sample; the first draws are all from the one hypothesis there is."""
-    uniform = next(numbers)  # (samples,): those of one step, the same for every source
+    uniform = numbers[step, sources]  # (batch, samples)
     cut = truncate(logits / options.temperature, options.top_k, options.top_p, options.min_p)
-    token = draw(cut.expand(-1, len(uniform), -1), uniform.expand(len(cut), -1))
-    total = rest + logits.expand(-1, len(uniform), -1).gather(-1, token[..., None]).squeeze(-1)
-    parent = torch.arange(len(uniform), device=token.device).clamp(max=rest.size(1) - 1)
+    token = draw(cut.expand(-1, uniform.size(1), -1), uniform)
+    total = rest + logits.expand(-1, uniform.size(1), -1).gather(-1, token[..., None]).squeeze(-1)
+    parent = torch.arange(uniform.size(1), device=token.device).clamp(max=rest.size(1) - 1)
     return Candidates(parent.expand_as(token), token, total)
 
 
