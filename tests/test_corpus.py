@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import UserError
-from regard.inputs import arrays
+from regard.inputs import prepared
 from regard.inputs.corpus import Sample, find, part_of, prefixes, prepare, prepare_samples, read
 from regard.inputs.text import Vocabulary, train_tokenizer
 from regard.recipe import DataOptions, TokenizerOptions
@@ -265,7 +265,7 @@ def test_an_interrupted_preparation_leaves_nothing(cache: Path, monkeypatch: pyt
         prepare_samples(samples(), "interrupted", VOCABULARY, cache)
     assert list(cache.iterdir()) == []
     (cache / ".unfinished-of-a-killed-run").mkdir()
-    monkeypatch.setattr(arrays, "STALE", -1)
+    monkeypatch.setattr(prepared, "STALE", -1)
     corpus = prepare_samples([Sample("ein", "a")] * 5000, "interrupted", VOCABULARY, cache)
     assert (len(corpus), len(list(cache.iterdir()))) == (5000, 1)
 

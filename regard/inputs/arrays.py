@@ -4,15 +4,9 @@ cache/<key>/   source.tokens source.offsets source.lengths, the same for target,
                text.bytes text.offsets (the raw text), corpus.json (the report, the files' hashes)
 """
 
-import hashlib
-import json
-import os
-import shutil
-import tempfile
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -21,13 +15,13 @@ import numpy as np
 
 from regard.errors import UserError
 from regard.inputs.files import Record
+from regard.inputs.prepared import Report, narrowest, opened, place_of, read_facts, settle, unfinished, write_facts
 from regard.inputs.progress import Progress, shown
 from regard.inputs.text import Vocabulary
 
 FORMAT = "1"  # part of every key: raise it when the files change
 CHUNK = 2048  # samples encoded at once
 CHARACTERS_PER_TOKEN = 100  # a text of more than this times max_length is skipped before it is cut into tokens
-STALE = 24 * 3600  # seconds after which an unfinished folder is surely a killed run's
 
 
 class Sample(NamedTuple):
@@ -40,32 +34,6 @@ class Sample(NamedTuple):
     def of(cls, record: Record) -> "Sample":
         """As a model reads it: the prefix stands in front."""
         return cls(f"{record.token} {record.source}" if record.prefix else record.source, record.target)
-
-
-@dataclass
-class Skip:
-    """How many samples one reason cost, and where the first stood."""
-
-    count: int
-    first: str
-
-
-@dataclass
-class Report:
-    """What became of the samples: nothing disappears silently."""
-
-    read: int = 0
-    kept: int = 0
-    skipped: dict[str, Skip] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)  # how the files were taken where they leave a choice
-
-    def skip(self, reason: str, place: str) -> None:
-        self.skipped.setdefault(reason, Skip(0, place)).count += 1
-
-    def __str__(self) -> str:
-        told = [f"{self.read} samples read, {self.kept} kept"]
-        told += [f"{skip.count} skipped: {reason} (first: {skip.first})" for reason, skip in self.skipped.items()]
-        return "; ".join([*told, *self.notes])
 
 
 def unfit(record: Record, max_length: int) -> str | None:
@@ -100,9 +68,8 @@ class Corpus:
     """Prepared samples, memory-mapped: token ids without begin and end, their lengths, and the raw text."""
 
     def __init__(self, folder: Path):
-        facts = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
-        skipped = {reason: Skip(**skip) for reason, skip in facts["report"].pop("skipped").items()}
-        self.report = Report(**facts["report"], skipped=skipped)
+        facts = read_facts(folder / "corpus.json")
+        self.report = Report.of(facts["report"])
         self.hashes: dict[str, str] = facts["hashes"]
         self._sides = [Side(folder, name, facts["dtypes"][name]) for name in Sample._fields]
         self._text = np.memmap(folder / "text.bytes", dtype=np.uint8, mode="r")
@@ -148,51 +115,14 @@ def cached(
 ) -> Corpus:
     """The Corpus of this key and these tokenizers: opened if there, else written beside and renamed when whole."""
     parts = [FORMAT, key, vocabulary.source.content(), vocabulary.target.content()]
-    folder = cache / hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-    if found := _opened(folder):
+    folder = place_of(cache, parts)
+    if found := opened(folder, Corpus):
         return found
-    cache.mkdir(parents=True, exist_ok=True)
-    _sweep(cache)
-    with _unfinished(cache, folder) as place, Writer(place, vocabulary, max_length, notes) as writer:
+    with unfinished(folder) as place, Writer(place, vocabulary, max_length, notes) as writer:
         with shown("preparing: {} samples", progress) as show:
             writer.write(iter(records), show)
         writer.finish(hashes)
     return Corpus(folder)
-
-
-def _opened(folder: Path) -> Corpus | None:
-    """The Corpus of a folder; a damaged one is thrown away."""
-    if not folder.exists():
-        return None
-    try:
-        corpus = Corpus(folder)
-    except (OSError, ValueError, KeyError, TypeError):  # no file, an empty or uneven one, no JSON, other JSON
-        corpus = None
-    if corpus is None or not corpus.whole:
-        shutil.rmtree(folder, ignore_errors=True)
-        return None
-    return corpus
-
-
-@contextmanager
-def _unfinished(cache: Path, folder: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `folder` when all went well, and nothing when not."""
-    place = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=cache))
-    try:
-        yield place
-        try:
-            place.rename(folder)
-        except OSError:
-            if not folder.exists():  # otherwise another process was faster, with the same content
-                raise
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def _sweep(cache: Path) -> None:
-    for place in cache.glob(".unfinished-*"):
-        if place.exists() and time.time() - place.stat().st_mtime > STALE:
-            shutil.rmtree(place, ignore_errors=True)
 
 
 class Writer:
@@ -205,7 +135,7 @@ class Writer:
         self.report = Report(notes=list(notes))
         self._known = vocabulary.source.table
         self._dtypes = {
-            name: "uint16" if tokenizer.size <= 1 << 16 else "uint32"
+            name: narrowest(tokenizer.size)
             for name, tokenizer in zip(Sample._fields, (vocabulary.source, vocabulary.target), strict=True)
         }
         self._files: dict[str, BinaryIO] = {}
@@ -282,10 +212,6 @@ class Writer:
         if not self.report.kept:
             raise UserError(f"no sample left to use: {self.report}")
         for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
+            settle(file)
         facts = {"report": asdict(self.report), "hashes": hashes, "dtypes": self._dtypes}
-        with (self.folder / "corpus.json").open("w", encoding="utf-8") as file:
-            json.dump(facts, file, indent=2, ensure_ascii=False)
-            file.flush()
-            os.fsync(file.fileno())
+        write_facts(self.folder / "corpus.json", facts)

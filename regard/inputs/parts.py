@@ -1,0 +1,44 @@
+"""The parts of a data set: files of their own, or fractions held out of the training file."""
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from regard.errors import UserError, nearest
+from regard.inputs.files import find
+
+if TYPE_CHECKING:
+    from regard.recipe import DataOptions
+
+PARTS = ("train", "validation", "test")
+
+
+def part_of(value: str, validation: float, test: float) -> str:
+    """The part a value belongs to, by its hash alone: the order of a file and the other samples do not matter."""
+    place = int.from_bytes(hashlib.sha256(value.encode()).digest()[:8]) / 2**64
+    # One from below, one from above: changing one fraction moves nothing in the other.
+    return "validation" if place < validation else "test" if place >= 1 - test else "train"
+
+
+def fractions(data: "DataOptions") -> tuple[float, float]:
+    """What is held out of `train` for validation and for test; 0 where a part has a file of its own, or none."""
+    validation, test = (part if isinstance(part, float) else 0.0 for part in (data.validation, data.test))
+    if validation + test >= 1:
+        raise UserError(f"data.validation = {validation} and data.test = {test} leave nothing to train on")
+    return validation, test
+
+
+def own_file(data: "DataOptions", part: str) -> bool:
+    """Whether a held-out part has a file of its own, which is taken whole."""
+    return isinstance(getattr(data, part), str) and part != "train"
+
+
+def file_of(data: "DataOptions", part: str, beside: Path | None = None) -> Path:
+    """Where a part's samples stand; a fraction stands in the train file."""
+    if part not in PARTS:
+        raise UserError(f"unknown part '{part}'{nearest(part, PARTS)}")
+    name = getattr(data, part)
+    name = data.train if isinstance(name, float) else name
+    if not isinstance(name, str) or not name:
+        raise UserError(f"data.{part} names no file")
+    return find(name, beside)
