@@ -56,7 +56,8 @@ def written(generation: dict[str, Any]) -> dict[str, Any]:
 
 def decode_fields(generation: dict[str, Any]) -> dict[str, Any]:
     """From the file: what it says of DecodeOptions' fields, in our words."""
-    found = {name: generation[name] for name in FIELDS if generation.get(name) is not None}
+    said = {name: generation[name] for name in FIELDS if generation.get(name) is not None}
+    found = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
     banned = [words[0] for words in generation.get("bad_words_ids") or ()]
     if banned or "suppress_tokens" in found:
         found["suppress_tokens"] = (*found.get("suppress_tokens", ()), *banned)
