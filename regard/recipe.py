@@ -12,6 +12,19 @@ from regard.errors import UserError, nearest
 from regard.schema import Places, build, override, show, write, write_key
 
 SHIPPED = Path(__file__).parent / "recipes"
+DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {  # of a task, where they differ from those below
+    "generate": {
+        "data": {"max_length": 0},
+        "tokenizer": {"kind": "byte_bpe"},
+        "train": {
+            "schedule": "cosine",
+            "warmup_steps": 100,
+            "weight_decay": 0.1,
+            "betas": [0.9, 0.95],
+            "label_smoothing": 0.0,
+        },
+    },
+}
 EXCLUSIVE = {
     "the size of a batch": ("batch_tokens", "batch_size"),
     "the length of the run": ("max_steps", "epochs", "minutes"),
@@ -35,11 +48,12 @@ class DataOptions:
     target: str = ""
     columns: tuple[str, ...] = ()  # names for a TSV without a header
     prefix: str = ""  # the column whose value becomes a first token "<value>"
+    text: str = ""  # the column of a language model's documents
     split_by: str = "source"  # equal values of this column never lie in two parts
-    max_length: int = 256  # tokens; longer samples are skipped and counted
+    max_length: int = 256  # tokens; longer samples are skipped and counted; 0 = as many as the model reads
 
     def __post_init__(self) -> None:
-        _require(self.max_length >= 1, f"data.max_length = {self.max_length}: must be at least 1")
+        _require(self.max_length >= 0, f"data.max_length = {self.max_length}: must be 0 or more")
         for name in ("train", "validation", "test"):
             value = getattr(self, name)
             if self.generate:
@@ -61,7 +75,7 @@ class DataOptions:
 class TokenizerOptions:
     """How text is cut into tokens; `joint` is one vocabulary for source and target."""
 
-    kind: Literal["bpe", "unigram", "wordpiece", "words", "characters"] = "bpe"
+    kind: Literal["bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"] = "bpe"
     vocab_size: int = 8000
     joint: bool = True
     lowercase: bool = False
@@ -70,6 +84,10 @@ class TokenizerOptions:
     def __post_init__(self) -> None:
         _require(self.vocab_size >= 5, f"tokenizer.vocab_size = {self.vocab_size}: must be at least 5")
         _require(self.min_frequency >= 1, f"tokenizer.min_frequency = {self.min_frequency}: must be at least 1")
+        _require(
+            not (self.lowercase and self.kind in ("bytes", "byte_bpe")),
+            f"tokenizer.lowercase = true: kind = '{self.kind}' keeps text as it is; possible with the other kinds",
+        )
 
 
 @dataclass(frozen=True)
@@ -91,7 +109,7 @@ class TrainOptions:
     gradient_accumulation_steps: int = 1
     average_decay: float = 0.0  # of the weights' moving average; 0 = off
     patience: int = 0  # evaluations without a better score before the run stops; 0 = off
-    score: Literal["bleu", "chrf", "exact"] = "bleu"  # what the best checkpoint is best in
+    score: Literal["auto", "bleu", "chrf", "exact", "loss", "accuracy"] = "auto"  # what the best checkpoint is best in
     eval_steps: int = 500
     eval_samples: int = 1000  # validation samples that are answered at each evaluation, from the first on
     save_steps: int = 500
@@ -200,6 +218,7 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     for each in overrides:
         places.overridden.add(override(table, each, Recipe))
     _clear_superseded(table, places.overridden)
+    _fill_in(table)
     table.setdefault("output", f"runs/{path.stem}")
     beside = Path.cwd() if path.parent == SHIPPED else path.resolve().parent  # no data lies beside what ships
     table.setdefault("origin", str(beside))
@@ -288,6 +307,14 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}:{line}: not UTF-8 (byte 0x{raw[error.start]:02x}), as TOML must be") from None
+
+
+def _fill_in(table: dict[str, Any]) -> None:
+    """The task's own defaults, where the recipe says nothing."""
+    task = table.get("task")
+    for section, values in DEFAULTS.get(task if isinstance(task, str) else "", {}).items():
+        if isinstance(given := table.setdefault(section, {}), dict):
+            table[section] = values | given
 
 
 def _clear_superseded(table: dict[str, Any], overridden: set[str]) -> None:

@@ -127,7 +127,11 @@ def search(
     **more: Any,
 ) -> list[list[Hypothesis]]:
     """The `num_return_sequences` best continuations of each source, best first; `more` as an Outset has it."""
-    growing = grow(network, source, Outset(begin, end, limit, **more), options)
+    return conclude(grow(network, source, Outset(begin, end, limit, **more), options))
+
+
+def conclude(growing: Steps[Growth, None, list[list[Hypothesis]]]) -> list[list[Hypothesis]]:
+    """What a search finds in the end."""
     while True:
         try:
             next(growing)

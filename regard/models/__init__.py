@@ -67,6 +67,18 @@ def configure(model: dict[str, Any], **vocabulary: int) -> Any:
     return config
 
 
+def sizes(family: str, source: int, target: int) -> dict[str, int]:
+    """The fields of a family's config that say how many tokens there are."""
+    both = {"vocabulary": target, "source_vocabulary": source, "target_vocabulary": target}
+    return {name: both[name] for name in FAMILIES[family].vocabularies}
+
+
+def outline(model: dict[str, Any], joint: bool = True) -> Any:
+    """The config of a [model] table whose vocabulary is not known yet: what does not fit together shows at once."""
+    family = model.get("family")
+    return configure(model, **(sizes(family, 1, 1 if joint else 2) if family in FAMILIES else {}))
+
+
 def _check(key: str, value: Any, default: Any, choices: tuple[str, ...] | None, zero: bool) -> None:
     """Refuse a field's value by name: another type than the default's, no choice, or a size no network has."""
     wanted = int if default is MISSING else type(default)

@@ -2,22 +2,32 @@
 
 from pathlib import Path
 
+from regard import models
 from regard.errors import UserError, nearest
 from regard.inputs.text import Vocabulary
 from regard.recipe import Recipe
-from regard.tasks.parallel import cache_folder, learn_vocabulary
+from regard.tasks.parallel import cache_folder
 from regard.tasks.translate import Translate
 
 TASKS = {"translate": Translate}
+CONTINUE = ("generate",)  # the tasks of models that go on with a text
 
 
-def require(task: str) -> None:
-    """Refuse a task of an unknown name, before any work is done for it."""
+def require(task: str, family: str | None = None) -> None:
+    """Refuse a task of an unknown name, or one that a family cannot do, before any work is done for it."""
     if task not in TASKS:
         raise UserError(f"task = '{task}' is unknown{nearest(task, TASKS)}")
+    if family in models.FAMILIES and models.FAMILIES[family].continues != (task in CONTINUE):
+        able = [name for name, each in models.FAMILIES.items() if each.continues == (task in CONTINUE)]
+        raise UserError(f"model.family = '{family}' cannot do task = '{task}'; possible families: {', '.join(able)}")
 
 
-def build(recipe: Recipe, cache: Path | None = None, vocabulary: Vocabulary | None = None) -> Translate:
-    """The recipe's task with its data prepared; a vocabulary that is not given is learnt."""
+def learn_vocabulary(recipe: Recipe) -> Vocabulary:
+    """Tokenizers trained on the recipe's training part."""
+    return TASKS[recipe.task].learn(recipe)
+
+
+def build(recipe: Recipe, vocabulary: Vocabulary, limit: int, cache: Path | None = None) -> Translate:
+    """The recipe's task with its data prepared, for a network that reads at most `limit` tokens."""
     require(recipe.task)
-    return TASKS[recipe.task](recipe, vocabulary or learn_vocabulary(recipe), cache or cache_folder())
+    return TASKS[recipe.task](recipe, vocabulary, cache or cache_folder(), limit)

@@ -9,12 +9,18 @@ from torch import Tensor, nn
 class Task(Protocol):
     """A task hands the loop batches numbered 0, 1, 2, …; batch k is a pure function of the seed and k."""
 
-    score_name: str  # the metric that says which checkpoint is best; larger is better
+    score_name: str  # the metric that says which checkpoint is best
+    ascending: bool  # whether larger is better
     batches_per_epoch: int
 
     @property
     def fingerprint(self) -> Mapping[str, str]:
         """What the data was made of: name → sha256."""
+        ...
+
+    @property
+    def reports(self) -> Mapping[str, str]:
+        """What became of each part's samples, in words."""
         ...
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[Any]:

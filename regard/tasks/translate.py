@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.decoding.sampling import key_of
 from regard.decoding.search import Hypothesis, search
 from regard.errors import UserError
 from regard.inputs.batch import Batch, BatchOptions, Sequences, batches_per_epoch, collate, epochs, stream
@@ -17,7 +18,8 @@ from regard.inputs.text import Vocabulary
 from regard.recipe import DecodeOptions, Recipe
 from regard.tasks import scores
 from regard.tasks.alignment import align, look
-from regard.tasks.parallel import corpus
+from regard.tasks.parallel import corpus, learn_vocabulary
+from regard.tasks.rows import Row, by_length, check_texts
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,20 @@ class Translation:
 class Translate:
     """What the training loop asks of translation."""
 
-    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, cache: Path):
+    learn = staticmethod(learn_vocabulary)
+
+    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, cache: Path, limit: int):
         self.recipe, self.vocabulary, self.options = recipe, vocabulary, recipe.train
-        self.score_name = recipe.train.score
-        self._cache = cache
+        self.score_name = "bleu" if recipe.train.score == "auto" else recipe.train.score
+        self.ascending = self.score_name != "loss"
+        if self.score_name == "accuracy":
+            raise UserError("train.score = 'accuracy' is no score of task = 'translate'; possible: bleu, chrf, exact, loss")
+        self._cache, room = cache, limit - 1
+        if not 1 <= recipe.data.max_length <= room:
+            raise UserError(
+                f"data.max_length = {recipe.data.max_length}, but the model reads and writes at most {room} tokens and "
+                f"an end (model.limit = {room + 1}): lower data.max_length, or raise model.limit"
+            )
         training = self.corpus("train")
         if not training:
             raise UserError(f"data.train has no sample to train on: {training.report if training else 'nothing named'}")
@@ -52,6 +64,12 @@ class Translate:
             if each
             for name, digest in each.hashes.items()
         }
+
+    @property
+    def reports(self) -> dict[str, str]:
+        """What became of each part's samples, in words."""
+        parts = {"train": self.training, "validation": self.validation}
+        return {part: str(each.report) for part, each in parts.items() if each is not None}
 
     def corpus(self, part: str) -> Corpus | None:
         """A part of the data, prepared; nothing where the recipe names none."""
@@ -134,22 +152,9 @@ def _translation(vocabulary: Vocabulary, found: Hypothesis) -> Translation:
     return Translation(vocabulary.target.decode(found.tokens), found.score, tuple(found.tokens), found.finished)
 
 
-class Row(NamedTuple):
-    """The tokens of an input that are read, of so many that it has."""
-
-    tokens: list[int]
-    length: int
-
-    @property
-    def cut(self) -> bool:
-        return self.length > len(self.tokens)
-
-
 def read(network: Any, vocabulary: Vocabulary, texts: Sequence[str], truncate: bool = False) -> list[Row]:
     """Texts as tokens that the network has room for: one that is longer is refused, or cut where that is wanted."""
-    for number, text in enumerate(texts, 1):
-        if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):
-            raise UserError(f"input {number} is not text: {text!r:.60}")
+    check_texts(texts)
     room = network.limit - 1  # one place is the end's
     rows = [Row(tokens[:room], len(tokens)) for tokens in vocabulary.source.encode_many(list(texts))]
     if not truncate:
@@ -168,13 +173,8 @@ def generate(
     """Hypotheses for each row of source ids, best first. By default at most twice the source's length and 20 more."""
     source: Sequences = collate(rows, None, vocabulary).to(next(network.parameters()).device)
     limit = torch.tensor([options.max_new_tokens or 2 * len(row) + 20 for row in rows]).clamp(max=network.limit - 1)
-    found = search(network, source, vocabulary.target.begin, vocabulary.target.end, options, limit)
+    keys = [key_of(row) for row in rows] if options.temperature else ()
+    found = search(network, source, vocabulary.target.begin, vocabulary.target.end, options, limit, keys=keys)
     if not all(found):
         raise UserError("the network's output is not finite: its weights are damaged, or its training diverged")
     return found
-
-
-def by_length(lengths: list[int], size: int) -> Iterator[list[int]]:
-    """Numbers of rows in groups of like length, longest first: what will not fit in memory fails at once."""
-    order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
-    return (order[start : start + size] for start in range(0, len(order), size))

@@ -206,7 +206,8 @@ class Loop:
         score = metrics.get(self.task.score_name)
         if score is None:
             return
-        better = progress.best_score is None or score > progress.best_score
+        best = progress.best_score
+        better = best is None or (score > best if self.task.ascending else score < best)
         if better:
             progress.best_step, progress.best_score, progress.waited = progress.step, score, 0
         else:

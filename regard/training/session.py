@@ -14,9 +14,8 @@ from regard.inputs.text import Vocabulary
 from regard.interop import folder as folders
 from regard.interop.folder import Loaded
 from regard.recipe import DecodeOptions, Recipe
-from regard.tasks import build, require
-from regard.tasks.parallel import learn_vocabulary
-from regard.tasks.translate import Translate
+from regard.tasks import build, learn_vocabulary, require
+from regard.tasks.task import Task
 from regard.training import checkpoint
 from regard.training.display import Display
 from regard.training.distributed import choose_device, rank
@@ -48,19 +47,12 @@ def resume(run: Path, quiet: bool = False, overrides: Sequence[str] = ()) -> Out
         return train(*prepared[:2], recipe, run, prepared[2], display)
 
 
-def _prepare(recipe: Recipe, run: Path | None, display: Display) -> tuple[nn.Module, Translate, Callable[[Path], None]]:
+def _prepare(recipe: Recipe, run: Path | None, display: Display) -> tuple[nn.Module, Task, Callable[[Path], None]]:
     """The network, its task, and how it is written as a model."""
     loaded = prepare_network(recipe, run)
-    room = int(loaded.network.limit) - 1  # pyright: ignore[reportArgumentType]
-    if recipe.data.max_length > room:
-        raise UserError(
-            f"data.max_length = {recipe.data.max_length}, but the model reads and writes at most {room} tokens and an "
-            f"end (model.limit = {room + 1}): lower data.max_length, or raise model.limit"
-        )
-    task = build(recipe, vocabulary=loaded.vocabulary)
-    for part, corpus in (("train", task.training), ("validation", task.validation)):
-        if corpus is not None:
-            display.note(f"{part}: {corpus.report}")
+    task = build(recipe, loaded.vocabulary, int(loaded.network.limit))  # pyright: ignore[reportArgumentType]
+    for part, report in task.reports.items():
+        display.note(f"{part}: {report}")
     size = sum(parameter.numel() for parameter in loaded.network.parameters())
     display.note(f"{models.family_of(loaded.network)}, {size:,} parameters")
 
@@ -77,10 +69,10 @@ def prepare_network(recipe: Recipe, run: Path | None = None) -> Loaded:
     newest = checkpoint.newest(run)[0] if run else None
     if "from" in recipe.model:
         return _load_weights(recipe, newest)
-    other = 1 if recipe.tokenizer.joint else 2  # what cannot be built is refused before a vocabulary is learnt
-    models.configure(recipe.model, source_vocabulary=1, target_vocabulary=other)
+    require(recipe.task, recipe.model["family"])
+    models.outline(recipe.model, joint=recipe.tokenizer.joint)  # what cannot be built is refused before it is learnt
     vocabulary = Vocabulary.load(newest) if newest else learn_vocabulary(recipe)
-    sizes = {"source_vocabulary": vocabulary.source.size, "target_vocabulary": vocabulary.target.size}
+    sizes = models.sizes(recipe.model["family"], vocabulary.source.size, vocabulary.target.size)
     torch.manual_seed(recipe.seed)
     return Loaded(models.build(recipe.model, **sizes), vocabulary, _chosen(recipe.decode), {})
 
@@ -94,6 +86,7 @@ def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
             f"model.family = '{recipe.model['family']}', but model.from = '{recipe.model['from']}' is a {family}: "
             "remove model.family"
         )
+    require(recipe.task, family)
     return loaded._replace(generation=loaded.generation | _chosen(recipe.decode))
 
 

@@ -1,0 +1,114 @@
+"""Language modelling: a text's next token, over and over; its data, loss and score."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.errors import UserError
+from regard.inputs.packing import Blocks, PackOptions, batches_per_epoch, epochs, packed, windows
+from regard.inputs.stream import Stream, prepare_stream
+from regard.inputs.text import Tokenizer, Vocabulary
+from regard.recipe import DecodeOptions, Recipe
+from regard.tasks.continuation import Writer
+from regard.tasks.likelihood import Likelihood, of_windows
+
+SHOWN = 48  # tokens of a prompt, and of its continuation, that are shown between steps
+
+
+class Generate:
+    """What the training loop asks of language modelling."""
+
+    score_name, ascending = "loss", False
+
+    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, cache: Path, limit: int):
+        self.recipe, self.tokenizer, self.options = recipe, vocabulary.target, recipe.train
+        self._cache = cache
+        self.length = recipe.data.max_length or limit
+        if self.length > limit:
+            raise UserError(
+                f"data.max_length = {self.length}, but the model sees at most {limit} tokens at once (model.limit): "
+                "lower data.max_length, or raise model.limit"
+            )
+        training = self.corpus("train")
+        assert training is not None
+        self.training, self.validation = training, self.corpus("validation")
+        size = recipe.train.batch_size or max(1, recipe.train.batch_tokens // self.length)
+        self.packing = PackOptions(self.length, size, recipe.seed)
+        self.batches_per_epoch = batches_per_epoch(training, self.packing)
+        self.fingerprint: Mapping[str, str] = {
+            f"{part}/{name}": digest
+            for part, each in (("train", training), ("validation", self.validation))
+            if each is not None
+            for name, digest in each.hashes.items()
+        }
+
+    def corpus(self, part: str) -> Stream | None:
+        """A part of the data, prepared; nothing where the recipe names none."""
+        return corpus(self.recipe, part, self.tokenizer, self._cache)
+
+    @property
+    def reports(self) -> dict[str, str]:
+        """What became of each part, in words."""
+        parts = {"train": self.training, "validation": self.validation}
+        return {part: str(each.report) for part, each in parts.items() if each is not None}
+
+    def batches(self, start: int, rank: int, world: int) -> Iterator[Blocks]:
+        return packed(self.training, self.packing, start, rank, world)
+
+    def epoch(self, batches: int) -> float:
+        return epochs(self.training, self.packing, batches)
+
+    def count(self, batch: Blocks) -> int:
+        return batch.tokens[:, 1:].numel()
+
+    def loss(self, network: nn.Module, batch: Blocks) -> Tensor:
+        """Cross-entropy of each next token, summed."""
+        logits = network(batch.tokens[:, :-1]).flatten(0, 1).float()
+        smoothing = self.options.label_smoothing
+        return F.cross_entropy(logits, batch.tokens[:, 1:].flatten(), label_smoothing=smoothing, reduction="sum")
+
+    def validate(self, network: nn.Module) -> dict[str, float]:
+        """Loss over the first `eval_samples` blocks of the validation part, side by side as in training."""
+        if self.validation is None:
+            return {}
+        most = min(len(self.validation), self.options.eval_samples * self.length + 1)
+        found = likelihood(network, self.validation, self.length, self.length, most, batch_size=self.packing.batch_size)
+        return {"loss": found.loss, "perplexity": found.perplexity, "bits_per_byte": found.bits_per_byte}
+
+    def samples(self, network: nn.Module, count: int) -> list[tuple[str, str, str]]:
+        """Beginnings from the validation part, how they go on there, and how the network goes on."""
+        if self.validation is None:
+            return []
+        writer = Writer(network, self.tokenizer, self.tokenizer.end)
+        options, shown = DecodeOptions(max_new_tokens=SHOWN, temperature=0.8, top_p=0.95), min(SHOWN, self.length // 2)
+        found = []
+        for number in range(count):
+            begin = number * len(self.validation) // count
+            tokens = [int(token) for token in self.validation.tokens[begin : begin + 2 * shown]]
+            prompt, rest = tokens[:shown], tokens[shown:]
+            if rest:
+                row = writer.row(prompt)
+                answer = writer.told(row, writer.search([prompt], options)[0][0], options)
+                found.append((self.tokenizer.decode(prompt), self.tokenizer.decode(rest), answer.text))
+        return found
+
+
+def corpus(recipe: Recipe, part: str, tokenizer: Tokenizer, cache: Path) -> Stream | None:
+    if not getattr(recipe.data, part):
+        return None
+    return prepare_stream(recipe.data, part, tokenizer, cache, Path(recipe.origin))
+
+
+def likelihood(
+    network: Any, stream: Stream, length: int, stride: int, most: int = 0, batch_size: int = 8, **more: Any
+) -> Likelihood:
+    """How likely a text is, or its first `most` tokens: in windows of `length` tokens that move by `stride`."""
+    end = min(len(stream), most or len(stream))
+    spans = (span for span in windows(stream, length + 1, stride) if span[1] <= end or span[0] < end - 1)
+    spans = ((begin, min(last, end), first) for begin, last, first in spans)
+    total, count = of_windows(network, lambda begin, last: stream.tokens[begin:last], spans, batch_size, **more)
+    return Likelihood(total, count, round(stream.bytes * count / max(1, len(stream) - 1)))

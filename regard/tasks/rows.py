@@ -1,0 +1,30 @@
+"""Texts as rows of tokens, on their way into a network."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from regard.errors import UserError
+
+
+class Row(NamedTuple):
+    """The tokens of an input that are read, of so many that it has."""
+
+    tokens: list[int]
+    length: int
+
+    @property
+    def cut(self) -> bool:
+        return self.length > len(self.tokens)
+
+
+def check_texts(texts: Sequence[str]) -> None:
+    """Refuse what is no text, by its number."""
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):
+            raise UserError(f"input {number} is not text: {text!r:.60}")
+
+
+def by_length(lengths: list[int], size: int) -> Iterator[list[int]]:
+    """Numbers of rows in groups of like length, longest first: what will not fit in memory fails at once."""
+    order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
+    return (order[start : start + size] for start in range(0, len(order), size))
