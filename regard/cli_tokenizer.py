@@ -27,7 +27,8 @@ def train(
     save: Annotated[Path, typer.Option("--output", "-o", help="Where the tokenizer.json goes.")],
     output: Output,
     kind: Annotated[
-        Literal["bpe", "unigram", "wordpiece", "words", "characters"], typer.Option(help="How text is cut.")
+        Literal["bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"],
+        typer.Option(help="How text is cut."),
     ] = "bpe",
     vocab_size: Annotated[int, typer.Option(min=5)] = 8000,
     min_frequency: Annotated[int, typer.Option(min=1, help="Rarer pieces are left out.")] = 2,

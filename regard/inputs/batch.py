@@ -21,6 +21,7 @@ from torch import Tensor
 from regard.errors import UserError
 from regard.inputs.arrays import Corpus
 from regard.inputs.text import Vocabulary
+from regard.inputs.tokenizer import MISSING, ROLES, Tokenizer
 
 Ids = Sequence[int] | np.ndarray
 ROUNDS = 6  # of the Feistel network; 4 are proven enough for a random permutation (Luby & Rackoff 1988)
@@ -95,11 +96,23 @@ def collate(
 ) -> Batch | Sequences:
     """Source ids + end; target begin + ids + end; without targets the sources alone."""
     source, target = vocabulary.source, vocabulary.target
-    sequences = pad(sources, source.pad, last=[source.end])
+    sequences = pad(sources, max(source.pad, 0), last=[_needed(source, "end")])
     if targets is None:
         return sequences
     numbers = torch.tensor(list(range(len(sources)) if index is None else index), dtype=torch.int64)
-    return Batch(sequences, pad(targets, target.pad, first=[target.begin], last=[target.end]), numbers)
+    first, last = _needed(target, "begin"), _needed(target, "end")
+    return Batch(sequences, pad(targets, max(target.pad, 0), first=[first], last=[last]), numbers)
+
+
+def _needed(tokenizer: Tokenizer, role: str) -> int:
+    token = tokenizer.ids[role]
+    if token == MISSING:
+        key, spellings = ROLES[role]
+        raise UserError(
+            f"the tokenizer has no token for '{role}', which pairs of texts need (looked for {', '.join(spellings)}); "
+            f"name it as {key} in its tokenizer_config.json"
+        )
+    return token
 
 
 def _mix(values: np.ndarray) -> np.ndarray:

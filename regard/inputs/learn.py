@@ -1,8 +1,10 @@
-"""Training tokenizers: bpe, unigram, wordpiece, words, characters; the same text gives the same tokenizer, always.
+"""Training tokenizers: bpe, unigram, wordpiece, words, characters, bytes, byte_bpe; equal texts make equal ones.
 
-Running text keeps its spaces as ▁ at the head of a piece and cuts punctuation off, so that decoding loses nothing:
+A sentence keeps its spaces as ▁ at the head of a piece and cuts punctuation off, so that decoding loses nothing:
 
     "Ein Mann, der …"  →  ▁Ein ▁Mann , ▁der ▁…
+
+Characters and bytes also keep line breaks and every space; bytes are written as GPT-2 writes them (spelling.py).
 """
 
 import itertools
@@ -16,6 +18,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from regard.errors import UserError, nearest
 from regard.inputs.progress import Progress, shown
+from regard.inputs.spelling import LETTERS
 from regard.inputs.tokenizer import ROLES, SPACE, SPECIALS, Tokenizer
 
 if TYPE_CHECKING:
@@ -25,8 +28,13 @@ LONGEST_WORD = 1000  # characters; what is learnt and what is matched longest fi
 CHARACTER_STEP = 1e-4  # the unigram trainer's arbitrary order among characters it must keep
 
 
-def train_tokenizer(texts: Iterable[str], options: "TokenizerOptions", extra: Sequence[str] = ()) -> Tokenizer:
-    """Learns a vocabulary from a stream of texts; `extra` are whole tokens such as "<de_DE>", recognised as typed."""
+def train_tokenizer(
+    texts: Iterable[str], options: "TokenizerOptions", extra: Sequence[str] = (), ends: bool = True
+) -> Tokenizer:
+    """Learns a vocabulary from a stream of texts; `extra` are whole tokens such as "<de_DE>", recognised as typed.
+
+    `ends`: others that open its tokenizer.json find </s> behind a text, as a translator needs and a prompt must not.
+    """
     if options.kind not in MODELS:
         raise UserError(f"tokenizer.kind = '{options.kind}'{nearest(options.kind, MODELS)}")
     _refuse_clashes(extra, options)
@@ -34,15 +42,16 @@ def train_tokenizer(texts: Iterable[str], options: "TokenizerOptions", extra: Se
     first = next((text for text in stream if text.strip()), None)
     if first is None:
         raise UserError("no text to train a tokenizer on: every line is empty")
-    with shown(f"learning {options.vocab_size:,} pieces from {{}} lines") as show:
+    with shown(f"learning {options.vocab_size:,} pieces from {{}} texts") as show:
         model = MODELS[options.kind](_counted(itertools.chain([first], stream), show), options)
     inner = _shell(model, options)
     inner.add_special_tokens(list(SPECIALS))
     inner.add_tokens([AddedToken(token, special=False, normalized=True) for token in dict.fromkeys(extra)])
     end = SPECIALS[2]
-    inner.post_processor = processors.TemplateProcessing(
-        single=f"$A {end}", pair=f"$A $B {end}", special_tokens=[(end, SPECIALS.index(end))]
-    )
+    if ends:
+        inner.post_processor = processors.TemplateProcessing(
+            single=f"$A {end}", pair=f"$A $B {end}", special_tokens=[(end, SPECIALS.index(end))]
+        )
     return Tokenizer(inner, {role: index for index, role in enumerate(ROLES)})
 
 
@@ -51,7 +60,7 @@ def _refuse_clashes(extra: Sequence[str], options: "TokenizerOptions") -> None:
     normalizer = _shell(models.BPE(), options).normalizer
     seen = {special: special for special in SPECIALS}
     for token in dict.fromkeys(extra):
-        other = seen.setdefault(normalizer.normalize_str(token), token)
+        other = seen.setdefault(normalizer.normalize_str(token) if normalizer else token, token)
         if other in SPECIALS:
             raise UserError(f"the token {token} is taken: {' '.join(SPECIALS)} have fixed meanings; use another value")
         if other != token:
@@ -71,6 +80,11 @@ def _counted(texts: Iterator[str], show: Progress) -> Iterator[str]:
 def _shell(model: models.Model, options: "TokenizerOptions") -> tokenizers.Tokenizer:
     """What surrounds the model: how text is normalised, cut into words, and joined again."""
     inner = tokenizers.Tokenizer(model)
+    if options.kind in ("bytes", "byte_bpe"):
+        # Without merges no piece can cross a word's border, and looking for the borders costs most of the time.
+        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=options.kind == "byte_bpe")
+        inner.decoder = decoders.ByteLevel()
+        return inner
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if options.lowercase else []
     steps.append(normalizers.NFC())
     if options.kind == "characters":
@@ -97,9 +111,18 @@ def _classroom(model: models.Model, options: "TokenizerOptions") -> tokenizers.T
 def _too_small(options: "TokenizerOptions", least: int | None = None) -> UserError:
     needed = f"at least {least}" if least else "more"
     return UserError(
-        f"tokenizer.vocab_size = {options.vocab_size}: the characters of the text alone need {needed}; "
-        "raise it, or use kind = 'words', which may leave some text unknown"
+        f"tokenizer.vocab_size = {options.vocab_size}: the characters of the text alone need {needed}; raise it, "
+        "or use kind = 'words', which may leave some text unknown, or 'bytes', which never does"
     )
+
+
+def _bytes_need_room(options: "TokenizerOptions") -> None:
+    least = len(SPECIALS) + len(LETTERS)
+    if options.vocab_size < least:
+        raise UserError(
+            f"tokenizer.vocab_size = {options.vocab_size}: the 256 bytes and {len(SPECIALS)} special tokens alone "
+            f"need {least}; raise it, or use kind = 'characters'"
+        )
 
 
 def _settings(options: "TokenizerOptions") -> dict:
@@ -169,10 +192,27 @@ def _characters(texts: Iterator[str], options: "TokenizerOptions") -> models.Mod
     return models.BPE(table, [], unk_token="<unk>")
 
 
+def _bytes(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
+    """Each of the 256 bytes; nothing is to be learnt."""
+    _bytes_need_room(options)
+    return models.BPE({token: index for index, token in enumerate([*SPECIALS, *LETTERS])}, [])
+
+
+def _byte_bpe(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
+    """Byte-pair encoding over bytes within words (Radford et al. 2019): no text is unknown, and none is changed."""
+    _bytes_need_room(options)
+    inner = _classroom(models.BPE(), options)
+    settings = {"min_frequency": options.min_frequency, "initial_alphabet": LETTERS, **_settings(options)}
+    inner.train_from_iterator(texts, trainers.BpeTrainer(**settings))
+    return inner.model
+
+
 MODELS: dict[str, Callable[[Iterator[str], "TokenizerOptions"], models.Model]] = {
     "bpe": _bpe,
     "unigram": _unigram,
     "wordpiece": _wordpiece,
     "words": _words,
     "characters": _characters,
+    "bytes": _bytes,
+    "byte_bpe": _byte_bpe,
 }

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from regard.errors import UserError
+from regard.inputs.growing import Growing, GrowingPieces
+from regard.inputs.merges import read_table
 from regard.inputs.tokenizer import SPACE, Tokenizer
 
 LANGUAGE = re.compile(r"^>>.+?<<")  # the target language of a multilingual model, one token at the head of the source
@@ -33,11 +35,19 @@ class SentencePieceTokenizer(Tokenizer):
         return [[self.table.get(piece, self.unknown) for piece in row] for row in rows]
 
     def decode(self, ids: Iterable[int]) -> str:
-        special = {self.pad, self.begin, self.end, self.unknown}
-        return self.processor.decode([self._names[token] for token in ids if token not in special])
+        return self.processor.decode([self._names[token] for token in ids if self.shows(token)])
+
+    def incremental(self) -> Growing:
+        return GrowingPieces(self)
+
+    def shows(self, token: int) -> bool:
+        return token in self._names and token not in (self.pad, self.begin, self.end, self.unknown)
+
+    def name(self, token: int) -> str:
+        return self._names.get(token, f"<{token}>")
 
     def _piece(self, token: int) -> str:
-        return self._names.get(token, f"<{token}>").replace(SPACE, " ")
+        return self.name(token).replace(SPACE, " ")
 
     def content(self) -> str:
         return self.model.hex() + json.dumps(self.table, sort_keys=True)
@@ -57,12 +67,7 @@ def _processor(model: bytes):
 
 
 def _table(path: Path) -> dict[str, int]:
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: a Marian folder needs this file, piece → id as JSON ({error})") from None
-    if not isinstance(table, dict) or not all(type(index) is int and index >= 0 for index in table.values()):
-        raise UserError(f"{path}: should hold a JSON object piece → id")
+    table = read_table(path, "a Marian folder")
     missing = [special for special in ("<pad>", "</s>", "<unk>") if special not in table]
     if missing:
         raise UserError(f"{path}: has no {', '.join(missing)}; a Marian vocabulary holds <pad>, </s> and <unk>")

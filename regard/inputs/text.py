@@ -2,7 +2,8 @@
 
 train_tokenizer(texts, options) → Tokenizer ┐
 a folder with tokenizer.json                ├─▶ Vocabulary(source, target)
-a Marian folder with source.spm, target.spm ┘
+a Marian folder with source.spm, target.spm │
+a GPT folder with vocab.json, merges.txt    ┘
 """
 
 import json
@@ -12,13 +13,14 @@ from pathlib import Path
 from regard.errors import UserError
 from regard.inputs.learn import train_tokenizer
 from regard.inputs.marian import SentencePieceTokenizer, load_marian, save_marian
-from regard.inputs.tokenizer import ROLES, SPECIALS, Coverage, Tokenizer
+from regard.inputs.merges import load_merges
+from regard.inputs.tokenizer import MISSING, ROLES, SPECIALS, Coverage, Tokenizer
 
-__all__ = ["SPECIALS", "Coverage", "SentencePieceTokenizer", "Tokenizer", "Vocabulary", "train_tokenizer"]
+__all__ = ["MISSING", "SPECIALS", "Coverage", "SentencePieceTokenizer", "Tokenizer", "Vocabulary", "train_tokenizer"]
 
 
 FILES = ("tokenizer.json", "tokenizer_target.json", "tokenizer_config.json", "source.spm", "target.spm", "vocab.json",
-         "target_vocab.json", "special_tokens_map.json", "added_tokens.json")  # fmt: skip
+         "merges.txt", "target_vocab.json", "special_tokens_map.json", "added_tokens.json")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,19 +52,24 @@ class Vocabulary:
             "split_special_tokens": self.source.literal,
         }
         for role, (key, _) in ROLES.items():
-            config[key] = self.source.inner.id_to_token(getattr(self.source, role))
+            if (special := getattr(self.source, role)) != MISSING:
+                config[key] = self.source.name(special)
         text = json.dumps(config, indent=2, ensure_ascii=False)
         (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> "Vocabulary":
-        """From a folder with tokenizer.json (and tokenizer_target.json), or Marian's .spm files and vocab.json."""
+        """From a folder with tokenizer.json (and tokenizer_target.json), Marian's .spm files, or GPT's merges."""
         if (folder / "tokenizer.json").exists():
             source = Tokenizer.load(folder / "tokenizer.json")
             separate = folder / "tokenizer_target.json"
             return cls(source, Tokenizer.load(separate) if separate.exists() else source)
         if (folder / "source.spm").exists():
             return cls(*load_marian(folder))
+        if (folder / "merges.txt").exists():
+            both = load_merges(folder)
+            return cls(both, both)
         raise UserError(
-            f"{folder}: no tokenizer here; possible: tokenizer.json, or source.spm + target.spm + vocab.json"
+            f"{folder}: no tokenizer here; possible: tokenizer.json, source.spm + target.spm + vocab.json, "
+            "or vocab.json + merges.txt"
         )

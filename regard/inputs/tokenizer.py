@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import tokenizers
-from tokenizers import decoders
+from tokenizers import decoders, processors
 
 from regard.errors import UserError
+from regard.inputs.growing import Growing, GrowingBytes, GrowingPieces
+from regard.inputs.spelling import FALLBACK, readable, spelled
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0 1 2 3 in every tokenizer trained here
 ROLES = {  # our word: the key of tokenizer_config.json, common spellings
@@ -18,6 +20,8 @@ ROLES = {  # our word: the key of tokenizer_config.json, common spellings
     "unknown": ("unk_token", ("<unk>", "[UNK]", "<|endoftext|>")),
 }
 SPACE = "▁"  # stands for a space inside a piece
+MISSING = -1  # the id of a role that a foreign tokenizer has no token for
+VISIBLE = str.maketrans({"\n": "⏎", "\t": "⇥", "\r": "␍"})  # in labels
 
 
 class Coverage(NamedTuple):
@@ -37,7 +41,12 @@ class Coverage(NamedTuple):
 
 
 class Tokenizer:
-    """One side's text ↔ ids. `decode(encode(text)) == normalise(text)` for tokenizers trained here, unknowns aside."""
+    """One side's text ↔ ids. `decode(encode(text)) == normalise(text)` for tokenizers trained here, unknowns aside.
+
+    `pad`, `begin`, `end` and `unknown` are the special ids, MISSING where there is none.
+    """
+
+    head: tuple[int, ...] = ()  # what its own post-processor puts before a text, such as Llama's <s>
 
     def __init__(self, inner: tokenizers.Tokenizer, ids: Mapping[str, int], literal: bool = True):
         """`literal`: a "</s>" typed by a user is four characters of text, never the special token."""
@@ -46,6 +55,9 @@ class Tokenizer:
         inner.no_padding()
         inner.no_truncation()
         inner.encode_special_tokens = literal
+        self.byte_level = isinstance(inner.decoder, decoders.ByteLevel)
+        self.head = _head(inner)
+        self._added = inner.get_added_tokens_decoder()
         self._set(inner.get_vocab(with_added_tokens=True), ids)
 
     def _set(self, table: dict[str, int], ids: Mapping[str, int]) -> None:
@@ -72,17 +84,40 @@ class Tokenizer:
         """Ids without begin or end; a batch of texts uses all cores."""
         return [encoding.ids for encoding in self.inner.encode_batch_fast(texts, add_special_tokens=False)]
 
+    def prompt(self, text: str) -> list[int]:
+        """The ids of a text that a model is to go on from: with what its tokenizer puts before every text."""
+        return [*self.head, *self.encode(text)]
+
     def decode(self, ids: Iterable[int]) -> str:
-        return self.inner.decode(list(ids), skip_special_tokens=True)
+        return self.inner.decode([token for token in ids if token >= 0], skip_special_tokens=True)
+
+    def incremental(self) -> Growing:
+        """A text shown while it is written: `feed(ids)` gives what is new and certain, `finish()` the rest."""
+        return GrowingBytes(self) if self.byte_level else GrowingPieces(self)
+
+    def shows(self, token: int) -> bool:
+        """Whether `decode` gives text for it."""
+        special = token in self._added and self._added[token].special
+        return token >= 0 and not special and self.inner.id_to_token(token) is not None
+
+    def name(self, token: int) -> str:
+        """The piece as the vocabulary writes it."""
+        return (self.inner.id_to_token(token) if token >= 0 else None) or f"<{token}>"
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """One readable label a token: a word's first piece begins with a space, a piece of spaces alone is ␣."""
-        return [piece if piece.strip() else "␣" * len(piece) for piece in map(self._piece, ids)]
+        labels = [self._piece(token).translate(VISIBLE) for token in ids]
+        return [label if label.strip() else "␣" * len(label) for label in labels]
 
     def _piece(self, token: int) -> str:
-        if isinstance(self.inner.decoder, decoders.ByteLevel):
-            return self.inner.decode([token], skip_special_tokens=False)
-        return (self.inner.id_to_token(token) or f"<{token}>").replace(SPACE, " ")
+        piece = self.name(token)
+        if token in self._added:
+            return piece
+        if self.byte_level:
+            return readable(spelled(piece))
+        if getattr(self.inner.model, "byte_fallback", False) and (byte := FALLBACK.fullmatch(piece)):
+            return readable(bytes.fromhex(byte[1]))
+        return piece.replace(SPACE, " ")
 
     def coverage(self, texts: Iterable[str]) -> Coverage:
         """Words, tokens and unknown tokens over these texts."""
@@ -91,7 +126,7 @@ class Tokenizer:
             ids = self.encode(text)
             words += len(text.split())
             tokens += len(ids)
-            unknown += ids.count(self.unknown)
+            unknown += ids.count(self.unknown)  # none where there is no such token
         return Coverage(words, tokens, unknown)
 
     def content(self) -> str:
@@ -107,16 +142,25 @@ class Tokenizer:
             raise UserError(f"{path}: cannot be read ({error.strerror})") from None
         except Exception as error:  # the library raises bare Exceptions
             raise UserError(f"{path}: not a tokenizer.json that can be read ({error})") from None
-        config = _read_config(path.parent / "tokenizer_config.json")
+        config = read_config(path.parent / "tokenizer_config.json")
+        return cls.of(inner, config, ids, literal=not config)
+
+    @classmethod
+    def of(
+        cls, inner: tokenizers.Tokenizer, config: dict, ids: Mapping[str, int] | None = None, literal: bool = False
+    ) -> Self:
+        """A foreign tokenizer as its tokenizer_config.json has it; `literal` holds where that says nothing."""
         table = inner.get_vocab(with_added_tokens=True)
-        found = {role: _special(role, table, config, path) for role in ROLES if role not in (ids or {})}
-        return cls(inner, {**found, **(ids or {})}, literal=config.get("split_special_tokens", not config))
+        found = {role: _special(role, table, config) for role in ROLES} | dict(ids or {})
+        _surround(inner, config, found)
+        return cls(inner, found, literal=config.get("split_special_tokens", literal))
 
     def save(self, path: Path) -> None:
         path.write_text(self.inner.to_str(pretty=True), encoding="utf-8")
 
 
-def _read_config(path: Path) -> dict:
+def read_config(path: Path) -> dict:
+    """A tokenizer_config.json; nothing where there is none."""
     if not path.exists():
         return {}
     try:
@@ -128,14 +172,30 @@ def _read_config(path: Path) -> dict:
     return found
 
 
-def _special(role: str, table: dict[str, int], config: dict, path: Path) -> int:
+def _special(role: str, table: dict[str, int], config: dict) -> int:
     """The id of a special token: by the config's word for it, else by the common spellings."""
     key, spellings = ROLES[role]
     named = config.get(key)
     named = named.get("content") if isinstance(named, dict) else named
-    for name in (named, *spellings):
-        if name in table:
-            return table[name]
-    raise UserError(
-        f"{path}: no token for '{role}' found (looked for {', '.join(spellings)}); give its id: ids={{'{role}': …}}"
+    return next((table[name] for name in (named, *spellings) if name in table), MISSING)
+
+
+def _surround(inner: tokenizers.Tokenizer, config: dict, ids: Mapping[str, int]) -> None:
+    """What the config puts round a text stands over the post-processor's own, as in transformers."""
+    if not isinstance(config.get("add_bos_token"), bool):
+        return
+    first, last = (
+        [(inner.id_to_token(ids[role]), ids[role])] if config.get(key) and ids[role] != MISSING else []
+        for key, role in (("add_bos_token", "begin"), ("add_eos_token", "end"))
     )
+    single = [*(token for token, _ in first), "$A", *(token for token, _ in last)]
+    inner.post_processor = processors.TemplateProcessing(single=single, pair=None, special_tokens=[*first, *last])
+
+
+def _head(inner: tokenizers.Tokenizer) -> tuple[int, ...]:
+    """The ids that the post-processor puts before a text, found by its work on one."""
+    for text in ("a", "A", "0", "."):
+        encoded = inner.encode(text)
+        if 0 in encoded.sequence_ids:  # a token of the text itself
+            return tuple(encoded.ids[: encoded.sequence_ids.index(0)])
+    return ()
