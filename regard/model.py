@@ -1,25 +1,30 @@
 """What `regard.load` returns: one object that runs, generates, embeds, traces and saves."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from regard.attention.trace import Trace
+from regard.decoding.speculative import Draft, Guess, PromptLookup
 from regard.errors import UserError, nearest
-from regard.inputs.batch import collate
+from regard.inputs.batch import pad
 from regard.inputs.text import Vocabulary
 from regard.interop import folder as folders
 from regard.interop.generation import decode_fields
 from regard.interop.module import Module
+from regard.layers.generator import LanguageModel
 from regard.recipe import DecodeOptions, Recipe
-from regard.tasks.alignment import look
-from regard.tasks.translate import Translation, by_length, generate, read, translate
+from regard.tasks.alignment import look, look_back
+from regard.tasks.continuation import Writer, Writing
+from regard.tasks.rows import by_length
+from regard.tasks.translate import generate, read, translate
 from regard.training.distributed import choose_device
 from regard.training.run import find_model, open_run
 
@@ -27,7 +32,8 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DECODING = {  # its options, and the types that each may have
     field.name: (float, int) if isinstance(field.default, float) else (type(field.default),)
     for field in fields(DecodeOptions)
-}
+} | {"logit_bias": (dict,), "stop": (tuple, list, str), "suppress_tokens": (tuple, list)}
+WAYS = ("batch_size", "truncate", "progress")  # of computing an answer, which do not change it
 
 
 @dataclass
@@ -41,49 +47,108 @@ class Model:
     recipe: Recipe | None = None
     folder: Path | None = None
 
-    @overload
-    def run(self, inputs: str, *, task: str = ..., alignments: bool = ..., **options: Any) -> Translation: ...
-    @overload
-    def run(
-        self, inputs: Sequence[str], *, task: str = ..., alignments: bool = ..., **options: Any
-    ) -> list[Translation]: ...
-    def run(
-        self, inputs: str | Sequence[str], *, task: str = "translate", alignments: bool = False, **options: Any
-    ) -> Translation | list[Translation]:
+    @property
+    def task(self) -> str:
+        """What it was trained for, else what its kind is for."""
+        if self.recipe is not None:
+            return self.recipe.task
+        return "generate" if self.continues else "translate"
+
+    @property
+    def continues(self) -> bool:
+        """Whether it goes on with a text, as a language model does."""
+        return isinstance(self.network, LanguageModel)
+
+    def run(self, inputs: str | Sequence[str], *, task: str = "", **options: Any) -> Any:
         """An answer to one text, or a list of answers to a list. Options are the words of a recipe's [decode]."""
-        if task != "translate":
-            raise UserError(f"this model cannot '{task}'; possible: translate")
-        ways = {name: options.pop(name) for name in ("batch_size", "truncate", "progress") if name in options}
+        run = {"translate": self._translate, "generate": self._generate}
+        if (task or self.task) != self.task:
+            raise UserError(f"this model cannot '{task}'; possible: {self.task}")
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
-        found = self.decoding(**options)
-        answers = translate(self.network, self.vocabulary, texts, found, alignments=alignments, **ways)
+        ways = {name: options.pop(name) for name in WAYS if name in options}
+        answers = run[self.task](texts, ways, options)
         return answers[0] if isinstance(inputs, str) else answers
 
+    def _translate(self, texts: list[str], ways: dict[str, Any], options: dict[str, Any]) -> list[Any]:
+        alignments = options.pop("alignments", False)
+        found = self.decoding(**options)
+        return translate(self.network, self.vocabulary, texts, found, alignments=alignments, **ways)
+
+    def _generate(self, texts: list[str], ways: dict[str, Any], options: dict[str, Any]) -> list[Any]:
+        logs = options.pop("log_probabilities", False)
+        writer = self.writer(options.pop("draft", None), options.pop("lookup", False))
+        return writer.run(texts, self.decoding(**options), logs=logs, **ways)
+
+    def stream(self, prompt: str, *, truncate: bool = False, **options: Any) -> Writing:
+        """A continuation while it is written: iterate for its text, piece by piece; then it has an `answer`."""
+        self._only("stream", continues=True)
+        writer = self.writer()
+        return Writing(writer, writer.prompts([prompt], truncate)[0], self.decoding(**options))
+
+    def writer(self, draft: "Model | str | Path | None" = None, lookup: bool = False) -> Writer:
+        """The language model at work; a smaller `draft`, or a look into the prompt, may guess ahead of it."""
+        self._only("continue texts", continues=True)
+        guess: Callable[[], Guess] | None = PromptLookup if lookup else None
+        if draft is not None:
+            smaller = draft if isinstance(draft, Model) else load(draft, device=str(self.device))
+            self._require_same_tokens(smaller)
+            guess = partial(Draft, smaller.network, self.device)
+        return Writer(self.network, self.vocabulary.target, self.ends, guess)
+
+    def _require_same_tokens(self, draft: "Model") -> None:
+        if not draft.continues or draft.vocabulary.target.table != self.vocabulary.target.table:
+            raise UserError("a draft must be a language model with the same tokens as the model it guesses for")
+
     def generate(self, ids: Any, **options: Any) -> Any:
-        """New ids for source ids (their end is added where it is missing), nested as given."""
+        """New ids for prompt ids, or for an encoder–decoder's source ids; nested as given, without the end."""
         rows = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else list(ids)
         single = not rows or isinstance(rows[0], int)
-        rows = [self._source_ids(row) for row in ([rows] if single else rows)]
-        found = [best.tokens for best, *_ in generate(self.network, self.vocabulary, rows, self.decoding(**options))]
-        return found[0] if single else found
+        rows = [self._checked(row) for row in ([rows] if single else rows)]
+        if self.continues:
+            writer = self.writer(options.pop("draft", None), options.pop("lookup", False))
+            found = writer.search_all(rows, self.decoding(**options))
+        else:
+            rows = [self._source_ids(row) for row in rows]
+            found = generate(self.network, self.vocabulary, rows, self.decoding(**options))
+        new = [best.tokens for best, *_ in found]
+        return new[0] if single else new
 
-    def _source_ids(self, row: Sequence[int]) -> list[int]:
+    def _checked(self, row: Any) -> list[int]:
+        """Ids of the vocabulary."""
+        size = self.rows
+        row = list(row) if isinstance(row, Sequence | np.ndarray) and not isinstance(row, str) else [row]
+        for token in row:
+            if isinstance(token, bool) or not isinstance(token, int | np.integer):
+                raise UserError(f"ids should be whole numbers, or lists of them, not {token!r}")
+            if not 0 <= token < size:
+                raise UserError(f"id {token} is not in the vocabulary of {size} tokens")
+        return [int(token) for token in row]
+
+    @property
+    def rows(self) -> int:
+        """How many tokens the network knows: of its source, if it has one."""
+        config = self.network.config
+        return config.vocabulary if self.continues else config.source_vocabulary
+
+    def _source_ids(self, row: list[int]) -> list[int]:
         """Ids as the network is given them, without their end."""
-        size, end = self.vocabulary.source.size, self.vocabulary.source.end
-        if wrong := [token for token in row if not 0 <= token < size]:
-            raise UserError(f"id {wrong[0]} is not in the vocabulary of {size} tokens")
-        row = list(row[:-1] if len(row) and row[-1] == end else row)
+        row = row[:-1] if row and row[-1] == self.vocabulary.source.end else row
         if len(row) >= self.network.limit:
             raise UserError(f"{len(row)} ids are more than the {self.network.limit - 1} that the model reads")
         return row
 
     @torch.inference_mode()
     def embed(self, texts: str | Sequence[str], batch_size: int = 64, truncate: bool = False) -> np.ndarray:
-        """The mean of the encoder's states of each text: float32 (texts, width), or (width,) for one text."""
-        rows = read(self.network, self.vocabulary, [texts] if isinstance(texts, str) else texts, truncate)
+        """The mean of the last states of each text: float32 (texts, width), or (width,) for one text."""
+        given = [texts] if isinstance(texts, str) else list(texts)
+        if self.continues:
+            rows = [row.tokens for row in self.writer().prompts(given, truncate)]
+        else:
+            end = [self.vocabulary.source.end]
+            rows = [row.tokens + end for row in read(self.network, self.vocabulary, given, truncate)]
         vectors = np.zeros((len(rows), 0), np.float32)
-        for numbers in by_length([len(row.tokens) for row in rows], batch_size):
-            source = collate([rows[number].tokens for number in numbers], None, self.vocabulary).to(self.device)
+        for numbers in by_length([len(row) for row in rows], batch_size):
+            source = pad([rows[number] for number in numbers], 0).to(self.device)
             states, real = self.network.encode(source).float(), source.real[:, :, None]
             found = ((states * real).sum(1) / real.sum(1)).cpu().numpy()
             vectors = vectors if vectors.size else np.zeros((len(rows), found.shape[1]), np.float32)
@@ -92,7 +157,10 @@ class Model:
 
     def trace(self, text: str, target: str | None = None, prove: bool = False, **options: Any) -> Trace:
         """What is attended to while `target`, or the model's own answer, is written: one pass over all of it."""
-        ((row, _),) = read(self.network, self.vocabulary, [text], options.pop("truncate", False))
+        truncate = options.pop("truncate", False)
+        if self.continues:
+            return self._trace_back(text, target, prove, truncate, options)
+        ((row, _),) = read(self.network, self.vocabulary, [text], truncate)
         if target is None:
             answer = generate(self.network, self.vocabulary, [row], self.decoding(**options))[0][0].tokens
         else:
@@ -100,6 +168,23 @@ class Model:
         if len(answer) >= self.network.limit:
             raise UserError(f"the target has {len(answer)} tokens, the model writes at most {self.network.limit - 1}")
         return look(self.network, self.vocabulary, row, answer, prove)
+
+    def _trace_back(
+        self, text: str, target: str | None, prove: bool, truncate: bool, options: dict[str, Any]
+    ) -> Trace:
+        """Of a language model: over the prompt and what follows it."""
+        writer, tokenizer = self.writer(), self.vocabulary.target
+        ((prompt, _),) = writer.prompts([text], truncate)
+        if target is None:
+            answer = writer.search([prompt], self.decoding(**options))[0][0].tokens
+        else:
+            answer = tokenizer.prompt(text + target)[len(prompt) :]
+        if len(prompt) + len(answer) > self.network.limit:
+            raise UserError(
+                f"prompt and answer have {len(prompt) + len(answer)} tokens, the model sees at most "
+                f"{self.network.limit} at once: ask for fewer max_new_tokens"
+            )
+        return look_back(self.network, tokenizer, prompt, answer, prove)
 
     def save(self, folder: str | Path) -> None:
         """A folder of Hugging Face's shape: config, weights, tokenizer, card."""
@@ -114,6 +199,13 @@ class Model:
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
 
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The tokens that end an answer: the tokenizer's, and those that the checkpoint names beside it."""
+        named = self.generation.get("eos_token_id", self.config.get("eos_token_id"))
+        named = [named] if isinstance(named, int) else named or []
+        return tuple(dict.fromkeys(each for each in (self.vocabulary.target.end, *named) if each >= 0))
+
     def decoding(self, **options: Any) -> DecodeOptions:
         """The checkpoint's own way of decoding, with what is given laid over it."""
         for name, value in options.items():
@@ -121,7 +213,19 @@ class Model:
                 raise UserError(f"unknown option '{name}'{nearest(name, DECODING)}")
             if type(value) not in DECODING[name]:
                 raise UserError(f"{name} = {value!r} does not fit; expected {DECODING[name][0].__name__}")
-        return DecodeOptions(**(decode_fields(self.generation) | options))
+        if isinstance(stop := options.get("stop"), str | list):
+            options["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+        if "logit_bias" in options:
+            options["logit_bias"] = {str(token): bias for token, bias in options["logit_bias"].items()}
+        found = DecodeOptions(**(decode_fields(self.generation) | options))
+        for name, tokens in (("logit_bias", found.logit_bias), ("suppress_tokens", found.suppress_tokens)):
+            if wrong := [token for token in tokens if int(token) >= self.rows]:
+                raise UserError(f"{name}: id {wrong[0]} is not in the vocabulary of {self.rows} tokens")
+        return found
+
+    def _only(self, deed: str, continues: bool) -> None:
+        if self.continues != continues:
+            raise UserError(f"this model cannot {deed}: it was made to {self.task}")
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "float32") -> Model:

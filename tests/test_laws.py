@@ -224,7 +224,10 @@ def test_every_parameter_gets_a_gradient(network):
 
 
 def test_every_family_is_tested_here():
-    assert {model["family"] for model in MODELS.values()} == set(FAMILIES)
+    """Those that turn one text into another; test_language_models has the others."""
+    assert {model["family"] for model in MODELS.values()} == {
+        name for name, family in FAMILIES.items() if not family.continues
+    }
 
 
 def test_published_parameter_counts():

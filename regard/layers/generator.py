@@ -121,6 +121,10 @@ class LanguageModel(Generator):
             return Past(tuple(memory.recent(length) for memory in past.memories), tokens, past.gap)
         return self.read(tokens).hypothesis
 
+    def encode(self, source: Sequences) -> Tensor:
+        """The state of each place (batch, length, width), from what stands before it."""
+        return self.advance(source.tokens, NOTHING)[0]
+
     def forward(self, tokens: Tensor, at: Tensor | None = None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Logits for what follows each token, or only those places where `at` is True; padding stands behind."""
         x, _ = self.advance(tokens, NOTHING)

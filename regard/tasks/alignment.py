@@ -8,7 +8,7 @@ from regard.attention.scores import uniform
 from regard.attention.trace import Trace, record
 from regard.errors import UserError
 from regard.inputs.batch import collate
-from regard.inputs.text import Vocabulary
+from regard.inputs.text import Tokenizer, Vocabulary
 
 
 @torch.no_grad()
@@ -25,6 +25,17 @@ def look(network: Any, vocabulary: Vocabulary, row: list[int], answer: list[int]
         output=tokenizer.pieces([*answer, tokenizer.end]),
         answer=tokenizer.decode(answer),
     )
+
+
+@torch.no_grad()
+def look_back(network: Any, tokenizer: Tokenizer, prompt: list[int], answer: list[int], prove: bool = False) -> Trace:
+    """The same of a language model: one pass over a prompt and what follows it."""
+    tokens = [*prompt, *answer]
+    with record(prove) as recorder:
+        network(torch.tensor([tokens], device=next(network.parameters()).device))
+    pieces = tokenizer.pieces(tokens)
+    output = [*pieces[1:], tokenizer.pieces([tokenizer.end])[0] if tokenizer.end >= 0 else "…"]
+    return Trace(recorder, target=pieces, output=output, answer=tokenizer.decode(answer))
 
 
 def alignment_site(trace: Trace) -> str | None:

@@ -94,6 +94,14 @@ class Writer:
             progress(len(numbers))
         return [answers[number] for number in range(len(rows))]
 
+    def search_all(self, prompts: list[list[int]], options: DecodeOptions, size: int = 32) -> list[list[Hypothesis]]:
+        """The best continuations of any number of prompts given as tokens."""
+        rows = [self.row(prompt) for prompt in prompts]
+        found: dict[int, list[Hypothesis]] = {}
+        for numbers in self._groups(rows, options, size):
+            found |= zip(numbers, self.search([prompts[number] for number in numbers], options), strict=True)
+        return [found[number] for number in range(len(prompts))]
+
     def _groups(self, rows: list[Row], options: DecodeOptions, size: int) -> Iterator[list[int]]:
         """Rows of like length together; of the same where texts outgrow the context, which all forget at once."""
         lengths = [len(row.tokens) for row in rows]
