@@ -37,12 +37,12 @@ def dates(seed: int, part: str, count: int) -> Iterator[Sample]:
     """English dates as people write them → ISO 8601 (1950–2035); the days of one part never occur in another."""
     from regard.inputs.corpus import Sample
 
-    chance = _chance("dates", seed, part)
+    chance = chance_of("dates", seed, part)
     days = (LAST_DAY - FIRST_DAY).days + 1
     made = 0
     while made < count:
         day = FIRST_DAY + timedelta(days=chance.randrange(days))
-        if _part_of(day.isoformat()) != part:
+        if part_of(day.isoformat()) != part:
             continue
         yield Sample(_any_case(write_date(day, chance), chance), day.isoformat())
         made += 1
@@ -52,12 +52,12 @@ def reverse(seed: int, part: str, count: int) -> Iterator[Sample]:
     """Numbers 0–50 → the same numbers backwards: 1–25 of them in training, 1–30 in the held-out parts."""
     from regard.inputs.corpus import Sample
 
-    chance = _chance("reverse", seed, part)
+    chance = chance_of("reverse", seed, part)
     made = 0
     while made < count:
         length = chance.randint(1, LONGEST[part])
         numbers = [str(chance.randint(0, LARGEST_NUMBER)) for _ in range(length)]
-        if _part_of(" ".join(numbers)) != part:
+        if part_of(" ".join(numbers)) != part:
             continue
         yield Sample(" ".join(numbers), " ".join(reversed(numbers)))
         made += 1
@@ -123,14 +123,14 @@ def _any_case(text: str, chance: random.Random) -> str:
     return chance.choices((text, text.lower(), text.upper()), (8, 1, 1))[0]
 
 
-def _chance(name: str, seed: int, part: str) -> random.Random:
+def chance_of(name: str, seed: int, part: str) -> random.Random:
     """The random source of one stream; string seeds are hashed the same way on every machine."""
     if part not in PARTS:
         raise UserError(f"unknown part {part!r} of generated data{nearest(part, PARTS)}")
     return random.Random(f"{name} {seed} {part}")
 
 
-def _part_of(key: str) -> str:
-    """Where a day or a sequence belongs, for ever: 80 % train, 10 % validation, 10 % test."""
+def part_of(key: str) -> str:
+    """Where a day, a sequence or a task belongs, for ever: 80 % train, 10 % validation, 10 % test."""
     tenth = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") % 10
     return {8: "validation", 9: "test"}.get(tenth, "train")
