@@ -23,7 +23,7 @@ TokenIds = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Else s
 @tokenizer.command()
 @unfold
 def train(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Text, a line each; .gz too.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Text; .gz too.")],
     save: Annotated[Path, typer.Option("--output", "-o", help="Where the tokenizer.json goes.")],
     output: Output,
     kind: Annotated[
@@ -36,6 +36,7 @@ def train(
 ) -> None:
     """Train a tokenizer on lines of text."""
     from regard.inputs.files import lines
+    from regard.inputs.running import LESSON, read_pieces
     from regard.inputs.text import train_tokenizer
     from regard.recipe import TokenizerOptions
     from regard.report import emit
@@ -43,7 +44,9 @@ def train(
     if save.exists():
         raise UserError(f"{save} exists; choose another --output or remove it first")
     options = TokenizerOptions(kind=kind, vocab_size=vocab_size, lowercase=lowercase, min_frequency=min_frequency)
-    trained = train_tokenizer((line for path in files for line in lines(path)), options)
+    running = kind in ("bytes", "byte_bpe")  # line breaks are text to them
+    texts = (text for path in files for text in (read_pieces(path, size=LESSON) if running else lines(path)))
+    trained = train_tokenizer(texts, options)
     trained.save(save)
     emit({"tokenizer": str(save), "size": trained.size}, output, "tokenizer")
 

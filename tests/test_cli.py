@@ -122,6 +122,15 @@ def test_list_names_shipped_recipes_families_and_tasks(regard: Callable[..., Res
         assert name in text
 
 
+def test_a_tokenizer_of_bytes_learns_line_breaks(regard: Callable[..., Result], tmp_path: Path) -> None:
+    corpus, saved = tmp_path / "code.py", tmp_path / "tokenizer.json"
+    corpus.write_text("def a():\n    return 1\n\n\n" * 100)
+    options = ["-o", str(saved), "--kind", "byte_bpe", "--vocab-size", "300"]
+    assert regard("tokenizer", "train", str(corpus), *options)[0] == 0
+    code, out, _ = regard("tokenizer", "encode", str(saved), "--pieces", "def a():\n    return 1")
+    assert (code, out.split()) == (0, ["def", "▁a", "():", "⏎▁▁▁", "▁return", "▁1"])
+
+
 def test_tokenizer_round_trip(regard: Callable[..., Result], tmp_path: Path) -> None:
     corpus, saved = tmp_path / "text.txt", tmp_path / "tokenizer.json"
     text = "a red bike by the sea"

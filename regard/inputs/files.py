@@ -5,6 +5,7 @@ dates.tsv .txt     tab-separated; the first line is a header, or `columns` names
 pairs.jsonl        an object a line
 """
 
+import glob
 import gzip
 import io
 import itertools
@@ -12,7 +13,8 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from regard.recipe import DataOptions
 
 BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+STARS = re.compile(r"[*?\[]")
 LINE_LIMIT = 1 << 26  # bytes; beyond it the file is hardly lines of text, and memory must stay bounded
 TABBED = (".tsv", ".txt")
 KINDS = "parallel files such as train.{de,en}, .tsv or .txt (tab-separated), .jsonl; each also with .gz"
@@ -35,10 +38,10 @@ class Row(NamedTuple):
 
 
 def expand(path: Path) -> dict[str, Path]:
-    """The files a pattern means: {"de": train.de.gz, "en": train.en.gz}; {"": path} without braces."""
+    """The files a pattern means: {"de": train.de.gz, "en": train.en.gz}, {"a.txt": …, "b/c.txt": …}, or {"": path}."""
     match = BRACES.search(str(path))
     if not match:
-        return {"": path}
+        return _matches(path) if several(path) else {"": path}
     names = [name.strip() for name in match.group(1).split(",")]
     if len(set(names)) < len(names) or not all(names):
         raise UserError(f"{path}: the names in braces must differ and not be empty")
@@ -46,45 +49,71 @@ def expand(path: Path) -> dict[str, Path]:
     return {name: Path(text[: match.start()] + name + text[match.end() :]) for name in names}
 
 
+def several(path: Path) -> bool:
+    """Whether a path stands for all files that match it, such as books/*.txt; a file of that very name comes first."""
+    return bool(STARS.search(str(path))) and not BRACES.search(str(path)) and not path.is_file()
+
+
+def _matches(path: Path) -> dict[str, Path]:
+    """Every file that a pattern means, in order, by its path below the folder where the pattern begins."""
+    folder = Path(*itertools.takewhile(lambda part: not STARS.search(part), path.parts))
+    found = sorted(file for file in map(Path, glob.iglob(str(path), recursive=True)) if file.is_file())
+    return {file.relative_to(folder).as_posix(): file for file in found}
+
+
 def find(name: str, beside: Path | None = None) -> Path:
     """A file or pattern: beside the recipe (else the working directory), then in each folder of REGARD_DATA."""
     folders = [beside if beside is not None else Path()]
     folders += [Path(folder) for folder in os.environ.get("REGARD_DATA", "").split(os.pathsep) if folder]
+    if STARS.search(name):  # in the name alone they mean something
+        folders = [Path(glob.escape(str(folder))) for folder in folders]
     tried = list(dict.fromkeys(folder / Path(name).expanduser() for folder in folders))
     for path in tried:
-        if all(file.is_file() for file in expand(path).values()):
+        files = expand(path).values()
+        if files and all(file.is_file() for file in files):
             return path
-    missing = [str(file) for path in tried for file in expand(path).values() if not file.is_file()]
-    raise UserError(f"data file '{name}' not found; looked for {', '.join(missing)}; REGARD_DATA may name more folders")
+    missing = [str(file) for path in tried for file in expand(path).values() or [path] if not file.is_file()]
+    said = "matches no file" if STARS.search(name) else "not found"
+    raise UserError(f"data file '{name}' {said}; looked for {', '.join(missing)}; REGARD_DATA may name more folders")
+
+
+@contextmanager
+def unpacked(path: Path, reached: Callable[[], str]) -> Iterator[io.BufferedReader]:
+    """A file's bytes, those of a .gz unpacked; an error says how far it could be read."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield io.BufferedReader(file, 1 << 18)  # type: ignore[arg-type]
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: broken .gz after {reached()} ({error}); fetch or compress it again") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def not_utf8(path: Path, line: int, column: int, byte: int) -> UserError:
+    return UserError(f"{path}:{line}: not UTF-8 (byte 0x{byte:02x} at {column}); convert it, e.g. with iconv -t UTF-8")
 
 
 def lines(path: Path) -> Iterator[str]:
     """Lines as UTF-8, split at \\n alone (a text may hold other separators), without \\r and byte order mark."""
     number = 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            buffered = io.BufferedReader(file, 1 << 18)  # type: ignore[arg-type]
-            while raw := buffered.readline(LINE_LIMIT):
-                number += 1
-                if len(raw) == LINE_LIMIT:
-                    raise UserError(f"{path}:{number}: a line of over {LINE_LIMIT >> 20} MB; is this a text file?")
-                raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+    with unpacked(path, lambda: f"line {number}") as file:
+        while raw := file.readline(LINE_LIMIT):
+            number += 1
+            if len(raw) == LINE_LIMIT:
+                raise UserError(f"{path}:{number}: a line of over {LINE_LIMIT >> 20} MB; is this a text file?")
+            raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+            try:
                 yield raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise UserError(
-            f"{path}:{number}: not UTF-8 (byte 0x{byte:02x} at {error.start + 1}); convert it, e.g. with iconv -t UTF-8"
-        ) from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}: broken .gz after line {number} ({error}); fetch or compress it again") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+            except UnicodeDecodeError as error:
+                raise not_utf8(path, number, error.start + 1, raw[error.start]) from None
     if number == 0:
         raise UserError(f"{path}: the file is empty")
 
 
 def rows(path: Path, columns: tuple[str, ...] = (), asked: tuple[str, ...] = ()) -> Iterator[Row]:
     """Every line of a file or pattern as named fields; `asked` columns must be there."""
+    if several(path):
+        raise UserError(f"{path}: many files at once are for running text; possible here: {KINDS}")
     files = expand(path)
     suffix = Path(path.name.removesuffix(".gz")).suffix
     if "" not in files:
