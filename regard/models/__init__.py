@@ -1,5 +1,6 @@
 """Families by name: one file each, a frozen config, and presets as rows."""
 
+import sys
 from dataclasses import MISSING, fields
 from typing import Any, NamedTuple
 
@@ -90,7 +91,7 @@ def _check(key: str, value: Any, default: Any, choices: tuple[str, ...] | None, 
     if wanted not in (int, float):
         return
     least = 1 if wanted is int and default != 0 and not zero else 0  # one that is 0 by default is another's size then
-    most = DEEPEST if key.endswith(("depth", "sets")) else LARGEST
+    most = DEEPEST if key.endswith(("depth", "sets")) else LARGEST if wanted is int else sys.float_info.max
     if not value >= least:  # nor is NaN
         raise UserError(f"model.{key} = {value} should be at least {least}")
     if value > most:

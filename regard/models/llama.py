@@ -2,8 +2,8 @@
 
     tokens ─▶ embed ─▶ [ look back, turned by place ─▶ think, gated ] × depth ─▶ norm ─▶ logits of what comes next
 
-GPT-2's blocks with RMSNorm for LayerNorm (Zhang & Sennrich 2019), rotary positions for learned ones (Su et al. 2021), heads
-of queries that share keys (Ainslie et al. 2023), a gated feed-forward network (Shazeer 2020), and no biases.
+GPT-2's blocks with RMSNorm for LayerNorm (Zhang & Sennrich 2019), rotary positions for learned ones (Su et al. 2021),
+heads of queries that share keys (Ainslie et al. 2023), a gated feed-forward network (Shazeer 2020), and no biases.
 """
 
 import math
@@ -60,7 +60,9 @@ class LlamaConfig:
             return f"head_width {self.head_width or self.width // self.heads} should be even: rotary places turn pairs"
         if self.stretch != "none" and self.factor < 1:
             return f"factor {self.factor} should be at least 1"
-        return None
+        if self.stretch == "llama3" and not self.slow < self.fast:
+            return f"slow {self.slow} should be below fast {self.fast}"
+        return None if self.base > 0 else f"base {self.base} should be above 0"
 
 
 PRESETS: dict[str, dict] = {
