@@ -5,6 +5,7 @@ import math
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ from regard.attention.trace import place, record
 from regard.attention.variants import bahdanau
 from regard.decoding.search import search
 from regard.inputs.batch import pad
+from regard.interop.folder import Loaded, load, save
+from regard.layers.generator import NOTHING
 from regard.layers.recurrent import Reader
 from regard.layers.state import State
 from regard.models.transformer import Transformer, TransformerConfig
@@ -226,3 +229,44 @@ def test_whatever_they_found_has_the_same_score_all_at_once() -> None:
             logits, _ = network.step(torch.tensor([[BEGIN, *tokens]]), network.start(source))
             said = logits[0].log_softmax(-1).gather(1, torch.tensor([*tokens, END])[:, None])
             assert abs(said.mean() - score) <= ROUNDING
+
+
+def stories(name: str) -> tuple[Loaded, dict]:
+    """A published Llama that tells stories, and what transformers made of it."""
+    folder = Path(os.environ.get("REGARD_WEIGHTS", "")) / name
+    need(
+        (folder / "model.safetensors").exists(),
+        f"set REGARD_WEIGHTS to a folder with {name} (llama2.c's, converted to Hugging Face names)",
+    )
+    return load(folder), json.loads((folder / "expected.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["stories260K", "stories15M"])
+@torch.no_grad()
+def test_a_published_llama_goes_on_as_published(name: str) -> None:
+    """Its tokens, its logits to the printed places, and its greedy story token for token."""
+    loaded, expected = stories(name)
+    network: Any = loaded.network
+    prompt = expected["prompt_ids"]
+    assert loaded.vocabulary.target.prompt(expected["prompt"]) == prompt
+    logits, state = network.step(torch.tensor([prompt]), NOTHING)
+    first = torch.tensor(expected["last_logits_of_prompt_first16"])
+    assert (logits[0, -1, :16] - first).abs().max() <= 1e-4
+    story = list(prompt)
+    while len(story) < len(expected["greedy_ids"]):
+        story.append(int(logits[0, -1].argmax()))
+        logits, state = network.step(torch.tensor([story[-1:]]), state)
+    assert story == expected["greedy_ids"]
+    assert loaded.vocabulary.target.decode(story) == expected["greedy_text"]
+
+
+@pytest.mark.parametrize("name", ["stories260K", "stories15M"])
+def test_a_published_llama_is_written_as_it_was_read(name: str, tmp_path: Path) -> None:
+    loaded, _ = stories(name)
+    save(tmp_path, loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
+    theirs = load_file(Path(os.environ["REGARD_WEIGHTS"]) / name / "model.safetensors")
+    ours = load_file(tmp_path / "model.safetensors")
+    assert theirs.keys() == ours.keys()
+    assert all(torch.equal(ours[tensor], theirs[tensor].float()) for tensor in theirs)
+    written = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert loaded.config.items() <= written.items()

@@ -5,8 +5,10 @@ from typing import Any
 from torch import nn
 
 from regard.inputs.text import Vocabulary
+from regard.interop.own import PREFIX
+from regard.layers.generator import LanguageModel
 
-TRANSFORMERS = """
+TRANSLATOR = """
 Or, with transformers:
 
     from transformers import AutoTokenizer, MarianMTModel
@@ -14,23 +16,35 @@ Or, with transformers:
     inputs = tokenizer("…", return_tensors="pt", return_token_type_ids=False)
     print(tokenizer.decode(model.generate(**inputs, max_new_tokens=128)[0], skip_special_tokens=True))
 """
+CONTINUER = """
+Or, with transformers:
+
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), AutoModelForCausalLM.from_pretrained("FOLDER")
+    inputs = tokenizer("…", return_tensors="pt", return_token_type_ids=False)
+    print(tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0], skip_special_tokens=True))
+"""
 
 
 def card_of(network: nn.Module, vocabulary: Vocabulary, config: dict[str, Any]) -> str:
     """A short README.md: what it is, how large, how to open it."""
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    sides = f"{vocabulary.source.size:,} tokens for both sides"
-    if not vocabulary.joint:
-        sides = f"{vocabulary.source.size:,} source and {vocabulary.target.size:,} target tokens"
-    one_tokenizer = config["model_type"] == "marian" and vocabulary.joint  # transformers knows no second tokenizer.json
-    elsewhere = TRANSFORMERS if one_tokenizer else ""
+    known = not config["model_type"].startswith(PREFIX)
+    if isinstance(network, LanguageModel):
+        kind, sides = "A language model", f"{vocabulary.target.size:,} tokens"
+        elsewhere = CONTINUER if known else ""
+    else:
+        kind, sides = "A sequence-to-sequence model", f"{vocabulary.source.size:,} tokens for both sides"
+        if not vocabulary.joint:
+            sides = f"{vocabulary.source.size:,} source and {vocabulary.target.size:,} target tokens"
+        elsewhere = TRANSLATOR if known and vocabulary.joint else ""  # transformers knows no second tokenizer.json
     return f"""---
 library_name: regard
 ---
 
 # {type(network).__name__} ({config["model_type"]})
 
-A sequence-to-sequence model with {parameters:,} parameters; {sides}.
+{kind} with {parameters:,} parameters; {sides}.
 Its shape is in `config.json`, how it decodes in `generation_config.json`.
 
     import regard

@@ -6,7 +6,7 @@ Where a network is exactly a published family's mathematics, `model_type` says s
 folder as it is; otherwise it is one of ours.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
@@ -14,15 +14,21 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from regard.errors import UserError, nearest
-from regard.inputs.text import FILES, Tokenizer, Vocabulary
+from regard.inputs.text import FILES, MISSING, Tokenizer, Vocabulary
 from regard.interop import generation as decoding
-from regard.interop import marian, own
 from regard.interop.card import card_of
-from regard.interop.weights import INDEX, SHARDS, Names, fill, read_json, read_weights, write_json, write_weights
-from regard.models import FAMILIES
+from regard.interop.gpt import GPT1, GPT2, GPTNeo
+from regard.interop.layout import Layout
+from regard.interop.llama import Llama
+from regard.interop.marian import Marian
+from regard.interop.own import Own
+from regard.interop.weights import INDEX, SHARDS, fill, read_json, read_weights, write_json, write_weights
+from regard.models import FAMILIES, family_of
+
+SPARE = 1023  # rows of a language model's tables that may stand for no token
 
 
 class Loaded(NamedTuple):
@@ -34,16 +40,13 @@ class Loaded(NamedTuple):
     config: dict[str, Any]
 
 
-class Layout(NamedTuple):
-    """How one model_type is read: its config, its tensors' names, and what becomes of tensors that need care."""
-
-    read: Callable[[dict[str, Any]], nn.Module]
-    names: Callable[[Any], Names]
-    receive: Callable[[dict[str, Tensor], dict[str, Any]], dict[str, Tensor]] = lambda tensors, config: tensors
+PUBLISHED = (Marian(), GPT1(), GPT2(), GPTNeo(), Llama())
+LAYOUTS: dict[str, Layout] = {each.model_type: each for each in (*PUBLISHED, *map(Own, FAMILIES))}
 
 
-LAYOUTS = {own.PREFIX + family: Layout(own.read, own.names) for family in FAMILIES}
-LAYOUTS["marian"] = Layout(marian.read, marian.names, marian.receive)
+def layout_of(network: nn.Module) -> Layout:
+    """The published layout whose mathematics the network is, else our own."""
+    return next(layout for layout in LAYOUTS.values() if layout.speaks(network))
 
 
 def save(
@@ -55,16 +58,14 @@ def save(
     config: dict[str, Any] | None = None,
 ) -> None:
     """Writes the folder. `config` is the one that was loaded, if any: what it says beyond our fields is kept."""
-    foreign = config if config and config["model_type"] == "marian" else {}
-    ids = _ids(vocabulary.target, foreign)
-    if marian.speaks(network):
-        network = marian.in_halves(network)
-        written, names, shapes = marian.describe(network, foreign), marian.names(network), marian.shapes(network)
-    else:
-        written, names, shapes = own.describe(network), own.names(network), {}
-    written |= ids | {"dtype": "float32"}
+    layout = layout_of(network)
+    network = layout.form(network)
+    foreign = config if config and config["model_type"] == layout.model_type else {}
+    written = layout.describe(network, foreign)
+    written |= _ids(vocabulary.target, written["is_encoder_decoder"], foreign) | {"dtype": "float32"}
+    ids = _ids(vocabulary.target, written["is_encoder_decoder"], foreign | generation)
     with _replaced(folder) as place:
-        write_weights(place, network, names, shapes)
+        write_weights(place, network, layout.names(network))
         vocabulary.save(place)
         write_json(place / "generation_config.json", decoding.written(generation) | ids)
         write_json(place / "config.json", written)
@@ -97,7 +98,7 @@ def load(folder: Path, device: str | torch.device = "cpu") -> Loaded:
     layout = LAYOUTS[kind]
     with _told(path), torch.device("meta"):
         outline = layout.read(config)
-    tensors = read_weights(folder)
+    tensors = read_weights(folder, layout.ignored)
     with _told(folder):
         tensors = layout.receive(tensors, config)
     fill(outline, layout.names(outline), tensors, folder)  # no memory for sizes that the file does not have
@@ -113,8 +114,7 @@ def load(folder: Path, device: str | torch.device = "cpu") -> Loaded:
 
 def as_saved(loaded: Loaded) -> Loaded:
     """The network in the form that `save` writes and `load` gives back, so that training can go on from either."""
-    network = loaded.network
-    return loaded._replace(network=marian.in_halves(network) if marian.speaks(network) else network)
+    return loaded._replace(network=layout_of(loaded.network).form(loaded.network))
 
 
 @contextmanager
@@ -126,34 +126,50 @@ def _told(place: Path) -> Iterator[None]:
         raise UserError(f"{place}: {error}") from None
 
 
-def _ids(target: Tokenizer, foreign: dict[str, Any]) -> dict[str, Any]:
-    """The special tokens under their published keys; a loaded config's own choice stands."""
+def _ids(target: Tokenizer, begins: bool, foreign: dict[str, Any]) -> dict[str, Any]:
+    """The special tokens under their published keys, null where there is none; a loaded file's own choice stands.
+
+    Left out, a key would mean a token of the published vocabulary. Only an answer to a source `begins`.
+    """
     ids = {"pad_token_id": target.pad, "bos_token_id": target.begin, "eos_token_id": target.end}
-    return ids | {key: foreign[key] for key in ids if key in foreign} | {"decoder_start_token_id": target.begin}
+    known = {key: None if token == MISSING else token for key, token in ids.items()}
+    start = {"decoder_start_token_id": target.begin} if begins else {}
+    return known | {key: foreign[key] for key in ids if key in foreign} | start
 
 
 def _agree(vocabulary: Vocabulary, config: dict[str, Any], network: Any, folder: Path) -> Vocabulary:
-    """The vocabulary with the begin token that config.json names; sizes and the end token must agree."""
-    sides = {"source": vocabulary.source, "target": vocabulary.target}
-    for side, tokenizer in sides.items():
-        rows = getattr(network.config, f"{side}_vocabulary")
-        if tokenizer.size != rows:
+    """The vocabulary with the begin token that config.json names; sizes must agree, and where an answer ends.
+
+    A language model's may end with the tokenizer's own token and with those that the folder names.
+    """
+    family = FAMILIES[family_of(network)]
+    for name in family.vocabularies:
+        side = name.removesuffix("vocabulary").replace("_", " ")
+        tokenizer = vocabulary.source if side == "source " else vocabulary.target
+        rows = getattr(network.config, name)
+        if tokenizer.size != rows and not (family.continues and _padded(tokenizer.size, rows)):
             raise UserError(
-                f"{folder}: the {side} tokenizer has {tokenizer.size} tokens, but the embedding in config.json has "
+                f"{folder}: the {side}tokenizer has {tokenizer.size} tokens, but the embedding in config.json has "
                 f"{rows} rows; tokenizer and weights are of different models"
             )
-    ends = config.get("eos_token_id", vocabulary.target.end)
-    if vocabulary.target.end not in (ends if isinstance(ends, list) else [ends]):
-        raise UserError(
-            f"{folder / 'config.json'}: eos_token_id = {ends}, but the tokenizer ends with {vocabulary.target.end}"
-        )
-    begin = config.get("decoder_start_token_id", vocabulary.target.begin)
-    if not isinstance(begin, int) or not 0 <= begin < vocabulary.target.size:
-        raise UserError(f"{folder / 'config.json'}: decoder_start_token_id = {begin} is no token of the vocabulary")
-    if begin == vocabulary.target.begin:
+    if family.continues:
         return vocabulary
-    target = _begin_with(vocabulary.target, begin)
-    return Vocabulary(target if vocabulary.source is vocabulary.target else vocabulary.source, target)
+    target, place = vocabulary.target, folder / "config.json"
+    ends = config.get("eos_token_id", target.end)
+    if target.end not in (ends if isinstance(ends, list) else [ends]):
+        raise UserError(f"{place}: eos_token_id = {ends}, but the tokenizer ends with {target.end}")
+    begin = config.get("decoder_start_token_id", target.begin)
+    if not isinstance(begin, int) or not 0 <= begin < target.size:
+        raise UserError(f"{place}: decoder_start_token_id = {begin} is no token of the vocabulary")
+    if begin == target.begin:
+        return vocabulary
+    changed = _begin_with(target, begin)
+    return Vocabulary(changed if vocabulary.source is target else vocabulary.source, changed)
+
+
+def _padded(tokens: int, rows: int) -> bool:
+    """Whether a table has more rows than tokens only to be of a size that machines like."""
+    return rows % 8 == 0 and 0 <= rows - tokens <= SPARE
 
 
 def _begin_with(tokenizer: Tokenizer, begin: int) -> Tokenizer:

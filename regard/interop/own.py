@@ -6,7 +6,8 @@ from typing import Any
 from torch import nn
 
 from regard.errors import UserError, nearest
-from regard.interop.weights import Names
+from regard.interop.layout import Layout
+from regard.interop.weights import Names, Slot
 from regard.models import FAMILIES, build, family_of
 
 PREFIX = "regard-"
@@ -14,29 +15,31 @@ SHARED = ("model_type", "architectures", "dtype", "is_encoder_decoder", "pad_tok
           "decoder_start_token_id")  # fmt: skip
 
 
-def describe(network: nn.Module) -> dict[str, Any]:
-    """The network as keys of config.json."""
-    family = family_of(network)
-    return {
-        "model_type": PREFIX + family,
-        "architectures": [type(network).__name__],
-        "is_encoder_decoder": True,
-        **asdict(network.config),  # type: ignore[arg-type]
-    }
+class Own(Layout):
+    def __init__(self, family: str):
+        self.family, self.model_type = family, PREFIX + family
 
+    def speaks(self, network: nn.Module) -> bool:
+        return family_of(network) == self.family
 
-def read(config: dict[str, Any]) -> nn.Module:
-    """A network from keys of config.json, its weights still random."""
-    family = config["model_type"].removeprefix(PREFIX)
-    known = [field.name for field in fields(FAMILIES[family].config)]
-    for key in config:
-        if key not in known and key not in SHARED:
-            raise UserError(f"{key} is unknown{nearest(key, known)}")
-    for key in ("source_vocabulary", "target_vocabulary"):
-        if key not in config:
-            raise UserError(f"{key} is missing")
-    return build({"family": family} | {key: value for key, value in config.items() if key in known})
+    def describe(self, network: nn.Module, foreign: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "model_type": self.model_type,
+            "architectures": [type(network).__name__],
+            "is_encoder_decoder": not FAMILIES[self.family].continues,
+            **asdict(network.config),  # type: ignore[arg-type]
+        }
 
+    def read(self, config: dict[str, Any]) -> nn.Module:
+        family = FAMILIES[self.family]
+        known = [field.name for field in fields(family.config)]
+        for key in config:
+            if key not in known and key not in SHARED:
+                raise UserError(f"{key} is unknown{nearest(key, known)}")
+        for key in family.vocabularies:
+            if key not in config:
+                raise UserError(f"{key} is missing")
+        return build({"family": self.family} | {key: value for key, value in config.items() if key in known})
 
-def names(network: nn.Module) -> Names:
-    return {name: (name,) for name, _ in network.named_parameters()}
+    def names(self, network: nn.Module) -> Names:
+        return {name: Slot((name,)) for name, _ in network.named_parameters()}

@@ -1,9 +1,10 @@
 """Tensors in files: safetensors, whole or in shards, read as float32 and fitted into a network by name."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,15 +15,43 @@ from regard.errors import UserError
 
 WHOLE, INDEX, PICKLED = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
 SHARDS = "model-*-of-*.safetensors"
-Names = Mapping[
-    str, tuple[str, ...]
-]  # our name → names in the file, the one we write first; any others are copies of it
+NOTHING = re.compile("(?!)")
 
 CONVERT = (
     f"{PICKLED} can run code when it is opened and is not read; if you trust it, convert it once: python -c "
     f"\"import torch, safetensors.torch as s; d = torch.load('{PICKLED}', map_location='cpu', weights_only=True); "
     "s.save_file({k: v.clone().contiguous() for k, v in d.items()}, '" + WHOLE + "')\""
 )
+
+
+class Slot(NamedTuple):
+    """Where a file keeps a parameter of ours."""
+
+    names: tuple[str, ...]  # the one we write first; any others are copies of it
+    part: int = 0  # of a tensor that holds `parts` of ours, one below the other
+    parts: int = 1
+    turned: bool = False  # (inputs, outputs), as GPT-2 has it
+    row: bool = False  # (1, n) for our (n)
+
+    def shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
+        """Their tensor's, for a parameter of this shape."""
+        whole = (ours[0] * self.parts, *ours[1:])
+        whole = whole[::-1] if self.turned else whole
+        return (1, *whole) if self.row else whole
+
+    def take(self, tensor: Tensor) -> Tensor:
+        """Our parameter, from their tensor."""
+        whole = tensor[0] if self.row else tensor
+        return (whole.T if self.turned else whole).chunk(self.parts)[self.part]
+
+    def give(self, parts: list[Tensor]) -> Tensor:
+        """Their tensor, from all our parameters in it."""
+        whole = torch.cat(parts) if len(parts) > 1 else parts[0]
+        whole = whole.T if self.turned else whole
+        return whole[None] if self.row else whole
+
+
+Names = Mapping[str, Slot]  # of every parameter of ours
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -42,10 +71,10 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder, from one file or from the shards that its index names."""
+def read_weights(folder: Path, ignored: re.Pattern[str] = NOTHING) -> dict[str, Tensor]:
+    """All tensors of a folder but the ignored, from one file or from the shards that its index names."""
     if (folder / WHOLE).exists():
-        return _read_file(folder / WHOLE)
+        return _read_file(folder / WHOLE, ignored)
     if not (folder / INDEX).exists():
         if (folder / PICKLED).exists():
             raise UserError(f"{folder / PICKLED}: {CONVERT}")
@@ -57,16 +86,17 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     for file in sorted(set(places.values())):
         if Path(file).name != file or "\\" in file or not file.endswith(".safetensors"):
             raise UserError(f"{folder / INDEX}: names the file '{file}'; a shard is a .safetensors file in this folder")
-        tensors |= _read_file(folder / file)
-    if absent := sorted(set(places) - set(tensors)):
+        tensors |= _read_file(folder / file, ignored)
+    if absent := sorted(name for name in set(places) - set(tensors) if not ignored.fullmatch(name)):
         raise UserError(f"{folder / INDEX}: {_some(absent)} not in the shards it names")
     return tensors
 
 
-def _read_file(path: Path) -> dict[str, Tensor]:
+def _read_file(path: Path, ignored: re.Pattern[str]) -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="pt") as file:
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, the file is no dict
+            names = [name for name in file.keys() if not ignored.fullmatch(name)]  # noqa: SIM118, the file is no dict
+            found = {name: file.get_tensor(name) for name in names}
     except FileNotFoundError:
         raise UserError(f"{path}: not found") from None
     except (OSError, SafetensorError) as error:
@@ -77,12 +107,16 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     return {name: tensor.float() for name, tensor in found.items()}
 
 
-def write_weights(folder: Path, network: nn.Module, names: Names, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """One file; a tensor that several layers share is written once. `shapes` are those a reader expects otherwise."""
-    tensors = {}
+def write_weights(folder: Path, network: nn.Module, names: Names) -> None:
+    """One file; a tensor that several layers share is written once."""
+    slots: dict[str, Slot] = {}
+    parts: dict[str, dict[int, Tensor]] = {}
     for ours, parameter in network.named_parameters():  # names a shared parameter once
-        theirs = names[ours][0]
-        tensors[theirs] = parameter.detach().cpu().float().reshape(shapes.get(theirs, parameter.shape)).contiguous()
+        slot = names[ours]
+        slots[slot.names[0]] = slot
+        parts.setdefault(slot.names[0], {})[slot.part] = parameter.detach().cpu().float()
+    wholes = {name: slots[name].give([found[part] for part in sorted(found)]) for name, found in parts.items()}
+    tensors = {name: whole.contiguous() for name, whole in wholes.items()}
     save_file(tensors, folder / WHOLE, metadata={"format": "pt"})
 
 
@@ -91,21 +125,22 @@ def fill(network: nn.Module, names: Names, tensors: Mapping[str, Tensor], where:
     """Every parameter from its tensor; all that does not fit is told by name. On "meta" it is a mere comparison."""
     problems: dict[str, list[str]] = {"missing": [], "mis-shaped": [], "unlike its copy": [], "unexpected": []}
     for ours, parameter in network.named_parameters():
-        theirs = [name for name in names[ours] if name in tensors]
+        slot = names[ours]
+        theirs = [name for name in slot.names if name in tensors]
         if not theirs:
-            problems["missing"].append(names[ours][0])
+            problems["missing"].append(slot.names[0])
             continue
-        first = tensors[theirs[0]]
-        if first.shape != parameter.shape:
-            problems["mis-shaped"].append(f"{theirs[0]} {tuple(first.shape)} instead of {tuple(parameter.shape)}")
+        first, wanted = tensors[theirs[0]], slot.shape(tuple(parameter.shape))
+        if tuple(first.shape) != wanted:
+            problems["mis-shaped"].append(f"{theirs[0]} {tuple(first.shape)} instead of {wanted}")
             continue
-        parameter.copy_(first)
+        parameter.copy_(slot.take(first))
         unlike = [name for name in theirs[1:] if not torch.equal(tensors[name], first)]
         problems["unlike its copy"] += [f"{name} and {theirs[0]}" for name in unlike]
-    known = {name for every in names.values() for name in every}
+    known = {name for slot in names.values() for name in slot.names}
     problems["unexpected"] = sorted(set(tensors) - known)
     if any(problems.values()):
-        told = [f"{kind}: {_some(found)}" for kind, found in problems.items() if found]
+        told = [f"{kind}: {_some(list(dict.fromkeys(found)))}" for kind, found in problems.items() if found]
         raise UserError(f"{where}: the tensors do not fit config.json; {'; '.join(told)}")
 
 
