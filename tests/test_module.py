@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import MODELS, alike, batch, reference, vocabulary, write_reference
+from language_checkpoints import language_model, logits_of, text, write
 
 from regard.errors import UserError
 from regard.interop.folder import load
@@ -46,6 +47,60 @@ def test_the_adapter_gives_transformers_encoder_states(tmp_path: Path) -> None:
     assert alike(ours, theirs * mask[:, :, None])
 
 
+LANGUAGE_MODELS = {
+    "gpt": {"family": "gpt", "width": 22, "heads": 2, "depth": 2, "pattern": "gl", "window": 3, "limit": 17},
+    "gpt1": {"family": "gpt", "width": 22, "heads": 2, "depth": 2, "norm": "post", "limit": 17},
+    "llama": {"family": "llama", "width": 30, "heads": 3, "key_heads": 1, "depth": 2, "limit": 17},
+}
+
+
+@pytest.mark.parametrize("model", LANGUAGE_MODELS.values(), ids=LANGUAGE_MODELS)
+@torch.no_grad()
+def test_a_language_models_row_is_the_same_wherever_its_padding_lies(model: dict[str, Any]) -> None:
+    """And whatever lies under the padding: also more of it than the model has places for."""
+    network: Any = build(model, vocabulary=53).eval()
+    rows = [torch.randint(0, 53, (length,)) for length in (13, 1, 7)]
+    ids, mask = torch.full((3, 29), -100), torch.zeros(3, 29, dtype=torch.long)
+    places = [torch.arange(29 - 13, 29), torch.tensor([17]), torch.arange(2, 16, 2)]
+    for number, (row, place) in enumerate(zip(rows, places, strict=True)):
+        ids[number, place], mask[number, place] = row, 1
+    found = Module(network)(input_ids=ids, attention_mask=mask)
+    assert found.last_hidden_state is not None
+    assert found.logits.shape == (3, 29, 53)
+    for number, (row, place) in enumerate(zip(rows, places, strict=True)):
+        alone = Module(network)(input_ids=row[None])
+        torch.testing.assert_close(alone.logits, network(row[None]))
+        torch.testing.assert_close(found.logits[number, place], alone.logits[0])
+        assert alone.last_hidden_state is not None
+        torch.testing.assert_close(found.last_hidden_state[number, place], alone.last_hidden_state[0])
+    assert not found.logits[mask == 0].any()
+    assert not found.last_hidden_state[mask == 0].any()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "openai-gpt", "gpt_neo", "llama"])
+@torch.no_grad()
+def test_the_adapter_gives_transformers_last_states(kind: str, tmp_path: Path) -> None:
+    model, tokens = language_model(kind), text()
+    found = Module(load(write(model, tmp_path)).network)(input_ids=tokens)
+    assert found.last_hidden_state is not None
+    assert alike(found.last_hidden_state, model.base_model(input_ids=tokens).last_hidden_state)
+    assert alike(found.logits, logits_of(model, tokens))
+
+
+CONTINUING = {
+    "an id too large": ({"input_ids": torch.full((2, 3), 53)}, "input_ids holds 53, .* 0 … 52"),
+    "two texts": ({"decoder_input_ids": torch.full((2, 3), 5)}, "a language model has one text"),
+    "a text too long": ({"input_ids": torch.full((2, 18), 5)}, "18 real tokens, the model sees at most 17 at once"),
+}
+
+
+@pytest.mark.parametrize(("inputs", "message"), CONTINUING.values(), ids=CONTINUING)
+def test_a_language_models_adapter_says_what_is_wrong(inputs: dict[str, Any], message: str) -> None:
+    network = build(LANGUAGE_MODELS["llama"], vocabulary=53)
+    with pytest.raises(UserError, match=message):
+        Module(network)(**({"input_ids": torch.full((2, 3), 5)} | inputs))
+
+
 ADAPTER = {
     "ids are whole numbers": ({"input_ids": torch.zeros(2, 3)}, "input_ids should be whole numbers"),
     "an id too large": ({"decoder_input_ids": torch.full((2, 3), 53)}, "decoder_input_ids holds 53, .* 0 … 52"),
@@ -55,6 +110,7 @@ ADAPTER = {
     ),
     "a mask that is no mask": ({"attention_mask": torch.full((2, 3), -1)}, "1 where a token is real"),
     "an empty row": ({"attention_mask": torch.tensor([[1, 1, 1], [0, 0, 0]])}, "row 1 has no real token"),
+    "one text": ({"decoder_input_ids": None}, "decoder_input_ids is missing"),
     "rows apart": ({"decoder_input_ids": torch.full((3, 3), 5)}, "input_ids has 2 rows, decoder_input_ids 3"),
 }
 
