@@ -2,8 +2,9 @@
 
     tokens ─▶ embed + positions ─▶ [ look back ─▶ think ] × depth ─▶ logits of what comes next
 
-GPT-1 (Radford et al. 2018) has its norms after each sum, GPT-2 (Radford et al. 2019) before each sublayer and one at the
-end. GPT-3 (Brown et al. 2020) is GPT-2 with every other block looking only at a band of recent places, as GPT-Neo's.
+GPT-1 (Radford et al. 2018) has its norms after each sum, GPT-2 (Radford et al. 2019) before each sublayer and one at
+the end. GPT-3 (Brown et al. 2020) is GPT-2 with every other block looking only at a band of recent places, as
+GPT-Neo's.
 """
 
 import math
@@ -27,7 +28,7 @@ class GPTConfig:
     depth: int = 12
     feedforward: int = 0  # 0: four times the width
     norm: str = "pre"  # "post": GPT-1's
-    pattern: str = "g"  # a letter a block, over and over: g looks at all that came before, l at the last `window` places
+    pattern: str = "g"  # a letter a block, over and over: g sees all that came before, l the last `window` places
     window: int = 256
     score: str = "scaled_dot"
     score_by_depth: bool = False  # scores are divided by the number of the block
