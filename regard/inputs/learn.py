@@ -42,7 +42,7 @@ def train_tokenizer(
     first = next((text for text in stream if text.strip()), None)
     if first is None:
         raise UserError("no text to train a tokenizer on: every line is empty")
-    with shown(f"learning {options.vocab_size:,} pieces from {{}} texts") as show:
+    with shown(f"learning {options.vocab_size:,} pieces from {{}} lines") as show:
         model = MODELS[options.kind](_counted(itertools.chain([first], stream), show), options)
     inner = _shell(model, options)
     inner.add_special_tokens(list(SPECIALS))
