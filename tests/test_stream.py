@@ -20,7 +20,7 @@ from regard.inputs.corpus import read
 from regard.inputs.files import find
 from regard.inputs.parts import part_of
 from regard.inputs.running import documents, lessons, read_pieces
-from regard.inputs.stream import Stream, prepare_stream
+from regard.inputs.stream import Stream, prepare_documents, prepare_stream
 from regard.inputs.text import Tokenizer, Vocabulary, train_tokenizer
 from regard.recipe import DataOptions, TokenizerOptions
 
@@ -193,6 +193,15 @@ def test_a_tokenizer_without_an_end_is_told(tmp_path: Path, cache: Path) -> None
     found = prepare_stream(data, "train", tokenizer, cache, tmp_path)
     assert found.tokens.tolist() == [1, 1]
     assert "no end token" in str(found.report)
+
+
+def test_documents_made_on_the_spot_are_kept_by_their_key(cache: Path) -> None:
+    found = prepare_documents(iter(["a", " ", "b\nc"]), "made/1", BYTES, cache)
+    assert text_of(found) == "ab\nc"
+    assert (found.documents, found.bytes, len(found)) == (2, 4, 6)
+    assert found.report.skipped["blank"].first == "made/1:2"
+    assert prepare_documents(iter(["never read"]), "made/1", BYTES, cache).tokens.tolist() == found.tokens.tolist()
+    assert text_of(prepare_documents(iter(["d"]), "made/2", BYTES, cache)) == "d"
 
 
 def test_lessons_are_short_and_whole(tmp_path: Path) -> None:
