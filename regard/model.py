@@ -204,7 +204,7 @@ class Model:
         """The tokens that end an answer: the tokenizer's, and those that the checkpoint names beside it."""
         named = self.generation.get("eos_token_id", self.config.get("eos_token_id"))
         named = [named] if isinstance(named, int) else named or []
-        return tuple(dict.fromkeys(each for each in (self.vocabulary.target.end, *named) if each >= 0))
+        return tuple(dict.fromkeys(each for each in (self.vocabulary.target.end, *named) if 0 <= each < self.rows))
 
     def decoding(self, **options: Any) -> DecodeOptions:
         """The checkpoint's own way of decoding, with what is given laid over it."""

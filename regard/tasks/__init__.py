@@ -6,10 +6,11 @@ from regard import models
 from regard.errors import UserError, nearest
 from regard.inputs.text import Vocabulary
 from regard.recipe import Recipe
+from regard.tasks.generate import Generate
 from regard.tasks.parallel import cache_folder
 from regard.tasks.translate import Translate
 
-TASKS = {"translate": Translate}
+TASKS = {"generate": Generate, "translate": Translate}
 CONTINUE = ("generate",)  # the tasks of models that go on with a text
 
 
@@ -27,7 +28,7 @@ def learn_vocabulary(recipe: Recipe) -> Vocabulary:
     return TASKS[recipe.task].learn(recipe)
 
 
-def build(recipe: Recipe, vocabulary: Vocabulary, limit: int, cache: Path | None = None) -> Translate:
+def build(recipe: Recipe, vocabulary: Vocabulary, limit: int, cache: Path | None = None) -> Generate | Translate:
     """The recipe's task with its data prepared, for a network that reads at most `limit` tokens."""
     require(recipe.task)
     return TASKS[recipe.task](recipe, vocabulary, cache or cache_folder(), limit)

@@ -1,5 +1,6 @@
 """Language modelling: a text's next token, over and over; its data, loss and score."""
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,20 +9,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.errors import UserError
+from regard.errors import UserError, nearest
+from regard.inputs.lessons import DOCUMENTS
 from regard.inputs.packing import Blocks, PackOptions, batches_per_epoch, epochs, packed, windows
-from regard.inputs.stream import Stream, prepare_stream
-from regard.inputs.text import Tokenizer, Vocabulary
+from regard.inputs.running import lessons
+from regard.inputs.stream import Stream, prepare_documents, prepare_stream
+from regard.inputs.text import Tokenizer, Vocabulary, train_tokenizer
 from regard.recipe import DecodeOptions, Recipe
 from regard.tasks.continuation import Writer
 from regard.tasks.likelihood import Likelihood, of_windows
 
+EXACT = ("byte_bpe", "bytes", "characters")  # the kinds of tokenizers that lose nothing
 SHOWN = 48  # tokens of a prompt, and of its continuation, that are shown between steps
 
 
 class Generate:
     """What the training loop asks of language modelling."""
 
+    learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
     score_name, ascending = "loss", False
 
     def __init__(self, recipe: Recipe, vocabulary: Vocabulary, cache: Path, limit: int):
@@ -97,18 +102,41 @@ class Generate:
         return found
 
 
+def learn_vocabulary(recipe: Recipe) -> Vocabulary:
+    """A tokenizer trained on the training part, one that keeps all of a text: its spaces and line breaks too."""
+    if recipe.tokenizer.kind not in EXACT:
+        raise UserError(
+            f"tokenizer.kind = '{recipe.tokenizer.kind}' loses line breaks and spaces, which a model of running text "
+            f"should learn; possible: {', '.join(EXACT)}"
+        )
+    data = recipe.data
+    texts = _made(recipe, "train") if data.generate else lessons(data, "train", Path(recipe.origin))
+    tokenizer = train_tokenizer(texts, recipe.tokenizer)
+    return Vocabulary(tokenizer, tokenizer)
+
+
 def corpus(recipe: Recipe, part: str, tokenizer: Tokenizer, cache: Path) -> Stream | None:
-    if not getattr(recipe.data, part):
+    data, given = recipe.data, getattr(recipe.data, part)
+    if not given:
         return None
-    return prepare_stream(recipe.data, part, tokenizer, cache, Path(recipe.origin))
+    if not data.generate:
+        return prepare_stream(data, part, tokenizer, cache, Path(recipe.origin))
+    key = json.dumps([data.generate, recipe.seed, part, given])
+    return prepare_documents(_made(recipe, part), key, tokenizer, cache)
+
+
+def _made(recipe: Recipe, part: str) -> Iterator[str]:
+    """Documents made on the spot."""
+    name, count = recipe.data.generate, int(getattr(recipe.data, part))
+    if name not in DOCUMENTS:
+        raise UserError(f"data.generate = '{name}' makes no documents{nearest(name, DOCUMENTS)}")
+    return DOCUMENTS[name](recipe.seed, part, count)
 
 
 def likelihood(
     network: Any, stream: Stream, length: int, stride: int, most: int = 0, batch_size: int = 8, **more: Any
 ) -> Likelihood:
     """How likely a text is, or its first `most` tokens: in windows of `length` tokens that move by `stride`."""
-    end = min(len(stream), most or len(stream))
-    spans = (span for span in windows(stream, length + 1, stride) if span[1] <= end or span[0] < end - 1)
-    spans = ((begin, min(last, end), first) for begin, last, first in spans)
+    spans = windows(range(min(len(stream), most or len(stream))), length + 1, stride)
     total, count = of_windows(network, lambda begin, last: stream.tokens[begin:last], spans, batch_size, **more)
     return Likelihood(total, count, round(stream.bytes * count / max(1, len(stream) - 1)))
