@@ -169,9 +169,7 @@ class Model:
             raise UserError(f"the target has {len(answer)} tokens, the model writes at most {self.network.limit - 1}")
         return look(self.network, self.vocabulary, row, answer, prove)
 
-    def _trace_back(
-        self, text: str, target: str | None, prove: bool, truncate: bool, options: dict[str, Any]
-    ) -> Trace:
+    def _trace_back(self, text: str, target: str | None, prove: bool, truncate: bool, options: dict[str, Any]) -> Trace:
         """Of a language model: over the prompt and what follows it."""
         writer, tokenizer = self.writer(), self.vocabulary.target
         ((prompt, _),) = writer.prompts([text], truncate)

@@ -1,8 +1,8 @@
 """The Transformer. Vaswani et al. 2017, figure 1.
 
-    source ─▶ embed + positions ─▶ encoder blocks ─▶ memory
-                                                       │ cross
-    target ─▶ embed + positions ─▶ decoder blocks ◀────┘ ─▶ logits
+source ─▶ embed + positions ─▶ encoder blocks ─▶ memory
+                                                   │ cross
+target ─▶ embed + positions ─▶ decoder blocks ◀────┘ ─▶ logits
 """
 
 from dataclasses import dataclass

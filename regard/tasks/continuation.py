@@ -222,9 +222,7 @@ def _split(text: str, stops: Sequence[str]) -> tuple[str, str]:
         if stop in text:
             place = text.index(stop)
             return text[:place], text[place:]
-    longest = max(
-        (size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])), default=0
-    )
+    longest = max((size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])), default=0)
     return text[: len(text) - longest], text[len(text) - longest :]
 
 

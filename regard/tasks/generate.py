@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -111,7 +110,7 @@ def learn_vocabulary(recipe: Recipe) -> Vocabulary:
         )
     data = recipe.data
     texts = _made(recipe, "train") if data.generate else lessons(data, "train", Path(recipe.origin))
-    tokenizer = train_tokenizer(texts, recipe.tokenizer)
+    tokenizer = train_tokenizer(texts, recipe.tokenizer, ends=False)
     return Vocabulary(tokenizer, tokenizer)
 
 

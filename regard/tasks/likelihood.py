@@ -84,7 +84,9 @@ def _groups(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
         yield group
 
 
-def of_endings(network: Any, prompts: Sequence[list[int]], endings: Sequence[list[int]], batch_size: int = 16) -> list[float]:
+def of_endings(
+    network: Any, prompts: Sequence[list[int]], endings: Sequence[list[int]], batch_size: int = 16
+) -> list[float]:
     """The log probability of each ending after its prompt, summed over its tokens."""
     order = sorted(range(len(prompts)), key=lambda number: -len(prompts[number]) - len(endings[number]))
     found = [0.0] * len(prompts)

@@ -45,7 +45,7 @@ class Translate:
         self.score_name = "bleu" if recipe.train.score == "auto" else recipe.train.score
         self.ascending = self.score_name != "loss"
         if self.score_name == "accuracy":
-            raise UserError("train.score = 'accuracy' is no score of task = 'translate'; possible: bleu, chrf, exact, loss")
+            raise UserError("train.score = 'accuracy' is none of task = 'translate'; possible: bleu, chrf, exact, loss")
         self._cache, room = cache, limit - 1
         if not 1 <= recipe.data.max_length <= room:
             raise UserError(
