@@ -21,14 +21,16 @@ from regard.interop.generation import decode_fields
 from regard.interop.module import Module
 from regard.layers.generator import LanguageModel
 from regard.recipe import DecodeOptions, Recipe
+from regard.runtime import hasten
 from regard.tasks.alignment import look, look_back
 from regard.tasks.continuation import Writer, Writing
+from regard.tasks.recall import Recall
 from regard.tasks.rows import by_length
 from regard.tasks.translate import generate, read, translate
 from regard.training.distributed import choose_device
 from regard.training.run import find_model, open_run
 
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.float32}  # int8: of the weights
 DECODING = {  # its options, and the types that each may have
     field.name: (float, int) if isinstance(field.default, float) else (type(field.default),)
     for field in fields(DecodeOptions)
@@ -46,6 +48,7 @@ class Model:
     config: dict[str, Any]
     recipe: Recipe | None = None
     folder: Path | None = None
+    precision: str = "float32"
 
     @property
     def task(self) -> str:
@@ -79,11 +82,20 @@ class Model:
         writer = self.writer(options.pop("draft", None), options.pop("lookup", False))
         return writer.run(texts, self.decoding(**options), logs=logs, **ways)
 
-    def stream(self, prompt: str, *, truncate: bool = False, **options: Any) -> Writing:
-        """A continuation while it is written: iterate for its text, piece by piece; then it has an `answer`."""
+    def stream(
+        self, prompt: str | Sequence[int], *, truncate: bool = False, recall: Recall | None = None, **options: Any
+    ) -> Writing:
+        """A continuation while it is written: iterate for its text, piece by piece; then it has an `answer`.
+
+        `recall` remembers the text from one call to the next: what both have in common is read once.
+        """
         self._only("stream", continues=True)
         writer = self.writer()
-        return Writing(writer, writer.prompts([prompt], truncate)[0], self.decoding(**options))
+        if isinstance(prompt, str):
+            (row,) = writer.prompts([prompt], truncate)
+        else:
+            row = writer.row(self._checked(prompt), truncate)
+        return Writing(writer, row, self.decoding(**options), recall)
 
     def writer(self, draft: "Model | str | Path | None" = None, lookup: bool = False) -> Writer:
         """The language model at work; a smaller `draft`, or a look into the prompt, may guess ahead of it."""
@@ -186,6 +198,8 @@ class Model:
 
     def save(self, folder: str | Path) -> None:
         """A folder of Hugging Face's shape: config, weights, tokenizer, card."""
+        if self.precision == "int8":
+            raise UserError("weights of eight bits are not saved: load the model in float32 and save that")
         folders.save(Path(folder), self.network, self.vocabulary, self.generation, config=self.config)
 
     @property
@@ -235,5 +249,10 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "float32") 
         print(f"warning: {reason}; {folder.name} is used instead", file=sys.stderr)
     recipe = open_run(run) if run else None
     loaded = folders.load(folder)
-    network: nn.Module = loaded.network.to(choose_device(device), PRECISIONS[precision]).eval()
-    return Model(network, loaded.vocabulary, loaded.generation, loaded.config, recipe, folder)
+    where = choose_device(device)
+    if precision == "int8" and where.type != "cpu":
+        raise UserError(f"precision = 'int8' is for CPUs, not for '{where}': take bfloat16 there, or device = 'cpu'")
+    network: nn.Module = loaded.network.to(where, PRECISIONS[precision]).eval()
+    if where.type == "cpu" and precision != "bfloat16":
+        network = hasten(network, precision)
+    return Model(network, loaded.vocabulary, loaded.generation, loaded.config, recipe, folder, precision)

@@ -1,6 +1,7 @@
 """What a test needs from the machine: it is skipped with the way to get it, or fails where everything must run."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -12,3 +13,10 @@ def need(condition: object, how_to_get_it: str) -> None:
     if os.environ.get("REGARD_REQUIRE_ALL") == "1":
         pytest.fail(f"REGARD_REQUIRE_ALL=1, but something is missing: {how_to_get_it}", pytrace=False)
     pytest.skip(how_to_get_it)
+
+
+def need_weights(name: str) -> Path:
+    """A folder of published weights."""
+    folder = Path(os.environ.get("REGARD_WEIGHTS", "nowhere")) / name
+    need(folder.is_dir(), f"set REGARD_WEIGHTS to a folder with {name}")
+    return folder

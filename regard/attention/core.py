@@ -7,6 +7,7 @@ Shapes, throughout:
     real     (batch, length)                    False where padded
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -53,8 +54,8 @@ class Memory(NamedTuple):
         if room is None or room[0].size(-2) < length:  # doubled, so that each place is copied once or twice in all
             room = _roomy(self.key, 2 * length), _roomy(self.value, 2 * length)
         for whole, part in zip(room, later[:2], strict=True):
-            whole[:, :, self.length : length] = part
-        return Memory(room[0][:, :, :length], room[1][:, :, :length], real, self.start, room)
+            whole.narrow(2, self.length, later.length).copy_(part)
+        return Memory(room[0].narrow(2, 0, length), room[1].narrow(2, 0, length), real, self.start, room)
 
     def until(self, length: int) -> "Memory":
         """Its first places, as if the others had never come."""
@@ -106,6 +107,8 @@ class Attention(nn.Module):
         super().__init__()
         self.query, self.key, self.value, self.output = query, key, value, output
         self.score, self.heads, self.key_heads = score, heads, key_heads or heads
+        self.together: Callable[[Tensor], Tensor] | None = None  # all three projections in one product, where packed,
+        self.borders = (0, 0)  # of queries and keys, and of keys and values in it
 
     def remember(self, source: Tensor, real: Tensor | None = None) -> Memory:
         return Memory(_split(self.key(source), self.key_heads), _split(self.value(source), self.key_heads), real)
@@ -136,8 +139,11 @@ class Attention(nn.Module):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of the same x."""
-        query, heads = _split(self.query(x), self.heads), self.key_heads
-        return query, _split(self.key(x), heads), _split(self.value(x), heads)
+        if self.together is None:
+            query, key, value = self.query(x), self.key(x), self.value(x)
+        else:
+            query, key, value = self.together(x).tensor_split(self.borders, -1)
+        return _split(query, self.heads), _split(key, self.key_heads), _split(value, self.key_heads)
 
     def _look(self, query: Tensor, memory: Memory, rule: Rule | None, bias: Bias | None) -> Tensor:
         if rule is causal and query.size(-2) == 1:  # the last place sees all there is

@@ -1,0 +1,89 @@
+"""A network rewritten for speed computes what it computed before; in eight bits, nearly."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from needs import need_weights
+from test_language_models import MODELS, made, texts
+from test_laws import alike
+
+import regard
+from regard.attention.trace import Trace, record
+from regard.inputs.text import Tokenizer
+from regard.layers.generator import NOTHING
+from regard.runtime import hasten
+from regard.runtime.swift import Swift
+from regard.tasks.likelihood import log_probabilities
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_the_same_numbers_at_once_and_step_by_step(model: dict) -> None:
+    plain, swift, tokens = made(model), hasten(made(model)), texts(3, 17)
+    assert isinstance(swift.decoder, Swift)
+    expected = plain(tokens)
+    alike(swift(tokens), expected)
+    state, pieces = NOTHING, []
+    for chunk in tokens.split([5, 1, 1, 1, 3, 1, 1, 4], 1):
+        logits, state = swift.step(chunk, state)
+        pieces.append(logits)
+    alike(torch.cat(pieces, 1), expected)
+    ours, theirs = dict(swift.named_parameters()), dict(plain.named_parameters())
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_who_watches_sees_what_was_used(model: dict, precision: str) -> None:
+    network, tokens = hasten(made(model), precision), texts(1, 9)
+    with record(prove=True) as recorder:
+        traced = network(tokens)
+    assert torch.equal(traced, network(tokens))
+    trace = Trace(recorder)
+    for site in trace.sites:
+        alike(*trace.proof(site))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_eight_bits_are_nearly_the_same(model: dict) -> None:
+    plain, small, tokens = made(model), hasten(made(model), "int8"), texts(3, 17)
+    expected = plain(tokens)
+    away = (small(tokens) - expected).abs().max() / expected.abs().max()
+    assert 0 < away < 0.05
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_in_eight_bits_batch_mates_do_not_matter(model: dict) -> None:
+    """Each row is rounded by its own largest number: what is beside it may be a thousand times as large."""
+    network, tokens = hasten(made(model), "int8"), texts(3, 9)
+    together = network(tokens)
+    for row in range(3):
+        alike(together[row], network(tokens[row : row + 1])[0])
+
+
+@torch.no_grad()
+def test_stories_lose_less_than_a_percent_of_perplexity_in_eight_bits() -> None:
+    folder = need_weights("stories15M")
+    full, small = regard.load(folder), regard.load(folder, precision="int8")
+    stories = full.run("Once upon a time", max_new_tokens=200, temperature=1.0, num_return_sequences=8, seed=3)
+    prompt = full.vocabulary.target.prompt("Once upon a time")
+    rows = [[*prompt, *story.tokens] for story in (stories, *stories.others)]
+    losses = [
+        sum(-log_probabilities(model.network, torch.tensor([row])).sum() for row in rows) / sum(map(len, rows))
+        for model in (full, small)
+    ]
+    assert float((losses[1] - losses[0]).exp()) == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_model_in_eight_bits_is_not_saved(tmp_path: Path) -> None:
+    folder = need_weights("stories260K")
+    model = regard.load(folder, precision="int8", device="cpu")
+    with pytest.raises(regard.UserError, match="float32"):
+        model.save(tmp_path / "out")
+    regard.load(folder).save(tmp_path / "whole")
+    assert isinstance(regard.load(tmp_path / "whole").vocabulary.target, Tokenizer)
