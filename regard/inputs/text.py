@@ -20,7 +20,8 @@ __all__ = ["MISSING", "SPECIALS", "Coverage", "SentencePieceTokenizer", "Tokeniz
 
 
 FILES = ("tokenizer.json", "tokenizer_target.json", "tokenizer_config.json", "source.spm", "target.spm", "vocab.json",
-         "merges.txt", "target_vocab.json", "special_tokens_map.json", "added_tokens.json")  # fmt: skip
+         "merges.txt", "target_vocab.json", "special_tokens_map.json", "added_tokens.json",
+         "chat_template.jinja")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Vocabulary:
         self.source.save(folder / "tokenizer.json")
         if self.source is not self.target:
             self.target.save(folder / "tokenizer_target.json")
-        config: dict = {
+        foreign = {key: value for key, value in self.source.settings.items() if key != "auto_map"}  # names code
+        config: dict = foreign | {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
             "split_special_tokens": self.source.literal,

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import tokenizers
 from tokenizers import decoders, processors
@@ -47,6 +47,7 @@ class Tokenizer:
     """
 
     head: tuple[int, ...] = ()  # what its own post-processor puts before a text, such as Llama's <s>
+    settings: dict[str, Any] = {}  # a foreign tokenizer_config.json, kept for what it says beyond us
 
     def __init__(self, inner: tokenizers.Tokenizer, ids: Mapping[str, int], literal: bool = True):
         """`literal`: a "</s>" typed by a user is four characters of text, never the special token."""
@@ -153,23 +154,28 @@ class Tokenizer:
         table = inner.get_vocab(with_added_tokens=True)
         found = {role: _special(role, table, config) for role in ROLES} | dict(ids or {})
         _surround(inner, config, found)
-        return cls(inner, found, literal=config.get("split_special_tokens", literal))
+        made = cls(inner, found, literal=config.get("split_special_tokens", literal))
+        made.settings = config
+        return made
 
     def save(self, path: Path) -> None:
         path.write_text(self.inner.to_str(pretty=True), encoding="utf-8")
 
 
 def read_config(path: Path) -> dict:
-    """A tokenizer_config.json; nothing where there is none."""
-    if not path.exists():
-        return {}
+    """A tokenizer_config.json, nothing where there is none; a chat_template.jinja beside it stands over its own."""
+    found, beside = {}, path.with_name("chat_template.jinja")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        if path.exists():
+            found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON that can be read ({error})") from None
     if not isinstance(found, dict):
         raise UserError(f"{path}: should hold a JSON object {{…}}, not a {type(found).__name__}")
-    return found
+    try:
+        return found | ({"chat_template": beside.read_text(encoding="utf-8")} if beside.exists() else {})
+    except (OSError, ValueError) as error:
+        raise UserError(f"{beside}: not text that can be read ({error})") from None
 
 
 def _special(role: str, table: dict[str, int], config: dict) -> int:
