@@ -221,6 +221,8 @@ def table(text: str) -> dict[str, str]:
 
 def equals(shown: str, option: Field[Any]) -> bool:
     """Whether a cell states an option's default; words, not code, where there is none."""
+    if option.default_factory is not MISSING:
+        return tomllib.loads(f"value = {shown.strip('`')}")["value"] == option.default_factory()
     if option.default is MISSING:
         return not re.fullmatch(r"`[^`]+`", shown)
     stated = tomllib.loads(f"value = {shown.strip('`')}")["value"]
@@ -267,7 +269,7 @@ def test_every_preset_score_and_way_is_documented() -> None:
     models, attention, data = ((ROOT / "docs" / name).read_text() for name in ("models.md", "attention.md", "data.md"))
     for name, family in FAMILIES.items():
         shown = section(ROOT / "docs" / "models.md", f"## {name}").split("### Presets")[1]
-        assert set(re.findall(r"^\| `(\w+)` \|", shown, re.MULTILINE)) == set(family.presets)
+        assert set(re.findall(r"^\| `([\w.-]+)` \|", shown, re.MULTILINE)) == set(family.presets)
     assert all(f'| `"{way}"` |' in models for way in INFORM)
     assert all(f"| `{score}` |" in attention for score in SCORES)
     assert all(f"| `{name}` |" in data for name in GENERATORS)
