@@ -14,6 +14,7 @@ from regard.inputs.batch import pad
 from regard.inputs.text import Tokenizer
 from regard.recipe import DecodeOptions
 from regard.tasks.likelihood import log_probabilities
+from regard.tasks.recall import Recall
 from regard.tasks.rows import Row, by_length, check_texts
 
 NEW_TOKENS = 128  # where nobody says how many
@@ -181,18 +182,22 @@ class Writer:
 
 
 class Writing:
-    """An answer while it is written: iterate for its text, piece by piece; `answer` is all of it, afterwards."""
+    """An answer while it is written: iterate for its text, piece by piece; `answer` is all of it, afterwards.
 
-    def __init__(self, writer: Writer, row: Row, options: DecodeOptions):
+    With `recall`, what the last text had in common with this prompt is not read again.
+    """
+
+    def __init__(self, writer: Writer, row: Row, options: DecodeOptions, recall: Recall | None = None):
         if options.num_beams > 1 or options.num_return_sequences > 1:
             raise UserError("what a beam writes is known only in the end: stream with num_beams = 1 and one answer")
         self.writer, self.row, self.options = writer, row, options
+        self.network = recall or writer.network
         self.tokens: list[int] = []
         self.answer: Continuation | None = None
 
     def __iter__(self) -> Iterator[str]:
         writer, options, prompt = self.writer, self.options, self.row.tokens
-        growing = grow(writer.network, pad([prompt], 0).to(writer.device), writer.outset([prompt], options), options)
+        growing = grow(self.network, pad([prompt], 0).to(writer.device), writer.outset([prompt], options), options)
         decoder, held = writer.tokenizer.incremental(), ""
         decoder.feed(prompt)
         while True:
