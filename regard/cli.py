@@ -10,7 +10,7 @@ import typer
 
 from regard import UserError, __version__
 from regard.cli_tokenizer import tokenizer
-from regard.options import Machine, Output, Search, given_texts, unfold
+from regard.options import Machine, Output, Prompting, Search, given_texts, unfold
 
 if TYPE_CHECKING:
     from regard.training.loop import Outcome
@@ -100,6 +100,7 @@ def resume(
 def evaluate(
     model: ModelPath,
     search: Search,
+    prompting: Prompting,
     machine: Machine,
     output: Output,
     file: Annotated[str | None, typer.Argument(metavar="FILE", help="Else the recipe's test or validation.")] = None,
@@ -108,23 +109,30 @@ def evaluate(
     target: Annotated[str, typer.Option(help="The side or column to compare with.")] = "",
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut inputs over the limit.")] = False,
     by_length: Annotated[bool, typer.Option("--by-length", help="Also BLEU by length of the source.")] = False,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw BLEU by length.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw BLEU by length, or the shots.")] = None,
     lowercase: Annotated[bool | None, typer.Option(help="Compare without case; by default as it was trained.")] = None,
 ) -> None:
     """Score a model, or compare two.
 
     The metrics are the field's own, with signatures and bootstrap intervals.
     """
-    from regard.evaluation import draw_lengths, select
+    from regard.evaluation import draw_lengths, measure, refuse, select
     from regard.evaluation import evaluate as score
     from regard.report import emit
 
     models = [_load(path, machine) for path in (model, compare) if path]
-    recipe = models[0].recipe
+    recipe, quiet = models[0].recipe, output.quiet or output.json
+    if models[0].continues:
+        unfit = {"compare": compare, "truncate": truncate, "by-length": by_length, "lowercase": lowercase}
+        refuse(unfit | search.given(), "a language model")
+        found = measure(models[0], file, (source, target), prompting, plot, batch_size=machine.batch_size, quiet=quiet)
+        emit(found, output, "evaluation")
+        return
+    refuse(prompting.given(), "a model that translates")
     folded = recipe is not None and recipe.tokenizer.lowercase if lowercase is None else lowercase
     chosen = select(recipe, file, source, target)
     options = search.given() | {"batch_size": machine.batch_size, "truncate": truncate}
-    options |= {"by_length": by_length or plot is not None, "quiet": output.quiet or output.json}
+    options |= {"by_length": by_length or plot is not None, "quiet": quiet}
     found = score(models, chosen, folded, **options)
     if plot:
         draw_lengths(plot, [Path(path).name for path in (model, compare) if path], found["by_length"])

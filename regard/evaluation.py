@@ -1,6 +1,7 @@
 """`regard evaluate`: which samples a model is scored on, and its scores, alone or beside another's."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,14 +11,17 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress as Bar
 
+from regard import perplexity, shots
 from regard.errors import UserError
 from regard.explorer.plot import Line, line_chart
 from regard.inputs.corpus import Sample
+from regard.options import Prompting
 from regard.recipe import DataOptions, Recipe
 from regard.tasks import scores
 from regard.tasks.parallel import samples
 
 LENGTH_GROUPS = 6
+TEXT = "running text; it is for questions with --shots"
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,29 @@ def evaluate(
     result["scores"] = named
     differences = scores.compare(answers[0], answers[1], references, lowercase)
     return result | {"comparison": [_told(each) for each in differences]}
+
+
+def measure(
+    model: Any, file: str | None, columns: tuple[str, str], prompting: Prompting, plot: Path | None, **options: Any
+) -> dict[str, Any]:
+    """Figures of a language model: of running text, or with `--shots` of questions with examples before them."""
+    if not prompting.shots:
+        refuse({"plot": plot} | {name: each for name, each in prompting.given().items() if name != "stride"}, TEXT)
+        chosen = perplexity.select(model.recipe, file, columns[0], model.vocabulary.target)
+        return perplexity.evaluate(model, chosen, prompting.stride, **options)
+    refuse({"stride": prompting.stride}, "questions with --shots")
+    exam = shots.exam_of(model.recipe, file, prompting, *columns)
+    found = shots.evaluate(model, exam, shots.numbers_of(prompting.shots), **options)
+    if plot:
+        shots.draw_curve(plot, model.folder.parent.name if model.recipe else model.folder.name, found)
+    return found
+
+
+def refuse(given: Mapping[str, Any], what: str) -> None:
+    """Options that would change nothing are an error, not a silence."""
+    for name, value in given.items():
+        if value not in (None, False, "", 0):
+            raise UserError(f"--{name.replace('_', '-')} has no meaning for {what}")
 
 
 def lengths(

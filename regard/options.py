@@ -91,3 +91,21 @@ class Search:
     def given(self) -> dict[str, Any]:
         """Only what the user named, to be laid over the checkpoint's own generation settings."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Prompting:
+    """How a language model is measured: on running text, or with examples in its prompt."""
+
+    shots: Annotated[str, typer.Option(metavar="N,N,…", help="Ask with so many examples before the question.")] = ""
+    by: Annotated[str, typer.Option(help="Choose by likelihood of the labels, or compare the generation.")] = ""
+    template: Annotated[str, typer.Option(metavar="TEXT", help="Of an example; else '{text} → {label}\\n'.")] = ""
+    seeds: Annotated[int, typer.Option(min=1, help="Other shots for each question, so often.")] = 3
+    limit: Annotated[int, typer.Option(min=0, help="Ask at most so many questions; 0 asks all.")] = 0
+    stride: Annotated[int, typer.Option(min=0, help="Tokens that a window moves by; 0 is half the context.")] = 0
+
+    def given(self) -> dict[str, Any]:
+        """Only what differs from the default."""
+        return {
+            each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default
+        }

@@ -16,10 +16,20 @@ FAINTEST = 0.01  # what a heatmap shades
 
 @dataclass(frozen=True)
 class Line:
-    """A named series of points (x, y)."""
+    """A named series of points (x, y), and how far each may be off on either side."""
 
     name: str
     points: Sequence[tuple[float, float]]
+    intervals: Sequence[float] = ()
+
+    @property
+    def highest(self) -> float:
+        return max(y + off for (_, y), off in self.around)
+
+    @property
+    def around(self) -> list[tuple[tuple[float, float], float]]:
+        """Each point with its interval."""
+        return list(zip(self.points, self.intervals or [0.0] * len(self.points), strict=True))
 
 
 @dataclass(frozen=True)
@@ -32,9 +42,9 @@ class Bar:
 
 
 def line_chart(path: Path | str, title: str, across: str, up: str, lines: Sequence[Line]) -> Path:
-    """Draw the lines with a shared scale from zero, each named at its end."""
+    """Draw the lines with a shared scale from zero, each named at its end, its intervals as a shade around it."""
     xs = [x for line in lines for x, _ in line.points]
-    step, highest = _scale(max(y for line in lines for _, y in line.points))
+    step, highest = _scale(max(line.highest for line in lines))
     low, high = min(xs), max(xs)
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -54,8 +64,13 @@ def line_chart(path: Path | str, title: str, across: str, up: str, lines: Sequen
     names = _apart([place(*line.points[-1])[1] for line in lines])
     for line, colour, y in zip(lines, COLOURS, names, strict=False):
         places = [place(*point) for point in line.points]
-        joined = " ".join(f"{x},{y}" for x, y in places)
-        parts.append(f"<polyline points='{joined}' fill='none' stroke='{colour}' stroke-width='2.5'/>")
+        if line.intervals:
+            above = [place(x, y + off) for (x, y), off in line.around]
+            below = [place(x, max(0.0, y - off)) for (x, y), off in line.around]
+            parts.append(
+                f"<polygon points='{_joined([*above, *reversed(below)])}' fill='{colour}' fill-opacity='0.2'/>"
+            )
+        parts.append(f"<polyline points='{_joined(places)}' fill='none' stroke='{colour}' stroke-width='2.5'/>")
         parts += [f"<circle cx='{x}' cy='{y}' r='3.5' fill='{colour}'/>" for x, y in places]
         parts.append(_text(places[-1][0] + 10, y + 4, line.name, f"style='fill:{colour}'"))
     told = "; ".join(f"{line.name}: " + ", ".join(f"{x:g} → {y:.1f}" for x, y in line.points) for line in lines)
@@ -127,6 +142,10 @@ def _scale(largest: float) -> tuple[int, int]:
     """The step between the lines of a scale, and where it ends."""
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100) if largest / step <= 8)
     return step, step * (int(largest / step) + 1)
+
+
+def _joined(places: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x},{y}" for x, y in places)
 
 
 def _apart(places: Sequence[float]) -> list[float]:

@@ -137,5 +137,6 @@ def likelihood(
 ) -> Likelihood:
     """How likely a text is, or its first `most` tokens: in windows of `length` tokens that move by `stride`."""
     spans = windows(range(min(len(stream), most or len(stream))), length + 1, stride)
-    total, count = of_windows(network, lambda begin, last: stream.tokens[begin:last], spans, batch_size, **more)
+    found = list(of_windows(network, lambda begin, last: stream.tokens[begin:last], spans, batch_size, **more))
+    total, count = sum(total for total, _ in found), sum(count for _, count in found)
     return Likelihood(total, count, round(stream.bytes * count / max(1, len(stream) - 1)))

@@ -57,20 +57,19 @@ def of_windows(
     windows: Iterator[tuple[int, int, int]],
     batch_size: int,
     progress: Callable[[int], None] = lambda done: None,
-) -> tuple[float, int]:
-    """Sum and count of the log probabilities of a long text, window by window; `read(begin, end)` gives its tokens.
+) -> Iterator[tuple[float, int]]:
+    """Of each window of a long text: sum and count of its log probabilities; `read(begin, end)` gives its tokens.
 
     A window (begin, end, first) counts its tokens from `first` on: those before are its context.
     """
-    total, count, device = 0.0, 0, next(network.parameters()).device
+    device = next(network.parameters()).device
     for group in _groups(windows, batch_size):
         rows = [[int(token) for token in read(begin, end)] for begin, end, _ in group]
         found = log_probabilities(network, pad(rows, 0).tokens.to(device))
         for row, (begin, end, first) in zip(found, group, strict=True):
             counted = row[first - begin - 1 : end - begin - 1]
-            total, count = total + float(counted.double().sum()), count + len(counted)
+            yield float(counted.double().sum()), len(counted)
         progress(len(group))
-    return total, count
 
 
 def _groups(items: Iterator[Any], size: int) -> Iterator[list[Any]]:

@@ -1,0 +1,111 @@
+"""Scores of heads: exact on attention made by hand, and found in a network that was built to have an induction head."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from test_language_models import GPT, LLAMA, TOKENS, made
+from torch import Tensor
+
+from regard.attention.trace import record
+from regard.explorer.induction import answer_scores, heads, induction_scores, ordinary, share
+from regard.inputs.lessons import DOCUMENTS
+from regard.inputs.text import Vocabulary, train_tokenizer
+from regard.recipe import DataOptions, Recipe, TokenizerOptions
+
+
+def test_a_share_is_the_mean_over_queries_that_have_something_to_find() -> None:
+    weights = torch.tensor([[[1.0, 0.0, 0.0], [0.3, 0.7, 0.0], [0.2, 0.3, 0.5]]])[None]  # one row, one head
+    other = torch.full_like(weights, 1 / 3)
+    seen = torch.zeros(1, 3, 3, dtype=torch.bool)
+    seen[0, 1, 0] = seen[0, 2, 0] = seen[0, 2, 1] = True
+    found = share(torch.cat([weights, other], 1), seen)
+    assert found.tolist() == pytest.approx([(0.3 + 0.5) / 2, (1 / 3 + 2 / 3) / 2])
+
+
+class Planted:
+    """A stand-in for a network: at one site each head's attention is what `look(tokens)` says."""
+
+    limit = 40
+
+    def __init__(self, look: Any):
+        self.look = look
+
+    def parameters(self) -> Any:
+        return iter([torch.zeros(1)])
+
+    def __call__(self, tokens: Tensor) -> None:
+        from regard.attention.trace import recorder
+
+        watching = recorder()
+        assert watching is not None
+        watching.looks["decoder.blocks.0.self"] = [SimpleNamespace(weights=lambda: self.look(tokens))]  # pyright: ignore
+
+
+def induction(tokens: Tensor) -> Tensor:
+    """Head 0 looks at what followed the same token before, head 1 at the same token, head 2 at the token before."""
+    rows, length = tokens.shape
+    weights = torch.zeros(rows, 3, length, length)
+    for row, line in enumerate(tokens.tolist()):
+        for place, token in enumerate(line):
+            earlier = [each for each in range(place) if line[each] == token]
+            weights[row, 0, place, earlier[-1] + 1 if earlier else 0] = 1
+            weights[row, 1, place, earlier[-1] if earlier else place] = 1
+            weights[row, 2, place, max(0, place - 1)] = 1
+    return weights
+
+
+def test_prefix_matching_is_one_for_an_induction_head_and_nothing_else() -> None:
+    found = induction_scores(Planted(induction), range(100), rows=5, length=17)
+    assert found["decoder.blocks.0.self"].tolist() == [1, 0, 0]
+
+
+def test_a_uniform_head_matches_by_its_share_of_places() -> None:
+    def uniform(tokens: Tensor) -> Tensor:
+        length = tokens.size(1)
+        weights = torch.ones(length, length).tril()
+        return (weights / weights.sum(-1, keepdim=True)).expand(tokens.size(0), 1, -1, -1)
+
+    (found,) = induction_scores(Planted(uniform), range(100), rows=3, length=10).values()
+    assert float(found) == pytest.approx(sum(1 / place for place in range(11, 21)) / 10)
+
+
+def test_answers_are_looked_for_from_the_last_token_of_each_prompt() -> None:
+    def look(tokens: Tensor) -> Tensor:
+        weights = torch.zeros(tokens.size(0), 1, tokens.size(1), tokens.size(1))
+        weights[0, 0, 4, 1], weights[0, 0, 4, 3], weights[0, 0, 4, 4] = 0.5, 0.2, 0.3
+        weights[1, 0, 2, 1] = 1.0
+        weights[1, 0, 4, 0] = 1.0  # padding looks, which is nobody's business
+        return weights
+
+    (found,) = answer_scores(Planted(look), [[9, 7, 9, 7, 8], [3, 4, 5]], [7, 3]).values()
+    assert float(found) == pytest.approx((0.7 + 0.0) / 2)
+
+
+@pytest.mark.parametrize("family", [GPT, LLAMA], ids=["gpt", "llama"])
+def test_of_real_networks_every_site_and_head_has_a_share(family: dict[str, Any]) -> None:
+    network = made(family)
+    found = induction_scores(network, range(TOKENS), rows=3, length=11)
+    with record() as recorder:
+        network(torch.zeros(1, 2, dtype=torch.long))
+    assert list(found) == list(recorder.looks)
+    for scores in found.values():
+        assert scores.shape == (family["heads"],)
+        assert ((scores >= 0) & (scores <= 1)).all()
+
+
+def test_heads_of_a_model_with_questions_of_its_own() -> None:
+    words = train_tokenizer(DOCUMENTS["mappings"](1, "train", 50), TokenizerOptions(kind="byte_bpe", vocab_size=400))
+    from regard.models import build
+
+    torch.manual_seed(1)
+    network = build(GPT | dict(limit=90), vocabulary=words.size).eval()
+    recipe = Recipe(task="generate", output="", data=DataOptions(train=1, generate="mappings"))
+    model = SimpleNamespace(network=network, vocabulary=Vocabulary(words, words), recipe=recipe)
+    rows = heads(model)
+    assert len(rows) == GPT["heads"] * GPT["depth"]
+    assert list(rows[0]) == ["site", "head", "prefix_matching", "answers"]
+    without = heads(SimpleNamespace(network=network, vocabulary=Vocabulary(words, words), recipe=None))
+    assert "answers" not in without[0]
+    assert not {words.begin, words.end, words.pad, words.unknown} & set(ordinary(words))
