@@ -25,6 +25,7 @@ DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {  # of a task, where they diff
         },
     },
 }
+ADAPTERS = ("lora_rank", "lora_alpha", "lora_targets")  # keys of [model] beside `from`
 EXCLUSIVE = {
     "the size of a batch": ("batch_tokens", "batch_size"),
     "the length of the run": ("max_steps", "epochs", "minutes"),
@@ -352,8 +353,10 @@ def _check_whole(recipe: Recipe) -> None:
         "family" in recipe.model or "from" in recipe.model,
         'model.family is missing, such as family = "transformer" (or from = "folder" for weights to start from)',
     )
-    extra = sorted(recipe.model.keys() - {"from", "family"}) if "from" in recipe.model else []
+    extra = sorted(recipe.model.keys() - {"from", "family", *ADAPTERS}) if "from" in recipe.model else []
     _require(not extra, f"model.from takes its shape from the folder: remove model.{', model.'.join(extra)}")
+    lora = [name for name in ADAPTERS if name in recipe.model and "from" not in recipe.model]
+    _require(not lora, f"model.{', model.'.join(lora)}: an adapter stands on weights that are there: give model.from")
     for name in ("family", "preset", "from"):
         value = recipe.model.get(name, "")
         _require(isinstance(value, str), f"model.{name} = {show(value)} does not fit; expected text")

@@ -26,8 +26,8 @@ Or, with transformers:
 """
 
 
-def card_of(network: nn.Module, vocabulary: Vocabulary, config: dict[str, Any]) -> str:
-    """A short README.md: what it is, how large, how to open it."""
+def card_of(network: nn.Module, vocabulary: Vocabulary, config: dict[str, Any], base: str = "") -> str:
+    """A short README.md: what it is, how large, how to open it; an adapter's names its base."""
     parameters = sum(parameter.numel() for parameter in network.parameters())
     known = not config["model_type"].startswith(PREFIX)
     if isinstance(network, LanguageModel):
@@ -38,6 +38,9 @@ def card_of(network: nn.Module, vocabulary: Vocabulary, config: dict[str, Any]) 
         if not vocabulary.joint:
             sides = f"{vocabulary.source.size:,} source and {vocabulary.target.size:,} target tokens"
         elsewhere = TRANSLATOR if known and vocabulary.joint else ""  # transformers knows no second tokenizer.json
+    if base:
+        elsewhere = ""  # others open it with PEFT alone
+        sides += f".\nHere is only what was added to the weights of `{base}` (LoRA, in PEFT's layout)"
     return f"""---
 library_name: regard
 ---

@@ -1,6 +1,7 @@
 """A checkpoint folder in Hugging Face's shape, written and read.
 
     config.json · model.safetensors (or shards + index) · tokenizer.json · generation_config.json · README.md
+    in place of the weights, an adapter's, which name the folder they are to be added to
 
 Where a network is exactly a published family's mathematics, `model_type` says so and that family's readers take the
 folder as it is; otherwise it is one of ours.
@@ -18,14 +19,16 @@ from torch import nn
 
 from regard.errors import UserError, nearest
 from regard.inputs.text import FILES, MISSING, Tokenizer, Vocabulary
+from regard.interop import adapter as adapters
 from regard.interop import generation as decoding
+from regard.interop.adapter import Base
 from regard.interop.card import card_of
 from regard.interop.gpt import GPT1, GPT2, GPTNeo
 from regard.interop.layout import Layout
 from regard.interop.llama import Llama
 from regard.interop.marian import Marian
 from regard.interop.own import Own
-from regard.interop.weights import INDEX, SHARDS, fill, read_json, read_weights, write_json, write_weights
+from regard.interop.weights import INDEX, SHARDS, WHOLE, Names, fill, read_json, read_weights, write_json, write_weights
 from regard.models import FAMILIES, family_of
 
 SPARE = 1023  # rows of a language model's tables that may stand for no token
@@ -38,6 +41,7 @@ class Loaded(NamedTuple):
     vocabulary: Vocabulary
     generation: dict[str, Any]
     config: dict[str, Any]
+    base: Base | None = None  # what an adapter was or is to be added to
 
 
 PUBLISHED = (Marian(), GPT1(), GPT2(), GPTNeo(), Llama())
@@ -56,8 +60,12 @@ def save(
     generation: dict[str, Any],
     card: str | None = None,
     config: dict[str, Any] | None = None,
+    base: Base | None = None,
 ) -> None:
-    """Writes the folder. `config` is the one that was loaded, if any: what it says beyond our fields is kept."""
+    """Writes the folder. `config` is the one that was loaded, if any: what it says beyond our fields is kept.
+
+    With a `base`, only the adapter that the network has on it.
+    """
     layout = layout_of(network)
     network = layout.form(network)
     foreign = config if config and config["model_type"] == layout.model_type else {}
@@ -65,11 +73,27 @@ def save(
     written |= _ids(vocabulary.target, written["is_encoder_decoder"], foreign) | {"dtype": "float32"}
     ids = _ids(vocabulary.target, written["is_encoder_decoder"], foreign | generation)
     with _replaced(folder) as place:
-        write_weights(place, network, layout.names(network))
+        if base is None:
+            write_weights(place, network, layout.names(network))
+        else:
+            adapters.write(place, network, _plain_names(layout, written), base, _task(written))
+            write_json(place / adapters.BASE, base.told(folder))
         vocabulary.save(place)
         write_json(place / "generation_config.json", decoding.written(generation) | ids)
         write_json(place / "config.json", written)
-        (place / "README.md").write_text(card or card_of(network, vocabulary, written), encoding="utf-8")
+        card = card or card_of(network, vocabulary, written, str(base.folder) if base else "")
+        (place / "README.md").write_text(card, encoding="utf-8")
+
+
+def _plain_names(layout: Layout, config: dict[str, Any]) -> Names:
+    """Where the parameters of a network without adapters stand."""
+    with torch.device("meta"):
+        return layout.names(layout.read(config))
+
+
+def _task(config: dict[str, Any]) -> str:
+    """PEFT's word for what a model is for."""
+    return "SEQ_2_SEQ_LM" if config["is_encoder_decoder"] else "CAUSAL_LM"
 
 
 @contextmanager
@@ -81,16 +105,23 @@ def _replaced(folder: Path) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".saving-", dir=folder) as place:
         yield Path(place)
-        for path in (folder / "config.json", folder / INDEX, *(folder / name for name in FILES), *folder.glob(SHARDS)):
-            path.unlink(missing_ok=True)
+        for name in ("config.json", WHOLE, INDEX, *FILES, *adapters.FILES):
+            (folder / name).unlink(missing_ok=True)
+        for path in folder.glob(SHARDS):
+            path.unlink()
         for path in sorted(Path(place).iterdir(), key=lambda path: path.name == "config.json"):
             path.replace(folder / path.name)
 
 
-def load(folder: Path, device: str | torch.device = "cpu") -> Loaded:
-    """The network (in float32, ready to answer), its vocabulary and settings; whatever does not fit is refused."""
+def load(folder: Path, device: str | torch.device = "cpu", merged: bool = True) -> Loaded:
+    """The network (in float32, ready to answer), its vocabulary and settings; whatever does not fit is refused.
+
+    An adapter is added to its base; where it is not to be `merged`, the network is the base's, as it was trained on.
+    """
     folder = Path(folder)
-    path = folder / "config.json"
+    base = adapters.base_of(folder) if adapters.is_adapter(folder) else None
+    told = folder if base is None or (folder / "config.json").exists() else base.folder  # PEFT writes no config.json
+    path = told / "config.json"
     config = read_json(path)
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in LAYOUTS:
@@ -98,23 +129,37 @@ def load(folder: Path, device: str | torch.device = "cpu") -> Loaded:
     layout = LAYOUTS[kind]
     with _told(path), torch.device("meta"):
         outline = layout.read(config)
-    tensors = read_weights(folder, layout.ignored)
+    tensors = read_weights(base.folder if base else folder, layout.ignored)
+    if base is not None:
+        tensors = adapters.add(tensors, folder, layout.prefix, merged)
     with _told(folder):
         tensors = layout.receive(tensors, config)
     fill(outline, layout.names(outline), tensors, folder)  # no memory for sizes that the file does not have
     with torch.random.fork_rng(devices=[]):  # a new network draws numbers, but not the caller's
         network = layout.read(config)
     fill(network, layout.names(network), tensors, folder)
-    vocabulary = _agree(Vocabulary.load(folder), config, network, folder)
-    settings = folder / "generation_config.json"
+    words = folder if base is None or any((folder / name).exists() for name in FILES) else base.folder
+    vocabulary = _agree(Vocabulary.load(words), config, network, words)
+    settings = told / "generation_config.json"
     generation = read_json(settings) if settings.exists() else decoding.of_config(config)
     decoding.check(generation, str(settings if settings.exists() else path), vocabulary.target.size)
-    return Loaded(network.to(device).eval(), vocabulary, generation, config)
+    return Loaded(network.to(device).eval(), vocabulary, generation, config, base)
 
 
 def as_saved(loaded: Loaded) -> Loaded:
     """The network in the form that `save` writes and `load` gives back, so that training can go on from either."""
     return loaded._replace(network=layout_of(loaded.network).form(loaded.network))
+
+
+def base_at(folder: Path, loaded: Loaded) -> Base:
+    """The folder as what an adapter is to be added to; its tensors must be named as ours would be."""
+    kind = layout_of(loaded.network).model_type
+    if loaded.config["model_type"] != kind:
+        raise UserError(
+            f"{folder}: a {loaded.config['model_type']} that is now written as {kind}: write it anew before an adapter "
+            f"is trained on it (regard convert {folder} FOLDER)"
+        )
+    return adapters.base_at(folder)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ class Layout:
 
     model_type: str
     ignored: re.Pattern[str] = NOTHING  # tensors that say nothing, such as masks kept as buffers
+    prefix: str = ""  # of names in a file; a model without its output leaves it out
 
     def speaks(self, network: nn.Module) -> bool:
         """Whether the network is this model_type's mathematics, if need be after `form`."""
@@ -55,7 +56,6 @@ class Published(Layout):
     aliases: Mapping[str, str] = {}  # another word for a key: it goes before the key, as in transformers
     block: str  # before what is inside a block, with {side} and {number}
     inside: Mapping[str, str]  # a block's parts, ours: theirs
-    prefix: str = ""  # files of a model without its output leave it out
 
     def outside(self, config: Any) -> Mapping[str, tuple[str, ...]]:
         """Our parameters outside the blocks: their name, and those of its copies."""

@@ -74,7 +74,7 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 def read_weights(folder: Path, ignored: re.Pattern[str] = NOTHING) -> dict[str, Tensor]:
     """All tensors of a folder but the ignored, from one file or from the shards that its index names."""
     if (folder / WHOLE).exists():
-        return _read_file(folder / WHOLE, ignored)
+        return read_file(folder / WHOLE, ignored)
     if not (folder / INDEX).exists():
         if (folder / PICKLED).exists():
             raise UserError(f"{folder / PICKLED}: {CONVERT}")
@@ -86,13 +86,14 @@ def read_weights(folder: Path, ignored: re.Pattern[str] = NOTHING) -> dict[str, 
     for file in sorted(set(places.values())):
         if Path(file).name != file or "\\" in file or not file.endswith(".safetensors"):
             raise UserError(f"{folder / INDEX}: names the file '{file}'; a shard is a .safetensors file in this folder")
-        tensors |= _read_file(folder / file, ignored)
+        tensors |= read_file(folder / file, ignored)
     if absent := sorted(name for name in set(places) - set(tensors) if not ignored.fullmatch(name)):
         raise UserError(f"{folder / INDEX}: {_some(absent)} not in the shards it names")
     return tensors
 
 
-def _read_file(path: Path, ignored: re.Pattern[str]) -> dict[str, Tensor]:
+def read_file(path: Path, ignored: re.Pattern[str] = NOTHING) -> dict[str, Tensor]:
+    """The tensors of one file but the ignored."""
     try:
         with safe_open(path, framework="pt") as file:
             names = [name for name in file.keys() if not ignored.fullmatch(name)]  # noqa: SIM118, the file is no dict

@@ -19,6 +19,7 @@ from regard.errors import UserError
 MANIFEST = "manifest.json"
 ASIDE = ".unfinished-"  # what is being written, replaced or deleted; tidied up at the next start
 NEEDED = ("config.json", "model.safetensors", "training.safetensors", "training.json")
+ADAPTER = "adapter_model.safetensors"  # in place of the whole model
 
 
 def folder_of(run: Path, step: int) -> Path:
@@ -79,7 +80,8 @@ def _listed(manifest: Path) -> dict[str, dict[str, Any]]:
         shaped, files = False, {}
     if not shaped:
         raise UserError(f"{manifest}: missing or unreadable; the checkpoint is not whole")
-    missing = [name for name in NEEDED if name not in files]
+    adapted = ADAPTER in files
+    missing = [name for name in NEEDED if name not in files and not (adapted and name == "model.safetensors")]
     if missing:
         raise UserError(f"{manifest}: does not list {', '.join(missing)}; the checkpoint is not whole")
     return files

@@ -43,16 +43,16 @@ class Average:
 
     def __init__(self, network: nn.Module, decay: float) -> None:
         self.network, self.decay = network, decay
-        self.weights = (
-            {name: parameter.detach().clone() for name, parameter in network.named_parameters()} if decay else {}
-        )
+        trained = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
+        self.weights = {name: parameter.detach().clone() for name, parameter in trained} if decay else {}
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """average ← decay · average + (1 − decay) · weights."""
         decay = min(self.decay, (1 + step) / (10 + step))
         for name, parameter in self.network.named_parameters() if self.weights else ():
-            self.weights[name].lerp_(parameter, 1 - decay)
+            if name in self.weights:  # what is frozen is its own average
+                self.weights[name].lerp_(parameter, 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -13,6 +13,7 @@ from regard.errors import UserError
 from regard.inputs.text import Vocabulary
 from regard.interop import folder as folders
 from regard.interop.folder import Loaded
+from regard.layers.adapter import AdapterOptions, adapt
 from regard.recipe import DecodeOptions, Recipe
 from regard.tasks import build, learn_vocabulary, require
 from regard.tasks.task import Task
@@ -53,11 +54,14 @@ def _prepare(recipe: Recipe, run: Path | None, display: Display) -> tuple[nn.Mod
     task = build(recipe, loaded.vocabulary, int(loaded.network.limit))  # pyright: ignore[reportArgumentType]
     for part, report in task.reports.items():
         display.note(f"{part}: {report}")
-    size = sum(parameter.numel() for parameter in loaded.network.parameters())
-    display.note(f"{models.family_of(loaded.network)}, {size:,} parameters")
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in loaded.network.parameters()]
+    size, trained = sum(size for size, _ in sizes), sum(size for size, requires in sizes if requires)
+    some = "" if trained == size else f", {trained:,} of them trained"
+    display.note(f"{models.family_of(loaded.network)}, {size:,} parameters{some}")
 
     def write_model(folder: Path) -> None:
-        folders.save(folder, loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
+        network, vocabulary, generation, config, base = loaded
+        folders.save(folder, network, vocabulary, generation, config=config, base=base)
 
     return loaded.network, task, write_model
 
@@ -79,7 +83,8 @@ def prepare_network(recipe: Recipe, run: Path | None = None) -> Loaded:
 
 def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
     """The folder that `model.from` names, or what became of it; the recipe may say how it decodes, not what it is."""
-    loaded = folders.as_saved(folders.load(newest or find_model(recipe.model["from"]).folder))
+    adapting, folder = AdapterOptions.of(recipe.model), newest or find_model(recipe.model["from"]).folder
+    loaded = folders.as_saved(folders.load(folder, merged=not (adapting and newest)))
     family = models.family_of(loaded.network)
     if recipe.model.get("family", family) != family:
         raise UserError(
@@ -87,7 +92,12 @@ def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
             "remove model.family"
         )
     require(recipe.task, family)
-    return loaded._replace(generation=loaded.generation | _chosen(recipe.decode))
+    torch.manual_seed(recipe.seed)
+    base = None
+    if adapting:
+        base = loaded.base if newest else folders.base_at(folder, loaded)
+        adapt(loaded.network, adapting)
+    return loaded._replace(generation=loaded.generation | _chosen(recipe.decode), base=base)
 
 
 def _with_weights_found(recipe: Recipe, display: Display) -> Recipe:

@@ -1,5 +1,7 @@
 """All that an exact resume needs: how far the run is, raw weights, AdamW's moments and the averaged weights.
 
+Of what is trained, that is: frozen weights are read again from where they came.
+
 There is no random state in it: the randomness of batch k is seeded by (seed, k), a function of the number alone.
 """
 
@@ -89,7 +91,7 @@ def _refuse_unlike(tensors: dict[str, Tensor], network: nn.Module, average: Aver
 
 
 def _weights(network: nn.Module) -> dict[str, Tensor]:
-    """Each tensor once, also where layers share it; buffers that can be computed anew are left out."""
+    """Each tensor once, also where layers share it; what is frozen, or can be computed anew, is left out."""
     lasting = network.state_dict().keys()
     buffers = {name: buffer for name, buffer in network.named_buffers() if name in lasting}
-    return {**dict(network.named_parameters()), **buffers}
+    return {name: each for name, each in network.named_parameters() if each.requires_grad} | buffers
