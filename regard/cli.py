@@ -10,7 +10,7 @@ import typer
 
 from regard import UserError, __version__
 from regard.cli_tokenizer import tokenizer
-from regard.options import Machine, Output, Prompting, Search, given_texts, unfold
+from regard.options import Answering, Machine, Output, Place, Prompting, Search, given_texts, unfold
 
 if TYPE_CHECKING:
     from regard.training.loop import Outcome
@@ -144,25 +144,46 @@ def evaluate(
 def run(
     model: ModelPath,
     search: Search,
+    answering: Answering,
     machine: Machine,
     output: Output,
     inputs: Annotated[list[str] | None, typer.Argument(metavar="INPUT", help="Else stdin, a line each.")] = None,
     task: Annotated[str, typer.Option(help="Where a model can do several.")] = "",
-    alignments: Annotated[bool, typer.Option("--alignments", help="Also which source token each token saw.")] = False,
-    truncate: Annotated[bool, typer.Option("--truncate", help="Cut inputs over the limit, and say so.")] = False,
 ) -> None:
-    """Answer each input with a line."""
-    from regard.report import answer_line
+    """Answer each input with a line.
 
+    A language model goes on with the text; alone, an input is answered in as many lines as that takes.
+    """
+    from regard.answers import answer_all, write
+
+    if answering.log_probabilities and not output.json:
+        raise typer.BadParameter("give --json too: they are one of its fields", param_hint="'--log-probabilities'")
     loaded = _load(model, machine)
-    options: dict[str, Any] = search.given() | {"truncate": truncate, "alignments": alignments}
-    if task:
-        options["task"] = task
-    for texts in _batches(inputs, machine.batch_size):
-        for text, answer in zip(texts, loaded.run(texts, batch_size=machine.batch_size, **options), strict=True):
-            if answer.truncated and not output.json:
-                print(f"warning: cut to what the model reads: {text[:60]!r}…", file=sys.stderr)
-            print(answer_line(answer, output), flush=sys.stdin.isatty())
+    options = search.given() | answering.given() | ({"task": task} if task else {})
+    texts = list(given_texts(inputs)) if inputs else []
+    if len(texts) == 1 and loaded.continues and not output.json:
+        write(loaded, texts[0], options)
+        return
+    for some in _batches(inputs, machine.batch_size):
+        answer_all(loaded, some, output, batch_size=machine.batch_size, **options)
+
+
+@app.command()
+@unfold
+def chat(
+    model: ModelPath,
+    search: Search,
+    place: Place,
+    output: Output,
+    system: Annotated[str, typer.Option(metavar="TEXT", help="Tell the model how to be.")] = "",
+) -> None:
+    """Talk with a language model.
+
+    At a terminal, Ctrl-C stops an answer and /help lists what else can be done; piped, each line is a turn.
+    """
+    from regard.chat import chat as talk
+
+    talk(_load(model, place), system, search.given(), output)
 
 
 @app.command()
@@ -216,14 +237,14 @@ def demo(output: Output) -> None:
         print(document(results))
 
 
-def _load(path: str, machine: Machine) -> Any:
+def _load(path: str, place: Place) -> Any:
     from regard.model import load
 
-    if machine.threads:
+    if place.threads:
         import torch
 
-        torch.set_num_threads(machine.threads)
-    return load(path, device=machine.device, precision=machine.precision)
+        torch.set_num_threads(place.threads)
+    return load(path, device=place.device, precision=place.precision)
 
 
 def _finish(outcome: "Outcome", run: Path, output: Output) -> None:

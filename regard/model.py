@@ -35,6 +35,8 @@ DECODING = {  # its options, and the types that each may have
     field.name: (float, int) if isinstance(field.default, float) else (type(field.default),)
     for field in fields(DecodeOptions)
 } | {"logit_bias": (dict,), "stop": (tuple, list, str), "suppress_tokens": (tuple, list)}
+HELD = {"stop": str, "suppress_tokens": int}
+OWN = {"alignments": "translate", "log_probabilities": "generate", "draft": "generate", "lookup": "generate"}  # tasks'
 WAYS = ("batch_size", "truncate", "progress")  # of computing an answer, which do not change it
 
 
@@ -221,23 +223,32 @@ class Model:
     def decoding(self, **options: Any) -> DecodeOptions:
         """The checkpoint's own way of decoding, with what is given laid over it."""
         for name, value in options.items():
-            if name not in DECODING:
-                raise UserError(f"unknown option '{name}'{nearest(name, DECODING)}")
-            if type(value) not in DECODING[name]:
-                raise UserError(f"{name} = {value!r} does not fit; expected {DECODING[name][0].__name__}")
+            _check(name, value)
         if isinstance(stop := options.get("stop"), str | list):
             options["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
         if "logit_bias" in options:
             options["logit_bias"] = {str(token): bias for token, bias in options["logit_bias"].items()}
         found = DecodeOptions(**(decode_fields(self.generation) | options))
         for name, tokens in (("logit_bias", found.logit_bias), ("suppress_tokens", found.suppress_tokens)):
-            if wrong := [token for token in tokens if int(token) >= self.rows]:
+            if wrong := [token for token in tokens if not 0 <= int(token) < self.rows]:
                 raise UserError(f"{name}: id {wrong[0]} is not in the vocabulary of {self.rows} tokens")
         return found
 
     def _only(self, deed: str, continues: bool) -> None:
         if self.continues != continues:
             raise UserError(f"this model cannot {deed}: it was made to {self.task}")
+
+
+def _check(name: str, value: Any) -> None:
+    """Refuse an option that is none of decoding, or of another type."""
+    if name in OWN:
+        raise UserError(f"'{name}' is an option of `run`, for models that were made to {OWN[name]}")
+    if name not in DECODING:
+        raise UserError(f"unknown option '{name}'{nearest(name, [*DECODING, *OWN, *WAYS])}")
+    if type(value) not in DECODING[name]:
+        raise UserError(f"{name} = {value!r} does not fit; expected {DECODING[name][0].__name__}")
+    if name in HELD and (wrong := [each for each in value if type(each) is not HELD[name]]):
+        raise UserError(f"{name} holds {wrong[0]!r}, which does not fit; expected {HELD[name].__name__}")
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "float32") -> Model:

@@ -62,12 +62,18 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Machine:
-    """Where a model computes."""
+class Place:
+    """Where a model computes, and how finely."""
 
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")] = "auto"
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 leaves the choice to the machine.")] = 0
-    precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32"
+    precision: Annotated[str, typer.Option(help="float32, bfloat16, or int8: weights of eight bits.")] = "float32"
+
+
+@dataclass(frozen=True)
+class Machine(Place):
+    """Where a model computes many answers."""
+
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs computed at once.")] = 32
 
 
@@ -79,6 +85,12 @@ class Search:
     length_penalty: Annotated[float | None, typer.Option(help="Above 0, longer output is favoured.")] = None
     no_repeat_ngram_size: Annotated[int | None, typer.Option(min=0, help="No n-gram of this size twice.")] = None
     repetition_penalty: Annotated[float | None, typer.Option(help="Above 1, words once said become rarer.")] = None
+    presence_penalty: Annotated[float | None, typer.Option(help="Above 0, what was written becomes rarer.")] = None
+    frequency_penalty: Annotated[float | None, typer.Option(help="The same, for each time it was written.")] = None
+    logit_bias: Annotated[
+        list[str] | None, typer.Option(metavar="ID=BIAS", help="Make a token likelier or rarer; repeatable.")
+    ] = None
+    stop: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End where this comes; repeatable.")] = None
     min_new_tokens: Annotated[int | None, typer.Option(min=0, help="Shortest output, in tokens.")] = None
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest output, in tokens.")] = None
     temperature: Annotated[float | None, typer.Option(min=0.0, help="Sample with it; 0 searches.")] = None
@@ -90,7 +102,36 @@ class Search:
 
     def given(self) -> dict[str, Any]:
         """Only what the user named, to be laid over the checkpoint's own generation settings."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        said = {name: value for name, value in asdict(self).items() if value not in (None, [])}
+        if self.logit_bias:
+            said["logit_bias"] = dict(_bias(each) for each in self.logit_bias)
+        return said
+
+
+def _bias(given: str) -> tuple[str, float]:
+    """ID=BIAS as a pair."""
+    token, _, bias = given.partition("=")
+    try:
+        return str(int(token)), float(bias)
+    except ValueError:
+        raise typer.BadParameter(f"{given!r} should be ID=BIAS, such as 13=-5", param_hint="'--logit-bias'") from None
+
+
+@dataclass(frozen=True)
+class Answering:
+    """What an answer of `run` is to say beside its text, and how it is come by; each for the models that can."""
+
+    alignments: Annotated[bool, typer.Option("--alignments", help="Also which source token each token saw.")] = False
+    log_probabilities: Annotated[
+        bool, typer.Option("--log-probabilities", help="Also that of each token; with --json.")
+    ] = False
+    truncate: Annotated[bool, typer.Option("--truncate", help="Cut inputs over the limit, and say so.")] = False
+    draft: Annotated[str, typer.Option(metavar="MODEL", help="A smaller model that guesses ahead.")] = ""
+    lookup: Annotated[bool, typer.Option("--lookup", help="Guess ahead what the prompt said before.")] = False
+
+    def given(self) -> dict[str, Any]:
+        """Only what the user named: a model is asked for nothing that it may not know."""
+        return {name: value for name, value in asdict(self).items() if value}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,9 @@ from rich.text import Text
 
 from regard.options import Output
 
+PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+PICTURES |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+
 
 def plain(value: Any) -> Any:
     """The value in JSON's own types: dataclasses, paths, tuples, and numbers of numpy and torch."""
@@ -52,9 +55,15 @@ def answer_line(answer: Any, output: Output) -> str:
     if output.json:
         return document(answer, indent=None)
     lines = [" ".join(each.text.splitlines()) for each in (answer, *answer.others)]
-    if answer.alignment is not None:
-        lines[0] += "\t" + " ".join(f"{source}-{target}" for source, target in answer.alignment)
+    alignment = getattr(answer, "alignment", None)
+    if alignment is not None:
+        lines[0] += "\t" + " ".join(f"{source}-{target}" for source, target in alignment)
     return "\n".join(lines)
+
+
+def harmless(text: str) -> str:
+    """A text for a terminal: control characters, which could do more than be read, as pictures of them."""
+    return text.translate(PICTURES)
 
 
 def emit_findings(findings: Any, output: Output) -> None:

@@ -13,7 +13,7 @@ import pytest
 from regard import __version__
 from regard.cli import app, main
 
-VERBS = ["train", "resume", "evaluate", "run", "inspect", "list", "doctor", "demo", "tokenizer"]
+VERBS = ["train", "resume", "evaluate", "run", "chat", "inspect", "list", "doctor", "demo", "tokenizer"]
 Result = tuple[int, str, str]
 
 

@@ -1,0 +1,56 @@
+"""Behind `regard run`: an answer a line, or one continuation as it is written."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from regard.options import Output
+from regard.report import answer_line, harmless
+
+AHEAD = ("draft", "lookup")  # what guesses ahead writes several tokens at once
+
+
+def answer_all(model: Any, texts: list[str], output: Output, **options: Any) -> None:
+    """Prints an answer to each text, as a line or as JSON."""
+    for text, answer in zip(texts, model.run(texts, **options), strict=True):
+        if not output.json:
+            _warn(model, text, answer)
+        print(answer_line(answer, output), flush=sys.stdin.isatty())
+
+
+def write(model: Any, prompt: str, options: Mapping[str, Any]) -> None:
+    """Prints what follows one prompt with its line breaks; at a terminal, while it is written."""
+    if sys.stdout.isatty() and (writing := _streamed(model, prompt, options)):
+        for piece in writing:
+            print(harmless(piece), end="", flush=True)
+        print()
+        answer = writing.answer
+    else:
+        answer = model.run([prompt], **options)[0]
+        print(answer.text if not answer.others else answer_line(answer, Output()))
+    _warn(model, prompt, answer)
+
+
+def _streamed(model: Any, prompt: str, options: Mapping[str, Any]) -> Any:
+    """The continuation piece by piece; nothing where all of it is known only in the end."""
+    if any(name in options for name in AHEAD) or options.get("task", model.task) != model.task:
+        return None
+    truncate = options.get("truncate", False)
+    decode = {name: value for name, value in options.items() if name not in ("truncate", "task")}
+    found = model.decoding(**decode)
+    if found.num_beams > 1 or found.num_return_sequences > 1:
+        return None
+    return model.stream(prompt, truncate=truncate, **decode)
+
+
+def _warn(model: Any, text: str, answer: Any) -> None:
+    for note in _notes(model, text, answer):
+        print(f"warning: {note}", file=sys.stderr)
+
+
+def _notes(model: Any, text: str, answer: Any) -> Iterator[str]:
+    """What a reader of the answer should know of how it came about."""
+    if answer.truncated:
+        yield f"cut to what the model reads: {text[:60]!r}…"
+    if getattr(answer, "slid", False):
+        yield f"the text outgrew the model's context of {model.network.limit} tokens: its older half was forgotten"
