@@ -12,6 +12,7 @@ from benchmarks.sides import Result
 SUBJECTS = {
     "translation": "transformers' MarianMTModel, 6+6 layers of 512, 8,000 tokens, beam 5, 20 tokens out",
     "training": "a plain loop around torch's nn.Transformer, 3+3 layers of 256, 8,000 tokens, some 1,000 a batch",
+    "language": "nanoGPT and transformers' GPT2LMHeadModel, a training step of GPTs of 4×128 and 6×384",
 }
 
 

@@ -49,13 +49,14 @@ class Memory(NamedTuple):
         if torch.is_grad_enabled():
             key, value = torch.cat([self.key, later.key], -2), torch.cat([self.value, later.value], -2)
             return Memory(key, value, real, self.start)
-        length = self.length + later.length
-        room = self.room
-        if room is None or room[0].size(-2) < length:  # doubled, so that each place is copied once or twice in all
+        before, new, room = self.key.size(2), later.key.size(2), self.room
+        length = before + new
+        if room is None or room[0].size(2) < length:  # doubled, so that each place is copied once or twice in all
             room = _roomy(self.key, 2 * length), _roomy(self.value, 2 * length)
-        for whole, part in zip(room, later[:2], strict=True):
-            whole.narrow(2, self.length, later.length).copy_(part)
-        return Memory(room[0].narrow(2, 0, length), room[1].narrow(2, 0, length), real, self.start, room)
+        key, value = room
+        key.narrow(2, before, new).copy_(later.key)
+        value.narrow(2, before, new).copy_(later.value)
+        return Memory(key.narrow(2, 0, length), value.narrow(2, 0, length), real, self.start, room)
 
     def until(self, length: int) -> "Memory":
         """Its first places, as if the others had never come."""

@@ -161,8 +161,9 @@ def grow(
         logits, state = network.step(tokens[..., -new:].flatten(0, 1), state)
         logits, normaliser = restrict(logits[:, -1].float(), tokens.flatten(0, 1), length - 1, ends, options)
         logits, rest = logits.unflatten(0, total.shape), total - normaliser.view_as(total)
-        stuck = logits.amax(-1) == -torch.inf
-        finals.offer(sources, tokens[..., forced:], total, stuck, finished=False)
+        if options.forbids:  # what has nothing to say is over
+            stuck = logits.amax(-1) == -torch.inf
+            finals.offer(sources, tokens[..., forced:], total, stuck, finished=False)
 
         found = choose(logits, rest, sources, length - 1)
         ended = among(found.token, ends)

@@ -5,6 +5,8 @@ weights stream at 24 instead of 22 GB/s; in eight bits there is a quarter of the
 """
 
 import warnings
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +15,8 @@ from torch import Tensor, nn
 from regard.errors import UserError
 
 _static = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
-_dynamic = torch.ops.quantized.linear_dynamic.default
+_bags = torch.ops.quantized.embedding_bag_byte_rowwise_offsets.default
+CHUNK, STREAMS = 384, 24
 LEAST = 1 << 12  # weights: smaller products are left as they are
 
 
@@ -35,31 +38,76 @@ class Head(nn.Module):
 
 
 class Int8(nn.Module):
-    """A product with weights of eight bits, a scale for each output, whose inputs are rounded to eight bits too.
+    """A product with weights of eight bits, kept twice: as one row of inputs wants them, and as several do.
 
-    Each row of the input is rounded between its own smallest and largest number. torch's kernel takes those of the
-    whole batch, which costs a language model a tenth of its perplexity, and more with every outlier.
+    One row is a weighted sum of the weights' columns: torch's kernel for that, made for bags of embeddings, reads
+    bytes as fast as the memory gives them and leaves the inputs in float32. For several rows there are products of
+    bytes, with each row of the input rounded between its own smallest and largest number. torch's own way is to round
+    all rows alike, which costs a language model a tenth of its perplexity, and more with every outlier.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__()
         scale = (weight.abs().amax(1) / 127).clamp(min=1e-30).double()
+        self.bias = None if bias is None else bias.detach().float()
         with warnings.catch_warnings():  # torch means to move these to another package one day
             warnings.simplefilter("ignore", UserWarning)
             zero = torch.zeros(len(scale), dtype=torch.int64)
             rounded = torch.quantize_per_channel(weight.float().contiguous(), scale, zero, 0, torch.qint8)
-            self.packed = torch.ops.quantized.linear_prepack(rounded, None if bias is None else bias.detach().float())
+            self.packed = torch.ops.quantized.linear_prepack(rounded, self.bias)
         self.sums = rounded.int_repr().sum(1).mul(scale).float()  # of each output's weights
-        self.bias = None if bias is None else bias.detach().float()
         self.in_features, self.out_features = weight.size(1), weight.size(0)
+        self.bags = Bags.of(weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.numel() == x.size(-1):  # one row: torch's own way is the same
-            return _dynamic(x, self.packed, LEVELS < 255)
+        if x.numel() == self.in_features:
+            return self.row_or_rows()(x.reshape(1, -1)).view(*x.shape[:-1], -1)
         low, high = x.aminmax(dim=-1, keepdim=True)
         width = (high - low).clamp_(min=1e-30)
         y = _static((x - low).div_(width), 1 / LEVELS, 0, self.packed).mul_(width).addcmul_(low, self.sums)
         return y if self.bias is None else y.addcmul_(1 - width, self.bias)
+
+    def row_or_rows(self) -> Callable[[Tensor], Tensor]:
+        """The product of x (rows, inputs) as a function with all it needs at hand."""
+        table, places, borders, chunks, several = *self.bags, self.forward
+        outputs, bias, padded = self.out_features, self.bias, self.out_features % CHUNK
+
+        def product(x: Tensor) -> Tensor:
+            if x.size(0) != 1:
+                return several(x)
+            weights = x.expand(chunks, -1).reshape(-1)
+            y = _bags(table, places, borders, False, 0, False, weights, None, True).view(1, -1)
+            y = y[:, :outputs] if padded else y
+            return y if bias is None else y.add_(bias)
+
+        return product
+
+
+class Bags(NamedTuple):
+    """Weights of eight bits as a table of columns, for sums of them weighted by one row.
+
+    Outputs are cut into chunks, each a bag; a column of a chunk has a scale and an offset of its own. Columns are laid
+    out in strides, so that several streams are read from memory at once.
+    """
+
+    table: Tensor
+    places: Tensor  # of each chunk's columns in the table
+    borders: Tensor  # of the chunks
+    chunks: int
+
+    @classmethod
+    def of(cls, weight: Tensor) -> "Bags":
+        outputs, inputs = weight.shape
+        chunks = -(-outputs // CHUNK)
+        padded = F.pad(weight.detach().float(), (0, 0, 0, chunks * CHUNK - outputs))
+        columns = padded.view(chunks, CHUNK, inputs).transpose(1, 2).reshape(chunks * inputs, CHUNK)
+        packed = torch.ops.quantized.embedding_bag_byte_prepack(columns)
+        streams = STREAMS if inputs % STREAMS == 0 else 1
+        order = torch.arange(inputs) % streams * (inputs // streams) + torch.arange(inputs) // streams
+        table = torch.empty_like(packed)
+        table.view(chunks, inputs, -1)[:, order] = packed.view(chunks, inputs, -1)
+        places = (torch.arange(chunks)[:, None] * inputs + order).flatten().int()
+        return cls(table, places, torch.arange(0, chunks * inputs + 1, inputs, dtype=torch.int32), chunks)
 
 
 def _has_vnni() -> bool:

@@ -20,7 +20,7 @@ from regard.layers.blocks import Block, FeedForward, Gated, PostNorm, PreNorm, S
 from regard.runtime.products import Int8
 
 Function = Callable[[Tensor], Tensor]
-Step = Callable[[Tensor, Memory, Turn | None], tuple[Tensor, Memory]]
+Step = Callable[[Tensor, Memory, Turn | None], tuple[Tensor, Memory]]  # x (rows, width)
 
 
 class Swift(Stack):
@@ -41,11 +41,11 @@ class Swift(Stack):
         common = past and x.size(1) == 1 and not source and past[0].real is None and not torch.is_grad_enabled()
         if not common or recorder():
             return super().forward(x, real, past, source, turn)
-        memories = []
+        x, memories = x.squeeze(1), []
         for step, memory in zip(self.steps, past, strict=True):
             x, memory = step(x, memory, turn)
             memories.append(memory)
-        return self.final(x), tuple(memories)
+        return self.final(x).unsqueeze(1), tuple(memories)
 
 
 def possible(stack: Stack) -> bool:
@@ -89,12 +89,12 @@ def step_of(block: Any) -> Step:
         keys, values = memory.key, memory.value
         if window:
             keys, values = keys[:, :, -window:], values[:, :, -window:]
-        y = output(attend(query, keys, values, scale=scale, enable_gqa=grouped).view(rows, 1, -1))
+        y = output(attend(query, keys, values, scale=scale, enable_gqa=grouped).view(rows, -1))
         if pre:
-            x = x + y
-            return x + think(second(x)), memory
-        x = first(x + y)
-        return second(x + think(x)), memory
+            x = y.add_(x)
+            return think(second(x)).add_(x), memory
+        x = first(y.add_(x))
+        return second(think(x).add_(x)), memory
 
     return step
 
@@ -118,8 +118,8 @@ def norm(module: nn.Module) -> Function:
 def function(module: Any) -> Function:
     """A product without the calls around it."""
     if isinstance(module, Int8):
-        return module.forward
-    if isinstance(module, nn.Linear):
-        weight, bias = module.weight, module.bias
-        return lambda x: F.linear(x, weight, bias)
-    return module
+        return module.row_or_rows()
+    weight, bias = module.weight.t(), module.bias
+    if bias is None:
+        return lambda x: torch.mm(x, weight)
+    return lambda x: torch.mm(x, weight).add_(bias)

@@ -5,13 +5,16 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4  # malloc.h
+HUGE_PAGE, MADV_HUGEPAGE, MADV_COLLAPSE = 2 << 20, 14, 25
+RESERVED = 1 << 30  # bytes of addresses, not of memory
 PACKAGES = ("torch", "tokenizers", "safetensors", "numpy", "sacrebleu")
 
 
@@ -19,14 +22,55 @@ def keep_memory() -> bool:
     """Ask glibc to keep freed buffers; True where it did.
 
     By default malloc maps every large buffer anew and gives it back at once, and the page faults of touching fresh
-    memory, the same buffers at each step, cost a tenth to a third of a training step.
+    memory, the same buffers at each step, cost a tenth to a third of a training step. Kept buffers may also lie on huge
+    pages, which saves another tenth: the heap is grown once by addresses alone, and the kernel is told so.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
-    trim_threshold, top_pad, mmap_max = -1, -2, -4  # malloc.h: M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX
-    mallopt = ctypes.CDLL(None).mallopt
-    never = -1
-    return all((mallopt(mmap_max, 0), mallopt(trim_threshold, never), mallopt(top_pad, 64 << 20)))
+    libc, never = _libc(), -1
+    kept = all((libc.mallopt(MMAP_MAX, 0), libc.mallopt(TRIM_THRESHOLD, never), libc.mallopt(TOP_PAD, RESERVED)))
+    libc.free(libc.malloc(RESERVED // 8))  # more than is free, so that the heap grows
+    for begin, end, name in _mappings():
+        if name == "[heap]":
+            libc.madvise(begin, end - begin, MADV_HUGEPAGE)
+    return bool(libc.mallopt(TOP_PAD, 64 << 20)) and kept
+
+
+def use_huge_pages() -> bool:
+    """Ask the kernel to put what this process has allocated on huge pages; True where it did.
+
+    Weights that are read once for each token come a fifth faster, since fewer addresses have to be looked up.
+    """
+    if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
+        return False
+    libc = _libc()
+    done = [
+        not libc.madvise(begin, end - begin, MADV_HUGEPAGE) and not libc.madvise(begin, end - begin, MADV_COLLAPSE)
+        for begin, end, name in _mappings()
+        if name in ("", "[heap]")
+    ]
+    return any(done)
+
+
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = (
+        ctypes.c_void_p,
+        [ctypes.c_size_t],
+        [ctypes.c_void_p],
+    )
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return libc
+
+
+def _mappings() -> Iterator[tuple[int, int, str]]:
+    """The private memory of this process that may be written: whole huge pages of it, and its name."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, rights, *_, name = [*line.split(maxsplit=5), ""][:6]
+        begin, end = (int(each, 16) for each in addresses.split("-"))
+        begin, end = -(-begin // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE
+        if rights.startswith("rw") and rights.endswith("p") and begin < end:
+            yield begin, end, name.strip()
 
 
 def usable_cores() -> int:
