@@ -13,6 +13,11 @@ from regard.schema import Places, build, override, show, write, write_key
 
 SHIPPED = Path(__file__).parent / "recipes"
 DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {  # of a task, where they differ from those below
+    "classify": {
+        "data": {"max_length": 0},
+        "tokenizer": {"kind": "byte_bpe"},
+        "train": {"schedule": "cosine", "warmup_steps": 50, "betas": [0.9, 0.999], "label_smoothing": 0.0},
+    },
     "generate": {
         "data": {"max_length": 0},
         "tokenizer": {"kind": "byte_bpe"},
@@ -49,7 +54,10 @@ class DataOptions:
     target: str = ""
     columns: tuple[str, ...] = ()  # names for a TSV without a header
     prefix: str = ""  # the column whose value becomes a first token "<value>"
-    text: str = ""  # the column of a language model's documents
+    text: str = ""  # the column of a language model's documents, or of texts to be labelled,
+    text2: str = ""  # and of those to be read beside them
+    label: str = ""
+    label_until: str = ""  # a label ends before this mark: "NUM" of "NUM:date"
     split_by: str = "source"  # equal values of this column never lie in two parts
     max_length: int = 256  # tokens; longer samples are skipped and counted; 0 = as many as the model reads
 
@@ -109,8 +117,11 @@ class TrainOptions:
     max_grad_norm: float = 1.0  # 0 = no clipping
     gradient_accumulation_steps: int = 1
     average_decay: float = 0.0  # of the weights' moving average; 0 = off
+    auxiliary: float = 0.0  # how much the text's own loss counts beside that of its label
     patience: int = 0  # evaluations without a better score before the run stops; 0 = off
-    score: Literal["auto", "bleu", "chrf", "exact", "loss", "accuracy"] = "auto"  # what the best checkpoint is best in
+    score: Literal["auto", "bleu", "chrf", "exact", "loss", "accuracy", "f1"] = (
+        "auto"  # in it the best checkpoint is best
+    )
     eval_steps: int = 500
     eval_samples: int = 1000  # validation samples that are answered at each evaluation, from the first on
     save_steps: int = 500
@@ -124,7 +135,7 @@ class TrainOptions:
     def __post_init__(self) -> None:
         at_least_one = ("gradient_accumulation_steps", "eval_steps", "eval_samples", "save_steps", "log_steps", "keep")
         not_negative = ("batch_tokens", "batch_size", "max_steps", "epochs", "minutes", "learning_rate", "warmup_steps")
-        not_negative += ("weight_decay", "max_grad_norm", "patience", "threads")
+        not_negative += ("weight_decay", "max_grad_norm", "patience", "threads", "auxiliary")
         for name in at_least_one:
             _require(getattr(self, name) >= 1, f"train.{name} = {getattr(self, name)}: must be at least 1")
         for name in not_negative:
@@ -181,6 +192,12 @@ class DecodeOptions:
             self.temperature > 0 or self.num_return_sequences <= self.num_beams,
             f"decode.num_return_sequences = {self.num_return_sequences} needs as many num_beams (or a temperature)",
         )
+
+
+    @property
+    def forbids(self) -> bool:
+        """Whether it may happen that no token is allowed to follow."""
+        return bool(self.no_repeat_ngram_size or self.min_new_tokens or self.suppress_tokens)
 
 
 @dataclass(frozen=True)
