@@ -54,7 +54,7 @@ def examine(recipe: Recipe) -> Findings:
     except UserError as error:
         findings.errors.append(str(error))
     network, vocabulary, *_ = prepare_network(recipe)
-    task = build(recipe, vocabulary, int(network.limit))  # pyright: ignore[reportArgumentType]
+    task = build(recipe, vocabulary, network)
     parts = {part: corpus for part in PARTS if (corpus := task.corpus(part)) is not None}
     _samples(parts, recipe, findings)
     _lengths(parts, findings)

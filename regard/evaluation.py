@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from regard import perplexity, shots
+from regard import labelling, perplexity, shots
 from regard.errors import UserError
 from regard.explorer.plot import Line, line_chart
 from regard.inputs.corpus import Sample
@@ -94,6 +94,13 @@ def measure(
     if plot:
         shots.draw_curve(plot, model.folder.parent.name if model.recipe else model.folder.name, found)
     return found
+
+
+def label(models: list[Any], file: str | None, columns: tuple[str, str], **options: Any) -> dict[str, Any]:
+    """Figures of a model that tells labels, or of two."""
+    if not all(model.tells_labels for model in models):
+        raise UserError("--compare: a model that tells labels is compared with another that does")
+    return labelling.evaluate(models, labelling.select(models[0], file, *columns), **options)
 
 
 def refuse(given: Mapping[str, Any], what: str) -> None:

@@ -15,14 +15,17 @@ from regard.attention.trace import Trace
 from regard.decoding.speculative import Draft, Guess, PromptLookup
 from regard.errors import UserError, nearest
 from regard.inputs.batch import pad
+from regard.inputs.labels import Texts
 from regard.inputs.text import Vocabulary
 from regard.interop import folder as folders
 from regard.interop.generation import decode_fields
 from regard.interop.module import Module
 from regard.layers.generator import LanguageModel
+from regard.models.classifier import Classifier
 from regard.recipe import DecodeOptions, Recipe
 from regard.runtime import hasten
 from regard.tasks.alignment import look, look_back
+from regard.tasks.classify import classify, look_over, read_rows
 from regard.tasks.continuation import Writer, Writing
 from regard.tasks.recall import Recall
 from regard.tasks.rows import by_length
@@ -57,16 +60,21 @@ class Model:
         """What it was trained for, else what its kind is for."""
         if self.recipe is not None:
             return self.recipe.task
-        return "generate" if self.continues else "translate"
+        return "generate" if self.continues else "classify" if self.tells_labels else "translate"
 
     @property
     def continues(self) -> bool:
         """Whether it goes on with a text, as a language model does."""
         return isinstance(self.network, LanguageModel)
 
-    def run(self, inputs: str | Sequence[str], *, task: str = "", **options: Any) -> Any:
+    @property
+    def tells_labels(self) -> bool:
+        """Whether it says what a text is called."""
+        return isinstance(self.network, Classifier)
+
+    def run(self, inputs: str | Sequence[Any], *, task: str = "", **options: Any) -> Any:
         """An answer to one text, or a list of answers to a list. Options are the words of a recipe's [decode]."""
-        run = {"translate": self._translate, "generate": self._generate}
+        run = {"translate": self._translate, "generate": self._generate, "classify": self._classify}
         if (task or self.task) != self.task:
             raise UserError(f"this model cannot '{task}'; possible: {self.task}")
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
@@ -83,6 +91,16 @@ class Model:
         logs = options.pop("log_probabilities", False)
         writer = self.writer(options.pop("draft", None), options.pop("lookup", False))
         return writer.run(texts, self.decoding(**options), logs=logs, **ways)
+
+    def _classify(self, texts: list[Any], ways: dict[str, Any], options: dict[str, Any]) -> list[Any]:
+        for name in options:
+            raise UserError(f"'{name}' is no option of a model that tells labels; possible: {', '.join(WAYS)}")
+        return classify(self.network, self.texts, texts, **ways)
+
+    @property
+    def texts(self) -> Texts:
+        """Texts as a network that tells labels reads them."""
+        return Texts(self.vocabulary.target, self.network.paired)
 
     def stream(
         self, prompt: str | Sequence[int], *, truncate: bool = False, recall: Recall | None = None, **options: Any
@@ -115,6 +133,8 @@ class Model:
 
     def generate(self, ids: Any, **options: Any) -> Any:
         """New ids for prompt ids, or for an encoder–decoder's source ids; nested as given, without the end."""
+        if self.tells_labels:
+            raise UserError(f"this model cannot generate: it was made to {self.task}")
         rows = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else list(ids)
         single = not rows or isinstance(rows[0], int)
         rows = [self._checked(row) for row in ([rows] if single else rows)]
@@ -142,7 +162,7 @@ class Model:
     def rows(self) -> int:
         """How many tokens the network knows: of its source, if it has one."""
         config = self.network.config
-        return config.vocabulary if self.continues else config.source_vocabulary
+        return config.vocabulary if self.continues or self.tells_labels else config.source_vocabulary
 
     def _source_ids(self, row: list[int]) -> list[int]:
         """Ids as the network is given them, without their end."""
@@ -157,6 +177,8 @@ class Model:
         given = [texts] if isinstance(texts, str) else list(texts)
         if self.continues:
             rows = [row.tokens for row in self.writer().prompts(given, truncate)]
+        elif self.tells_labels:
+            rows = [row.tokens for row in read_rows(self.network, self.texts, given, truncate)]
         else:
             end = [self.vocabulary.source.end]
             rows = [row.tokens + end for row in read(self.network, self.vocabulary, given, truncate)]
@@ -174,6 +196,9 @@ class Model:
         truncate = options.pop("truncate", False)
         if self.continues:
             return self._trace_back(text, target, prove, truncate, options)
+        if self.tells_labels:
+            ((row, _),) = read_rows(self.network, self.texts, [text], truncate)
+            return look_over(self.network, self.vocabulary.target, row, prove)
         ((row, _),) = read(self.network, self.vocabulary, [text], truncate)
         if target is None:
             answer = generate(self.network, self.vocabulary, [row], self.decoding(**options))[0][0].tokens

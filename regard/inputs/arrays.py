@@ -4,12 +4,12 @@ cache/<key>/   source.tokens source.offsets source.lengths, the same for target,
                text.bytes text.offsets (the raw text), corpus.json (the report, the files' hashes)
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,11 +17,34 @@ from regard.errors import UserError
 from regard.inputs.files import Record
 from regard.inputs.prepared import Report, narrowest, opened, place_of, read_facts, settle, unfinished, write_facts
 from regard.inputs.progress import Progress, shown
-from regard.inputs.text import Vocabulary
 
 FORMAT = "1"  # part of every key: raise it when the files change
 CHUNK = 2048  # samples encoded at once
 CHARACTERS_PER_TOKEN = 100  # a text of more than this times max_length is skipped before it is cut into tokens
+
+
+class Coder(Protocol):
+    """What makes tokens of one side's texts."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def table(self) -> Mapping[str, int]: ...
+
+    def encode_many(self, texts: list[str]) -> list[list[int]]: ...
+
+    def content(self) -> str: ...
+
+
+class Coders(Protocol):
+    """What makes tokens of both sides: a vocabulary."""
+
+    @property
+    def source(self) -> Coder: ...
+
+    @property
+    def target(self) -> Coder: ...
 
 
 class Sample(NamedTuple):
@@ -107,7 +130,7 @@ def cached(
     records: Iterable[Record],
     key: str,
     hashes: dict[str, str],
-    vocabulary: Vocabulary,
+    vocabulary: Coders,
     cache: Path,
     max_length: int,
     progress: Progress | None = None,
@@ -128,7 +151,7 @@ def cached(
 class Writer:
     """Appends samples to the arrays of a folder, chunk by chunk."""
 
-    def __init__(self, folder: Path, vocabulary: Vocabulary, max_length: int, notes: Sequence[str] = ()):
+    def __init__(self, folder: Path, vocabulary: Coders, max_length: int, notes: Sequence[str] = ()):
         self.folder = folder
         self.vocabulary = vocabulary
         self.max_length = max_length

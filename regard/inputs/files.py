@@ -1,10 +1,13 @@
-"""Files → records: parallel files, tab-separated columns or JSON lines, plain or .gz; an error names file and line.
+"""Files → records: parallel files, columns with tabs or commas between, JSON lines; an error names file and line.
 
 train.{de,en}.gz   one file a column, the names in the braces are the columns
 dates.tsv .txt     tab-separated; the first line is a header, or `columns` names them
+dates.csv          the same with commas, and quotes round what holds a comma, a quote (twice) or a line break
 pairs.jsonl        an object a line
+each also as .gz
 """
 
+import csv
 import glob
 import gzip
 import io
@@ -26,8 +29,8 @@ if TYPE_CHECKING:
 BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 STARS = re.compile(r"[*?\[]")
 LINE_LIMIT = 1 << 26  # bytes; beyond it the file is hardly lines of text, and memory must stay bounded
-TABBED = (".tsv", ".txt")
-KINDS = "parallel files such as train.{de,en}, .tsv or .txt (tab-separated), .jsonl; each also with .gz"
+COLUMNS = (".tsv", ".txt", ".csv")
+KINDS = "parallel files such as train.{de,en}, .tsv or .txt (tab-separated), .csv, .jsonl; each also with .gz"
 
 
 class Row(NamedTuple):
@@ -110,8 +113,10 @@ def lines(path: Path) -> Iterator[str]:
         raise UserError(f"{path}: the file is empty")
 
 
-def rows(path: Path, columns: tuple[str, ...] = (), asked: tuple[str, ...] = ()) -> Iterator[Row]:
-    """Every line of a file or pattern as named fields; `asked` columns must be there."""
+def rows(
+    path: Path, columns: tuple[str, ...] = (), asked: tuple[str, ...] = (), numbers: tuple[str, ...] = ()
+) -> Iterator[Row]:
+    """Every line of a file or pattern as named fields; `asked` columns must be there, as text, or `numbers` too."""
     if several(path):
         raise UserError(f"{path}: many files at once are for running text; possible here: {KINDS}")
     files = expand(path)
@@ -119,10 +124,10 @@ def rows(path: Path, columns: tuple[str, ...] = (), asked: tuple[str, ...] = ())
     if "" not in files:
         _require(asked, list(files), str(path))
         return _parallel(files)
-    if suffix in TABBED:
-        return _tabbed(path, columns, asked)
+    if suffix in COLUMNS:
+        return _separated(path, columns, asked)
     if suffix == ".jsonl":
-        return _objects(path, asked)
+        return _objects(path, asked, numbers)
     raise UserError(f"{path}: cannot tell what kind of file this is; possible: {KINDS}")
 
 
@@ -147,28 +152,42 @@ def _parallel(files: dict[str, Path]) -> Iterator[Row]:
         raise UserError(f"{told}; parallel files need equally many, line by line the same sample")
 
 
-def _tabbed(path: Path, columns: tuple[str, ...], asked: tuple[str, ...]) -> Iterator[Row]:
-    stream = lines(path)
+def _separated(path: Path, columns: tuple[str, ...], asked: tuple[str, ...]) -> Iterator[Row]:
+    stream = _commas(path) if path.name.removesuffix(".gz").endswith(".csv") else _tabs(path)
     line = next(stream)
-    first = line.split("\t")
+    first = line[1]
     header = tuple(first) == columns or (not columns and bool(set(asked) & set(first)))
     names = list(columns) or (first if header else [str(index) for index, _ in enumerate(first, 1)])
-    hint = (
-        "" if header or columns else f"; line 1 is {line[:80]!r}; `columns` names the columns of a file without header"
-    )
+    said = "\t".join(first)[:80]
+    hint = "" if header or columns else f"; line 1 is {said!r}; `columns` names the columns of a file without header"
     _require(asked, names, f"{path}:1", hint)
-    body = enumerate(stream, 2) if header else enumerate(itertools.chain([line], stream), 1)
-    for number, text in body:
-        fields = text.split("\t") if text.strip() else [""] * len(names)  # blank: a sample without text, counted so
+    for number, given in stream if header else itertools.chain([line], stream):
+        fields = given if any(given) else [""] * len(names)  # blank: a sample without text, counted so
         if len(fields) != len(names):
             raise UserError(
                 f"{path}:{number}: {len(fields)} fields, but {len(names)} columns ({', '.join(names)}); "
-                "one tab must stand between fields and none inside"
+                "one separator must stand between fields and none inside"
             )
         yield Row(dict(zip(names, fields, strict=True)), f"{path}:{number}")
 
 
-def _objects(path: Path, asked: tuple[str, ...]) -> Iterator[Row]:
+def _tabs(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The fields of each line, with its number; quotes mean nothing."""
+    for number, line in enumerate(lines(path), 1):
+        yield number, line.split("\t") if line.strip() else [""]
+
+
+def _commas(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The same of CSV (RFC 4180), whose quoted fields may go on over several lines; the number is that of the last."""
+    reader = csv.reader((f"{line}\n" for line in lines(path)), strict=True)
+    try:
+        for fields in reader:
+            yield reader.line_num, fields or [""]
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
+
+
+def _objects(path: Path, asked: tuple[str, ...], numbers: tuple[str, ...]) -> Iterator[Row]:
     for number, line in enumerate(lines(path), 1):
         place = f"{path}:{number}"
         try:
@@ -178,6 +197,7 @@ def _objects(path: Path, asked: tuple[str, ...]) -> Iterator[Row]:
         if not isinstance(value, dict):
             raise UserError(f"{place}: a {type(value).__name__}, but each line must be a JSON object")
         _require(asked, list(value), place)
+        value |= {name: str(value[name]) for name in numbers if type(value[name]) is int}
         for name in asked:
             if not isinstance(value[name], str):
                 raise UserError(f"{place}: '{name}' is a {type(value[name]).__name__}, but must be a string")
@@ -213,8 +233,8 @@ def _asked(data: "DataOptions") -> list[str]:
 
 def unnamed_header(path: Path, data: "DataOptions") -> bool:
     """Whether a first line with names would be taken as a sample, because nothing asks for a name."""
-    tabbed = "" in expand(path) and path.name.removesuffix(".gz").endswith(TABBED)
-    return tabbed and not data.columns and not any(_asked(data))
+    separated = "" in expand(path) and path.name.removesuffix(".gz").endswith(COLUMNS)
+    return separated and not data.columns and not any(_asked(data))
 
 
 def records(path: Path, data: "DataOptions") -> Iterator[Record]:

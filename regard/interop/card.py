@@ -7,6 +7,7 @@ from torch import nn
 from regard.inputs.text import Vocabulary
 from regard.interop.own import PREFIX
 from regard.layers.generator import LanguageModel
+from regard.models.classifier import Classifier
 
 TRANSLATOR = """
 Or, with transformers:
@@ -24,6 +25,15 @@ Or, with transformers:
     inputs = tokenizer("…", return_tensors="pt", return_token_type_ids=False)
     print(tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0], skip_special_tokens=True))
 """
+LABELLER = """
+Or, with transformers:
+
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+    model = AutoModelForSequenceClassification.from_pretrained("FOLDER")
+    inputs = tokenizer("…", return_tensors="pt", return_token_type_ids=False)
+    print(model.config.id2label[int(model(**inputs).logits.argmax())])
+"""
 
 
 def card_of(network: nn.Module, vocabulary: Vocabulary, config: dict[str, Any], base: str = "") -> str:
@@ -33,6 +43,9 @@ def card_of(network: nn.Module, vocabulary: Vocabulary, config: dict[str, Any], 
     if isinstance(network, LanguageModel):
         kind, sides = "A language model", f"{vocabulary.target.size:,} tokens"
         elsewhere = CONTINUER if known else ""
+    elif isinstance(network, Classifier):
+        kind, sides = "A model that tells labels", f"{vocabulary.target.size:,} tokens, {len(network.labels)} labels"
+        elsewhere = LABELLER if known else ""
     else:
         kind, sides = "A sequence-to-sequence model", f"{vocabulary.source.size:,} tokens for both sides"
         if not vocabulary.joint:

@@ -24,12 +24,14 @@ from regard.interop import generation as decoding
 from regard.interop.adapter import Base
 from regard.interop.card import card_of
 from regard.interop.gpt import GPT1, GPT2, GPTNeo
+from regard.interop.labelled import Labelled, is_labelled
 from regard.interop.layout import Layout
 from regard.interop.llama import Llama
 from regard.interop.marian import Marian
 from regard.interop.own import Own
 from regard.interop.weights import INDEX, SHARDS, WHOLE, Names, fill, read_json, read_weights, write_json, write_weights
 from regard.models import FAMILIES, family_of
+from regard.models.classifier import Classifier
 
 SPARE = 1023  # rows of a language model's tables that may stand for no token
 
@@ -50,6 +52,8 @@ LAYOUTS: dict[str, Layout] = {each.model_type: each for each in (*PUBLISHED, *ma
 
 def layout_of(network: nn.Module) -> Layout:
     """The published layout whose mathematics the network is, else our own."""
+    if isinstance(network, Classifier):
+        return Labelled(layout_of(network.body))
     return next(layout for layout in LAYOUTS.values() if layout.speaks(network))
 
 
@@ -93,6 +97,8 @@ def _plain_names(layout: Layout, config: dict[str, Any]) -> Names:
 
 def _task(config: dict[str, Any]) -> str:
     """PEFT's word for what a model is for."""
+    if is_labelled(config):
+        return "SEQ_CLS"
     return "SEQ_2_SEQ_LM" if config["is_encoder_decoder"] else "CAUSAL_LM"
 
 
@@ -126,7 +132,7 @@ def load(folder: Path, device: str | torch.device = "cpu", merged: bool = True) 
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in LAYOUTS:
         raise UserError(f"{path}: model_type = '{kind}' is unknown{nearest(str(kind), LAYOUTS)}")
-    layout = LAYOUTS[kind]
+    layout = Labelled(LAYOUTS[kind]) if is_labelled(config) else LAYOUTS[kind]
     with _told(path), torch.device("meta"):
         outline = layout.read(config)
     tensors = read_weights(base.folder if base else folder, layout.ignored)
@@ -197,6 +203,10 @@ def _agree(vocabulary: Vocabulary, config: dict[str, Any], network: Any, folder:
                 f"{folder}: the {side}tokenizer has {tokenizer.size} tokens, but the embedding in config.json has "
                 f"{rows} rows; tokenizer and weights are of different models"
             )
+    if isinstance(network, Classifier):
+        padding = config.get("pad_token_id")
+        both = _with(vocabulary.target, pad=padding if type(padding) is int else MISSING)
+        return Vocabulary(both, both)  # others find a text's last token by this one
     if family.continues:
         return vocabulary
     target, place = vocabulary.target, folder / "config.json"
@@ -208,7 +218,7 @@ def _agree(vocabulary: Vocabulary, config: dict[str, Any], network: Any, folder:
         raise UserError(f"{place}: decoder_start_token_id = {begin} is no token of the vocabulary")
     if begin == target.begin:
         return vocabulary
-    changed = _begin_with(target, begin)
+    changed = _with(target, begin=begin)
     return Vocabulary(changed if vocabulary.source is target else vocabulary.source, changed)
 
 
@@ -217,7 +227,8 @@ def _padded(tokens: int, rows: int) -> bool:
     return rows % 8 == 0 and 0 <= rows - tokens <= SPARE
 
 
-def _begin_with(tokenizer: Tokenizer, begin: int) -> Tokenizer:
+def _with(tokenizer: Tokenizer, **ids: int) -> Tokenizer:
+    """The tokenizer with other special tokens."""
     changed = copy(tokenizer)
-    changed.begin = begin
+    vars(changed).update(ids)
     return changed

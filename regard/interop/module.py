@@ -11,14 +11,18 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.inputs.batch import Sequences
-from regard.layers.generator import NOTHING, LanguageModel
+from regard.layers.generator import LanguageModel
 from regard.layers.state import State
+from regard.models.classifier import Classifier
 from regard.models.transformer import Transformer
 
 
 @dataclass(frozen=True)
 class Output:
-    """logits (batch, length, vocabulary), and the states they come from or those of the encoder, zeros at padding."""
+    """logits (batch, length, vocabulary), and the states they come from or those of the encoder, zeros at padding.
+
+    Of a classifier, logits (batch, labels).
+    """
 
     logits: Tensor
     encoder_last_hidden_state: Tensor | None = None
@@ -40,19 +44,22 @@ class Module:
         lengths = real.sum(1)
         source = Sequences(input_ids.new_zeros(len(input_ids), int(lengths.max())), lengths)
         source.tokens[source.real] = input_ids[real]  # real tokens first, in the order they had
-        if isinstance(self.network, LanguageModel):
+        if isinstance(self.network, LanguageModel | Classifier):
             return self._continue(source, decoder_input_ids, real)
         return self._answer(source, decoder_input_ids, real)
 
     def _continue(self, text: Sequences, other: Tensor | None, real: Tensor) -> Output:
         if other is not None:
-            raise UserError("decoder_input_ids: a language model has one text, which is input_ids")
+            raise UserError("decoder_input_ids: this model has one text, which is input_ids")
         _check("input_ids", text.tokens, self.network.config.vocabulary)
         if text.tokens.size(1) > self.network.limit:
             raise UserError(
                 f"input_ids has {text.tokens.size(1)} real tokens, the model sees at most {self.network.limit} at once"
             )
-        found = self.network.advance(text.tokens, NOTHING)[0][text.real]
+        states = self.network.encode(text)
+        found = states[text.real]
+        if isinstance(self.network, Classifier):
+            return Output(self.network.told(states, text), last_hidden_state=_spread(found, real))
         return Output(_spread(self.network.output(found), real), last_hidden_state=_spread(found, real))
 
     def _answer(self, source: Sequences, target: Tensor | None, real: Tensor) -> Output:

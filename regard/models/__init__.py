@@ -9,6 +9,7 @@ from torch import nn
 from regard.errors import UserError, nearest
 from regard.layers.generator import LanguageModel
 from regard.models import convolutional, gpt, llama, seq2seq, transformer
+from regard.models.classifier import Classifier
 
 LARGEST, DEEPEST = 1 << 24, 1000  # no product of sizes overflows; building more blocks alone takes minutes
 
@@ -40,6 +41,8 @@ FAMILIES = {
 
 
 def family_of(network: nn.Module) -> str:
+    """A network's family; a classifier's is that of its body."""
+    network = network.body if isinstance(network, Classifier) else network
     return next(name for name, family in FAMILIES.items() if isinstance(network, family.network))
 
 

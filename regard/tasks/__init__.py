@@ -1,17 +1,19 @@
 """What a model is for, by name."""
 
 from pathlib import Path
+from typing import Any
 
 from regard import models
 from regard.errors import UserError, nearest
 from regard.inputs.text import Vocabulary
 from regard.recipe import Recipe
+from regard.tasks.classify import Classify
 from regard.tasks.generate import Generate
 from regard.tasks.parallel import cache_folder
 from regard.tasks.translate import Translate
 
-TASKS = {"generate": Generate, "translate": Translate}
-CONTINUE = ("generate",)  # the tasks of models that go on with a text
+TASKS = {"classify": Classify, "generate": Generate, "translate": Translate}
+CONTINUE = ("classify", "generate")  # the tasks of models that go on with a text
 
 
 def require(task: str, family: str | None = None) -> None:
@@ -28,7 +30,12 @@ def learn_vocabulary(recipe: Recipe) -> Vocabulary:
     return TASKS[recipe.task].learn(recipe)
 
 
-def build(recipe: Recipe, vocabulary: Vocabulary, limit: int, cache: Path | None = None) -> Generate | Translate:
-    """The recipe's task with its data prepared, for a network that reads at most `limit` tokens."""
+def build(
+    recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path | None = None
+) -> Classify | Generate | Translate:
+    """The recipe's task with its data prepared, for this network: for what it reads, and the labels that it knows."""
     require(recipe.task)
-    return TASKS[recipe.task](recipe, vocabulary, cache or cache_folder(), limit)
+    limit, place = int(network.limit), cache or cache_folder()
+    if recipe.task == "classify":
+        return Classify(recipe, vocabulary, place, limit, network.labels)
+    return TASKS[recipe.task](recipe, vocabulary, place, limit)

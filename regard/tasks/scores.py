@@ -71,16 +71,17 @@ def compare(answers: list[str], others: list[str], references: list[str], lowerc
             name = {"BLEU": "bleu", "chrF2": "chrf"}[key]
             p_value = 1.0 if answers == others else float(second.p_value)  # nothing varies: resampling cannot tell
             found.append(Difference(name, first.score, second.score, p_value))
-    return [*found, _compare_exact(*(100.0 * matches(each, references, lowercase) for each in (answers, others)))]
+    hits, other = (100.0 * matches(each, references, lowercase) for each in (answers, others))
+    return [*found, compare_hits("exact", hits, other)]
 
 
-def _compare_exact(hits: np.ndarray, other: np.ndarray) -> Difference:
-    """The same paired resampling for exact match: how often a resample differs as much by chance."""
+def compare_hits(name: str, hits: np.ndarray, other: np.ndarray) -> Difference:
+    """The same paired resampling for what is right or not: how often a resample differs as much by chance."""
     chance, gain = np.random.default_rng(SEED), other - hits
     means = np.array([chance.choice(gain, len(gain)).mean() for _ in range(RESAMPLES)])
     extreme = np.abs(means - means.mean()) >= abs(gain.mean())
     p_value = 1.0 if not gain.any() else float((extreme.sum() + 1) / (RESAMPLES + 1))
-    return Difference("exact", float(hits.mean()), float(other.mean()), p_value)
+    return Difference(name, float(hits.mean()), float(other.mean()), p_value)
 
 
 def matches(answers: list[str], references: list[str], lowercase: bool) -> np.ndarray:

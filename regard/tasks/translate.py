@@ -21,6 +21,8 @@ from regard.tasks.alignment import align, look
 from regard.tasks.parallel import corpus, learn_vocabulary
 from regard.tasks.rows import Row, by_length, check_texts
 
+SCORES = ("bleu", "chrf", "exact", "loss")
+
 
 @dataclass(frozen=True)
 class Translation:
@@ -44,8 +46,10 @@ class Translate:
         self.recipe, self.vocabulary, self.options = recipe, vocabulary, recipe.train
         self.score_name = "bleu" if recipe.train.score == "auto" else recipe.train.score
         self.ascending = self.score_name != "loss"
-        if self.score_name == "accuracy":
-            raise UserError("train.score = 'accuracy' is none of task = 'translate'; possible: bleu, chrf, exact, loss")
+        if self.score_name not in SCORES:
+            raise UserError(
+                f"train.score = '{self.score_name}' is none of task = 'translate'; possible: {', '.join(SCORES)}"
+            )
         self._cache, room = cache, limit - 1
         if not 1 <= recipe.data.max_length <= room:
             raise UserError(

@@ -10,12 +10,15 @@ from torch import nn
 
 from regard import models
 from regard.errors import UserError
+from regard.inputs.labels import enclosed
 from regard.inputs.text import Vocabulary
 from regard.interop import folder as folders
 from regard.interop.folder import Loaded
 from regard.layers.adapter import AdapterOptions, adapt
+from regard.models.classifier import Classifier
 from regard.recipe import DecodeOptions, Recipe
 from regard.tasks import build, learn_vocabulary, require
+from regard.tasks.classify import labels_for
 from regard.tasks.task import Task
 from regard.training import checkpoint
 from regard.training.display import Display
@@ -51,7 +54,7 @@ def resume(run: Path, quiet: bool = False, overrides: Sequence[str] = ()) -> Out
 def _prepare(recipe: Recipe, run: Path | None, display: Display) -> tuple[nn.Module, Task, Callable[[Path], None]]:
     """The network, its task, and how it is written as a model."""
     loaded = prepare_network(recipe, run)
-    task = build(recipe, loaded.vocabulary, int(loaded.network.limit))  # pyright: ignore[reportArgumentType]
+    task = build(recipe, loaded.vocabulary, loaded.network)
     for part, report in task.reports.items():
         display.note(f"{part}: {report}")
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in loaded.network.parameters()]
@@ -78,7 +81,8 @@ def prepare_network(recipe: Recipe, run: Path | None = None) -> Loaded:
     vocabulary = Vocabulary.load(newest) if newest else learn_vocabulary(recipe)
     sizes = models.sizes(recipe.model["family"], vocabulary.source.size, vocabulary.target.size)
     torch.manual_seed(recipe.seed)
-    return Loaded(models.build(recipe.model, **sizes), vocabulary, _chosen(recipe.decode), {})
+    loaded = Loaded(models.build(recipe.model, **sizes), vocabulary, _chosen(recipe.decode), {})
+    return _with_labels(loaded, recipe) if recipe.task == "classify" else loaded
 
 
 def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
@@ -92,12 +96,37 @@ def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
             "remove model.family"
         )
     require(recipe.task, family)
+    if isinstance(loaded.network, Classifier) and recipe.task != "classify":
+        raise UserError(f"model.from = '{recipe.model['from']}' tells labels: it cannot do task = '{recipe.task}'")
+    base = (loaded.base if newest else folders.base_at(folder, loaded)) if adapting else None
     torch.manual_seed(recipe.seed)
-    base = None
+    if recipe.task == "classify":
+        loaded = _with_labels(loaded, recipe)
     if adapting:
-        base = loaded.base if newest else folders.base_at(folder, loaded)
         adapt(loaded.network, adapting)
+        if isinstance(loaded.network, Classifier):
+            loaded.network.head.requires_grad_(True)
     return loaded._replace(generation=loaded.generation | _chosen(recipe.decode), base=base)
+
+
+def _with_labels(loaded: Loaded, recipe: Recipe) -> Loaded:
+    """A language model with a new head for the labels of the training part; what has one keeps it."""
+    network, vocabulary, config = loaded.network, loaded.vocabulary, loaded.config
+    if not isinstance(network, Classifier):
+        network = Classifier(network, labels_for(recipe), bool(recipe.data.text2))
+        network = network if recipe.train.auxiliary else network.silenced()
+        both = enclosed(vocabulary.target)
+        vocabulary = Vocabulary(both, both)
+        config = config | {"pad_token_id": both.pad} if config else {}
+    if network.paired != bool(recipe.data.text2):
+        pairs = "pairs of texts: name the second's column" if network.paired else "single texts: remove it"
+        raise UserError(f"data.text2 = '{recipe.data.text2}', but the model was trained on {pairs}")
+    if recipe.train.auxiliary and not network.tells:
+        raise UserError(
+            f"train.auxiliary = {recipe.train.auxiliary}, but the model has no output left for what comes next in a "
+            "text: begin with the language model, or leave it 0"
+        )
+    return loaded._replace(network=network, vocabulary=vocabulary, config=config)
 
 
 def _with_weights_found(recipe: Recipe, display: Display) -> Recipe:

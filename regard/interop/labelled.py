@@ -1,0 +1,86 @@
+"""Classifiers under their published names: a language model's file without its output, and `score.weight`.
+
+The labels are in config.json as `id2label`; others find a text's last token by `pad_token_id`.
+"""
+
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import UserError
+from regard.interop.keys import refuse_others
+from regard.interop.layout import Layout
+from regard.interop.weights import Names, Slot
+from regard.models.classifier import Classifier
+
+ARCHITECTURE = "ForSequenceClassification"
+OUTPUTS = ("lm_head.weight", "output.weight")  # a language model's, in their layouts and in ours
+PAIR, KEPT = "text_pair", "keeps_lm_head"  # keys of our own, which others pass over
+OURS = ("id2label", "label2id", "num_labels", "problem_type", PAIR, KEPT)
+
+
+def is_labelled(config: dict[str, Any]) -> bool:
+    """Whether a config.json is a classifier's."""
+    kinds = config.get("architectures")
+    return isinstance(kinds, list) and any(str(kind).endswith(ARCHITECTURE) for kind in kinds)
+
+
+class Labelled(Layout):
+    """The layout of a body with a head for labels."""
+
+    def __init__(self, body: Layout):
+        self.body, self.model_type, self.ignored, self.prefix = body, body.model_type, body.ignored, body.prefix
+
+    def speaks(self, network: nn.Module) -> bool:
+        return isinstance(network, Classifier) and self.body.speaks(network.body)
+
+    def read(self, config: dict[str, Any]) -> nn.Module:
+        refuse_others(config, {"problem_type": "single_label_classification"})
+        body = self.body.read(_of_body(config))
+        network = Classifier(body, labels_of(config), config.get(PAIR) is True)
+        return network if config.get(KEPT) is True else network.silenced()
+
+    def describe(self, network: nn.Module, foreign: dict[str, Any]) -> dict[str, Any]:
+        assert isinstance(network, Classifier)
+        found = self.body.describe(network.body, _of_body(foreign))
+        kind = re.sub(rf"(LMHeadModel|ForCausalLM|{ARCHITECTURE})$", "", found["architectures"][0])
+        found |= {
+            "architectures": [kind + ARCHITECTURE],
+            "num_labels": len(network.labels),
+            "id2label": {str(number): label for number, label in enumerate(network.labels)},
+            "label2id": {label: number for number, label in enumerate(network.labels)},
+        }
+        untied = network.tells and network.body.output.weight is not network.body.embed.table.weight
+        return found | ({PAIR: True} if network.paired else {}) | ({KEPT: True} if untied else {})
+
+    def names(self, network: nn.Module) -> Names:
+        assert isinstance(network, Classifier)
+        body = {f"body.{name}": slot for name, slot in self.body.names(network.body).items()}
+        return body | {"head.weight": Slot(("score.weight",))}
+
+    def receive(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
+        """Without a language model's own output, unless it is kept or is the embedding's table."""
+        tensors = self.body.receive(tensors, config)
+        with torch.device("meta"):
+            used = {name for slot in self.names(self.read(config)).values() for name in slot.names}
+        return {name: tensor for name, tensor in tensors.items() if name in used or name not in OUTPUTS}
+
+
+def _of_body(config: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in OURS}
+
+
+def labels_of(config: dict[str, Any]) -> tuple[str, ...]:
+    """The labels in the order of their numbers; LABEL_0, LABEL_1, … where they have no names."""
+    named = config.get("id2label")
+    if named is None:
+        count = config.get("num_labels", 2)
+        named = {str(number): f"LABEL_{number}" for number in range(count)} if type(count) is int else {}
+    if not isinstance(named, dict) or {str(key) for key in named} != {str(number) for number in range(len(named))}:
+        raise UserError(f"id2label = {named!r:.80} should name the labels 0, 1, 2, …")
+    labels = tuple(str(named[str(number)]) for number in range(len(named)))
+    if len(labels) < 2 or len(set(labels)) < len(labels):
+        raise UserError(f"id2label = {named!r:.80} should name two different labels or more")
+    return labels

@@ -1,0 +1,242 @@
+"""Telling texts apart by labels: its data, loss, score and answer. Radford et al. 2018, section 3.2."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.attention.trace import Trace, record
+from regard.errors import UserError
+from regard.inputs.arrays import Corpus
+from regard.inputs.batch import BatchOptions, batches_per_epoch, epochs, pad
+from regard.inputs.labels import (
+    BETWEEN,
+    Labelled,
+    Labels,
+    Sides,
+    Texts,
+    collate,
+    enclosed,
+    learn_labels,
+    prepare,
+    read,
+    stream,
+)
+from regard.inputs.text import Tokenizer, Vocabulary, train_tokenizer
+from regard.models.classifier import Classifier
+from regard.recipe import Recipe
+from regard.tasks import marks
+from regard.tasks.rows import Row, by_length, check_texts
+
+SCORES = ("accuracy", "f1", "loss")
+BATCH = 64  # texts that are read at once where nobody says how many
+Text = str | tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a text is called. `score` is its probability among all `scores`, a softmax that nothing has calibrated."""
+
+    label: str
+    score: float
+    scores: dict[str, float] = field(default_factory=dict)
+    truncated: bool = False  # the text lost its end
+
+    @property
+    def text(self) -> str:
+        return self.label
+
+    @property
+    def others(self) -> tuple["Label", ...]:
+        return ()
+
+
+class Classify:
+    """What the training loop asks of telling texts apart."""
+
+    learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
+
+    def __init__(
+        self, recipe: Recipe, vocabulary: Vocabulary, cache: Path, limit: int, labels: Sequence[str] = ()
+    ) -> None:
+        self.recipe, self.options, self._cache = recipe, recipe.train, cache
+        self.score_name = "accuracy" if recipe.train.score == "auto" else recipe.train.score
+        self.ascending = self.score_name != "loss"
+        if self.score_name not in SCORES:
+            raise UserError(
+                f"train.score = '{self.score_name}' is none of task = 'classify'; possible: {', '.join(SCORES)}"
+            )
+        self.length = recipe.data.max_length or limit
+        if self.length > limit:
+            raise UserError(
+                f"data.max_length = {self.length}, but the model reads at most {limit} tokens: lower data.max_length"
+            )
+        self.sides = Sides(Texts(vocabulary.target, bool(recipe.data.text2)), Labels(labels))
+        training = self.corpus("train")
+        assert training is not None
+        self.training, self.validation = training, self.corpus("validation")
+        self.batching = BatchOptions(recipe.train.batch_tokens, recipe.train.batch_size, recipe.seed)
+        self.batches_per_epoch = batches_per_epoch(training, self.batching)
+        self.fingerprint: Mapping[str, str] = {
+            f"{part}/{name}": digest
+            for part, each in (("train", training), ("validation", self.validation))
+            if each
+            for name, digest in each.hashes.items()
+        }
+
+    @property
+    def reports(self) -> dict[str, str]:
+        """What became of each part's samples, in words; of train also its labels."""
+        parts = {"train": self.training, "validation": self.validation}
+        told = {part: str(each.report) for part, each in parts.items() if each is not None}
+        return told | {"labels": ", ".join(self.sides.target.table)}
+
+    def corpus(self, part: str) -> Corpus | None:
+        """A part of the data, prepared; nothing where the recipe names none."""
+        if not getattr(self.recipe.data, part):
+            return None
+        return prepare(self.recipe.data, part, self.sides, self._cache, self.length, Path(self.recipe.origin))
+
+    def batches(self, start: int, rank: int, world: int) -> Iterator[Labelled]:
+        return stream(self.training, self.batching, start, rank, world)
+
+    def epoch(self, batches: int) -> float:
+        return epochs(self.training, self.batching, batches)
+
+    def count(self, batch: Labelled) -> int:
+        return len(batch.labels)
+
+    def loss(self, network: Any, batch: Labelled) -> Tensor:
+        """Cross-entropy of each label, and `auxiliary` times the mean of its text's tokens (equation 5), summed."""
+        states = network.encode(batch.text)
+        smoothing = self.options.label_smoothing
+        logits = network.told(states, batch.text).float()
+        loss = F.cross_entropy(logits, batch.labels, label_smoothing=smoothing, reduction="sum")
+        return loss + self.options.auxiliary * _text_loss(network, states, batch) if self.options.auxiliary else loss
+
+    @torch.no_grad()
+    def validate(self, network: Any) -> dict[str, float]:
+        """Loss, accuracy and F1 over the first `eval_samples` of the validation part."""
+        if self.validation is None:
+            return {}
+        count, total = min(self.options.eval_samples, len(self.validation)), 0.0
+        found, wanted = [0] * count, [0] * count
+        for numbers in by_length(self.validation.source_lengths[:count].tolist(), BATCH):
+            batch = collate(self.validation, numbers).to(next(network.parameters()).device)
+            logits = network(batch.text).float()
+            total += float(F.cross_entropy(logits, batch.labels, reduction="sum"))
+            for number, guess, label in zip(numbers, logits.argmax(1).tolist(), batch.labels.tolist(), strict=True):
+                found[number], wanted[number] = guess, label
+        table = marks.confusion(found, wanted, self.sides.target.size)
+        return {"loss": total / count, "accuracy": marks.accuracy(table), "f1": marks.macro_f1(table)}
+
+    def samples(self, network: Any, count: int) -> list[tuple[str, str, str]]:
+        if self.validation is None:
+            return []
+        found = [self.validation.text(number) for number in range(min(count, len(self.validation)))]
+        texts = [self.sides.source.apart(each.source) for each in found]
+        answers = classify(network, self.sides.source, texts)
+        told = [f"{answer.label} ({answer.score:.2f})" for answer in answers]
+        return [(_shown(text), each.target, label) for text, each, label in zip(texts, found, told, strict=True)]
+
+
+def _text_loss(network: Classifier, states: Tensor, batch: Labelled) -> Tensor:
+    """The mean loss of each text's tokens after the first, summed over the texts."""
+    real = batch.text.real[:, 1:]
+    logits = network.body.output(states[:, :-1][real]).float()
+    losses = F.cross_entropy(logits, batch.text.tokens[:, 1:][real], reduction="none")
+    counts = (batch.text.lengths - 1).clamp(min=1)[:, None].expand(real.shape)[real]
+    return (losses / counts).sum()
+
+
+def learn_vocabulary(recipe: Recipe) -> Vocabulary:
+    """A tokenizer trained on the texts of the training part."""
+    records = read(recipe.data, "train", Path(recipe.origin))
+    texts = (text for record in records for text in record.source.split(BETWEEN))
+    both = enclosed(train_tokenizer(texts, recipe.tokenizer, ends=False))
+    return Vocabulary(both, both)
+
+
+def labels_for(recipe: Recipe) -> tuple[str, ...]:
+    """The labels of the training part."""
+    if recipe.data.generate:
+        raise UserError(f"data.generate = '{recipe.data.generate}' makes no labels: name a file in data.train")
+    return learn_labels(recipe.data, Path(recipe.origin))
+
+
+# ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@torch.inference_mode()
+def classify(
+    network: Classifier,
+    texts: Texts,
+    inputs: Sequence[Text],
+    batch_size: int = BATCH,
+    truncate: bool = False,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[Label]:
+    """The label of each text, or pair of texts; read in batches of like length."""
+    rows = read_rows(network, texts, inputs, truncate)
+    answers: dict[int, Label] = {}
+    for numbers in by_length([len(row.tokens) for row in rows], batch_size):
+        text = pad([rows[number].tokens for number in numbers], 0).to(next(network.parameters()).device)
+        chances = network(text).float().softmax(-1).tolist()
+        for number, each in zip(numbers, chances, strict=True):
+            scores = dict(zip(network.labels, each, strict=True))
+            best = max(scores, key=scores.__getitem__)
+            answers[number] = Label(best, scores[best], scores, rows[number].cut)
+        progress(len(numbers))
+    return [answers[number] for number in range(len(rows))]
+
+
+def read_rows(network: Any, texts: Texts, inputs: Sequence[Text], truncate: bool = False) -> list[Row]:
+    """Texts as tokens that the network has room for: a longer one is refused, or loses its end."""
+    given = [_apart(each, texts.paired) for each in inputs]
+    for number, each in enumerate(given, 1):
+        some = (each,) if isinstance(each, str) else each
+        check_texts(some)
+        if not any(text.strip() for text in some):
+            raise UserError(f"input {number} is empty: there is nothing to label")
+        if texts.paired and len(some) != 2:
+            raise UserError(f"input {number} should be two texts, a tab between: this model was trained on pairs")
+    rows, tail = texts.rows(given), _tail(texts)
+    for each, row in zip(given, rows, strict=True):
+        if len(row) > network.limit and not truncate:
+            raise UserError(
+                f"an input has {len(row)} tokens, the model reads at most {network.limit}: {_shown(each)[:60]!r}…; "
+                "shorten it, or cut it with --truncate (truncate=True)"
+            )
+    room = network.limit - len(tail)
+    return [Row(row if len(row) <= network.limit else row[:room] + tail, len(row)) for row in rows]
+
+
+@torch.no_grad()
+def look_over(network: Classifier, tokenizer: Tokenizer, row: list[int], prove: bool = False) -> Trace:
+    """What is attended to while a text is read to tell its label."""
+    text, pieces = pad([row], 0).to(next(network.parameters()).device), tokenizer.pieces(row)
+    with record(prove) as recorder:
+        best = int(network(text)[0].argmax())
+    return Trace(recorder, target=pieces, output=pieces, answer=network.labels[best])
+
+
+def _tail(texts: Texts) -> list[int]:
+    """What the tokenizer puts behind a text, which a cut leaves there."""
+    end = texts.tokenizer.end
+    return [end] if texts.rows(["a"])[0][-1:] == [end] else []
+
+
+def _apart(text: Any, paired: bool) -> Any:
+    """One text, or two: a pair as it is given, or where pairs are read, a line with a tab between."""
+    if isinstance(text, str):
+        return tuple(text.split("\t", 1)) if paired else text
+    return tuple(text) if isinstance(text, list | tuple) else text
+
+
+def _shown(text: Text) -> str:
+    """For people: two texts with a bar between."""
+    return text if isinstance(text, str) else " | ".join(text)
