@@ -116,7 +116,7 @@ def evaluate(
 
     The metrics are the field's own, with signatures and bootstrap intervals.
     """
-    from regard.evaluation import draw_lengths, measure, refuse, select
+    from regard.evaluation import draw_lengths, label, measure, refuse, select
     from regard.evaluation import evaluate as score
     from regard.report import emit
 
@@ -128,7 +128,12 @@ def evaluate(
         found = measure(models[0], file, (source, target), prompting, plot, batch_size=machine.batch_size, quiet=quiet)
         emit(found, output, "evaluation")
         return
-    refuse(prompting.given(), "a model that translates")
+    refuse(prompting.given(), "a model that does not go on with a text")
+    if models[0].tells_labels:
+        refuse({"plot": plot, "by-length": by_length, "lowercase": lowercase} | search.given(), "a model of labels")
+        options = {"batch_size": machine.batch_size, "truncate": truncate, "quiet": quiet}
+        emit(label(models, file, (source, target), **options), output, "evaluation")
+        return
     folded = recipe is not None and recipe.tokenizer.lowercase if lowercase is None else lowercase
     chosen = select(recipe, file, source, target)
     options = search.given() | {"batch_size": machine.batch_size, "truncate": truncate}
@@ -194,6 +199,29 @@ def inspect(model: ModelPath, output: Output) -> None:
     from regard.report import emit
 
     emit(describe(model), output, model)
+
+
+@app.command()
+@unfold
+def convert(
+    model: Annotated[str, typer.Argument(metavar="IN", help="A run folder, or a checkpoint folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that is not there yet, or is empty.")],
+    output: Output,
+) -> None:
+    """Write a model anew.
+
+    An adapter is added to its base; what others read becomes what we write.
+    """
+    from regard.model import load
+    from regard.report import emit
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists and is not empty: give another OUT")
+    loaded = load(model, device="cpu")
+    loaded.save(folder)
+    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    if output.json or not output.quiet:
+        emit({"written": folder, "files": {name: {"bytes": size} for name, size in sizes.items()}}, output, "convert")
 
 
 @app.command(name="list")
