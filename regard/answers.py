@@ -2,20 +2,27 @@
 
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
-from regard.options import Output
+from regard.options import Output, given_texts
 from regard.report import answer_line, harmless
 
 AHEAD = ("draft", "lookup")  # what guesses ahead writes several tokens at once
 
 
-def answer_all(model: Any, texts: list[str], output: Output, **options: Any) -> None:
-    """Prints an answer to each text, as a line or as JSON."""
-    for text, answer in zip(texts, model.run(texts, **options), strict=True):
-        if not output.json:
-            _warn(model, text, answer)
-        print(answer_line(answer, output), flush=sys.stdin.isatty())
+def answer_all(model: Any, inputs: list[str] | None, size: int, output: Output, **options: Any) -> None:
+    """Prints an answer to each input, or to each line of stdin, `size` of them computed at once."""
+    lines, alone = given_texts(inputs), inputs is not None and len(inputs) == 1
+    if alone and model.continues and not output.json:
+        write(model, next(lines), options)
+        return
+    at_once = size if inputs or not sys.stdin.isatty() else 1  # a terminal is answered line by line
+    while texts := list(islice(lines, at_once)):
+        for text, answer in zip(texts, model.run(texts, batch_size=size, **options), strict=True):
+            if not output.json:
+                _warn(model, text, answer)
+            print(answer_line(answer, output), flush=sys.stdin.isatty())
 
 
 def write(model: Any, prompt: str, options: Mapping[str, Any]) -> None:

@@ -1,8 +1,7 @@
 """The command line: one short function a verb. What needs torch is imported inside, so that help comes at once."""
 
 import sys
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from regard import UserError, __version__
 from regard.cli_tokenizer import tokenizer
-from regard.options import Answering, Machine, Output, Place, Prompting, Search, given_texts, unfold
+from regard.options import Answering, Machine, Output, Place, Prompting, Search, unfold
 
 if TYPE_CHECKING:
     from regard.training.loop import Outcome
@@ -159,18 +158,12 @@ def run(
 
     A language model goes on with the text; alone, an input is answered in as many lines as that takes.
     """
-    from regard.answers import answer_all, write
+    from regard.answers import answer_all
 
     if answering.log_probabilities and not output.json:
         raise typer.BadParameter("give --json too: they are one of its fields", param_hint="'--log-probabilities'")
-    loaded = _load(model, machine)
     options = search.given() | answering.given() | ({"task": task} if task else {})
-    texts = list(given_texts(inputs)) if inputs else []
-    if len(texts) == 1 and loaded.continues and not output.json:
-        write(loaded, texts[0], options)
-        return
-    for some in _batches(inputs, machine.batch_size):
-        answer_all(loaded, some, output, batch_size=machine.batch_size, **options)
+    answer_all(_load(model, machine), inputs, machine.batch_size, output, **options)
 
 
 @app.command()
@@ -287,10 +280,3 @@ def _finish(outcome: "Outcome", run: Path, output: Output) -> None:
         emit(summary, output, "trained")
     if outcome.status == "interrupted":
         raise typer.Exit(130)
-
-
-def _batches(inputs: list[str] | None, size: int) -> Iterator[list[str]]:
-    """The inputs in groups; a terminal is answered line by line."""
-    lines = given_texts(inputs)
-    while group := list(islice(lines, 1 if not inputs and sys.stdin.isatty() else size)):
-        yield group
