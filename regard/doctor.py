@@ -6,7 +6,7 @@ recipe ─▶ data (counts, lengths, coverage, leaks) ─▶ network (size, memo
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -18,8 +18,10 @@ from torch import nn
 
 from regard.errors import UserError
 from regard.inputs.corpus import Corpus
+from regard.inputs.stream import Stream
 from regard.inputs.text import Vocabulary
 from regard.measure import Cost, measure
+from regard.models.classifier import Classifier
 from regard.recipe import Recipe
 from regard.report import in_bytes
 from regard.tasks import build
@@ -34,6 +36,7 @@ from regard.training.session import prepare_network
 PARTS = ("train", "validation", "test")
 SHOWN = 3  # leaked samples
 READ = 2000  # samples whose coverage is measured
+RARE = 10  # samples of a label in train
 STEPS = 5
 
 
@@ -55,13 +58,23 @@ def examine(recipe: Recipe) -> Findings:
         findings.errors.append(str(error))
     network, vocabulary, *_ = prepare_network(recipe)
     task = build(recipe, vocabulary, network)
-    parts = {part: corpus for part in PARTS if (corpus := task.corpus(part)) is not None}
-    _samples(parts, recipe, findings)
-    _lengths(parts, findings)
-    _coverage(parts, vocabulary, findings)
-    _leaks(parts, findings)
+    prepared = {part: found for part in PARTS if (found := task.corpus(part)) is not None}
+    _samples(prepared, recipe, findings)
+    _texts({part: found for part, found in prepared.items() if isinstance(found, Stream)}, findings)
+    parts = {part: found for part, found in prepared.items() if isinstance(found, Corpus)}
+    if parts:
+        _look_into(parts, network, vocabulary, findings)
     _cost(_measure(network, task, recipe), task.batches_per_epoch, recipe, findings)
     return findings
+
+
+def _look_into(parts: dict[str, Corpus], network: nn.Module, vocabulary: Vocabulary, findings: Findings) -> None:
+    """What there is to say of samples: lengths, labels, coverage, and those that are in several parts."""
+    _lengths(parts, findings)
+    labels = network.labels if isinstance(network, Classifier) else ()
+    _labels(parts, labels, findings)
+    _coverage(parts, vocabulary, ("source",) if labels else ("source", "target"), findings)
+    _leaks(parts, findings)
 
 
 def _measure(network: nn.Module, task: Task, recipe: Recipe) -> Cost:
@@ -78,7 +91,7 @@ def _write_nothing(folder: Path) -> None:
     """The doctor leaves no model behind."""
 
 
-def _samples(parts: dict[str, Corpus], recipe: Recipe, findings: Findings) -> None:
+def _samples(parts: Mapping[str, Corpus | Stream], recipe: Recipe, findings: Findings) -> None:
     """How many were read, kept and skipped, and why."""
     table = {}
     for part, corpus in parts.items():
@@ -95,6 +108,16 @@ def _samples(parts: dict[str, Corpus], recipe: Recipe, findings: Findings) -> No
         )
 
 
+def _texts(parts: dict[str, Stream], findings: Findings) -> None:
+    """How long running text is, and how well the tokenizer fits it."""
+    table = {
+        part: {"tokens": len(each), "bytes": each.bytes, "bytes_per_token": round(each.bytes / max(1, len(each)), 3)}
+        for part, each in parts.items()
+    }
+    if table:
+        findings.facts["text"] = table
+
+
 def _lengths(parts: dict[str, Corpus], findings: Findings) -> None:
     """Tokens a sample on each side."""
     table = {}
@@ -107,11 +130,25 @@ def _lengths(parts: dict[str, Corpus], findings: Findings) -> None:
     findings.facts["sample_tokens"] = table
 
 
-def _coverage(parts: dict[str, Corpus], vocabulary: Vocabulary, findings: Findings) -> None:
+def _labels(parts: dict[str, Corpus], labels: Sequence[str], findings: Findings) -> None:
+    """How many samples each label has."""
+    table: dict[str, dict[str, int]] = {label: {} for label in labels}
+    for part, corpus in parts.items() if labels else ():
+        counts = np.bincount([int(corpus.target(index)[0]) for index in range(len(corpus))], minlength=len(labels))
+        for label, count in zip(labels, counts.tolist(), strict=True):
+            table[label][part] = count
+    if labels:
+        findings.facts["labels"] = table
+        rare = [label for label, counts in table.items() if counts["train"] < RARE]
+        if rare:
+            findings.warnings.append(f"train: fewer than {RARE} samples of {', '.join(rare)}: too few to learn from")
+
+
+def _coverage(parts: dict[str, Corpus], vocabulary: Vocabulary, sides: Sequence[str], findings: Findings) -> None:
     """How well the tokenizer fits each part; it was made from train alone."""
     table: dict[str, dict[str, float]] = {}
     for part, corpus in parts.items():
-        for number, side in enumerate(("source", "target")):
+        for number, side in enumerate(sides):
             texts = (corpus.text(index)[number] for index in range(min(READ, len(corpus))))
             found = getattr(vocabulary, side).coverage(texts)
             table[f"{part} {side}"] = {
@@ -175,7 +212,7 @@ def _cost(cost: Cost, batches_per_epoch: int, recipe: Recipe, findings: Findings
     findings.facts["network"] = {
         "parameters": cost.parameters,
         "weight_bytes": cost.weight_bytes,
-        "gradient_bytes": cost.weight_bytes,
+        "gradient_bytes": cost.trained_bytes,
         "optimizer_bytes": cost.state_bytes(averaged) - cost.weight_bytes,
         "activation_bytes": cost.activation_bytes,
         "memory_bytes": memory,

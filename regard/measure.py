@@ -22,21 +22,22 @@ class Cost:
 
     parameters: int
     weight_bytes: int
+    trained_bytes: int  # of the weights that are not frozen
     activation_bytes: int
     seconds: float
     targets: float
 
     def state_bytes(self, averaged: bool) -> int:
         """Weights, AdamW's two moments and the moving average."""
-        return self.weight_bytes * (4 if averaged else 3)
+        return self.weight_bytes + self.trained_bytes * (3 if averaged else 2)
 
     def checkpoint_bytes(self, averaged: bool) -> int:
-        """On disk: the model to use, and the state to go on from."""
-        return self.weight_bytes + self.state_bytes(averaged)
+        """On disk: the model to use (or its adapter), and the state to go on from."""
+        return self.trained_bytes * (5 if averaged else 4)
 
     def memory_bytes(self, averaged: bool) -> int:
         """What the run holds at its peak: the state, gradients and activations."""
-        return self.state_bytes(averaged) + self.weight_bytes + self.activation_bytes
+        return self.state_bytes(averaged) + self.trained_bytes + self.activation_bytes
 
 
 def measure(loop: Loop, steps: int, warm: int = 2) -> Cost:
@@ -56,7 +57,8 @@ def measure(loop: Loop, steps: int, warm: int = 2) -> Cost:
     parameters = list(loop.network.parameters())
     return Cost(
         parameters=sum(each.numel() for each in parameters),
-        weight_bytes=sum(each.numel() * each.element_size() for each in parameters),
+        weight_bytes=sum(each.nbytes for each in parameters),
+        trained_bytes=sum(each.nbytes for each in parameters if each.requires_grad),
         activation_bytes=held,
         seconds=median(seconds),
         targets=targets / steps,

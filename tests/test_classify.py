@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 import regard
 from regard import models
 from regard.cli import main
+from regard.doctor import examine
 from regard.errors import UserError
 from regard.inputs.batch import pad
 from regard.inputs.labels import BETWEEN, Texts, enclosed, learn_labels, read
@@ -397,6 +398,20 @@ def test_no_label_is_silently_lost_from_a_base_without_an_output(tmp_path: Path)
     with pytest.raises(UserError, match=r"train\.auxiliary = 0\.5, but the model has no output left"):
         start(recipe(lay, f'from = "{lay / "run"}"', 1, "train.auxiliary=0.5", "output=/tmp/never"), quiet=True)
     assert folder.load(lay / "run" / "checkpoint-1").network.limit == 41
+
+
+def test_the_doctor_counts_labels_and_what_is_frozen(tmp_path: Path) -> None:
+    place = lay_out(tmp_path)
+    (place / "train.tsv").write_text((place / "train.tsv").read_text() + "rare\tw1 w2\n")
+    model = f'from = "{base(tmp_path / "base", "gpt2")}"\nlora_rank = 2'
+    found = examine(recipe(place, model, 9))
+    assert found.facts["labels"]["rare"] == {"train": 1, "validation": 0}
+    assert sum(row["validation"] for row in found.facts["labels"].values()) == 31
+    assert any("fewer than 10 samples of rare" in warning for warning in found.warnings)
+    sizes = found.facts["network"]
+    assert sizes["optimizer_bytes"] == 2 * sizes["gradient_bytes"]
+    assert sizes["gradient_bytes"] == 4 * (3 * 2 * 2 * (22 + 22) + 4 * 22)  # adapters and the head
+    assert sizes["weight_bytes"] == 4 * sizes["parameters"] > 2 * sizes["gradient_bytes"]
 
 
 # ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
