@@ -10,6 +10,7 @@ from typing import Any
 from benchmarks.sides import Result
 
 SUBJECTS = {
+    "generation": "transformers, CTranslate2 and llama.cpp, GPT-2 124M, 32 tokens read and 96 written, greedy",
     "translation": "transformers' MarianMTModel, 6+6 layers of 512, 8,000 tokens, beam 5, 20 tokens out",
     "training": "a plain loop around torch's nn.Transformer, 3+3 layers of 256, 8,000 tokens, some 1,000 a batch",
     "language": "nanoGPT and transformers' GPT2LMHeadModel, a training step of GPTs of 4×128 and 6×384",
