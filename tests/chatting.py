@@ -1,6 +1,12 @@
-"""Small language models that can be talked with, for the tests of the command line."""
+"""Small language models that can be talked with, and a terminal to do it at, for the tests of the command line."""
 
 import json
+import os
+import pty
+import re
+import select
+import subprocess
+import time
 from pathlib import Path
 
 import torch
@@ -32,3 +38,36 @@ def language_folder(folder: Path, template: str = "", limit: int = LIMIT) -> Pat
     if template:
         path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": template}))
     return folder
+
+
+class Screen:
+    """A pseudo-terminal with a program in it."""
+
+    def __init__(self, *command: str):
+        self.master, slave = pty.openpty()
+        self.program = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, preexec_fn=_take_terminal
+        )
+        os.close(slave)
+        self.text = ""
+
+    def until(self, pattern: str, seconds: float = 120) -> str:
+        """What is shown until the pattern comes."""
+        deadline = time.monotonic() + seconds
+        while not (found := re.search(pattern, self.text)):
+            ready, _, _ = select.select([self.master], [], [], max(0, deadline - time.monotonic()))
+            assert ready, f"{pattern!r} did not come: {self.text!r}"
+            self.text += os.read(self.master, 4096).decode(errors="replace")
+        shown, self.text = self.text[: found.end()], self.text[found.end() :]
+        return shown
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+
+def _take_terminal() -> None:
+    """Makes the slave, which is stdin, the terminal that Ctrl-C comes from."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from chatting import LIMIT, language_folder
 from checkpoints import change, retensor, shard, vocabulary
 
+from regard import UserError
 from regard.cli import main
+from regard.model import Model, load
 
 RECIPE = """task = "translate"
 output = "run"
@@ -345,3 +348,113 @@ def test_an_evaluation_of_bad_input_is_told(call: Call, run: Path, folder: Path)
     refused(call("evaluate", run, "--precision", "float8"), ("'float8'", "'float32'"))
     refused(call("evaluate", "nowhere"), ("'nowhere'", "REGARD_WEIGHTS"))
     refused(call("resume", "nowhere"), ("nowhere", "recipe.toml"))
+
+
+# ── language models ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A language model's folder."""
+    return language_folder(tmp_path_factory.mktemp("letters") / "model")
+
+
+@pytest.fixture(scope="module")
+def written(letters: Path) -> Model:
+    return load(letters)
+
+
+DECODING = {  # as given to run and to chat, the exit code, as given in Python, what must be said there
+    "no mass": (["--top-p", "0"], 1, {"top_p": 0.0}, "top_p = 0.0: must be above 0 and at most 1"),
+    "too much mass": (["--top-p", "1.5"], 2, {"top_p": 1.5}, "top_p = 1.5"),
+    "negative temperature": (["--temperature", "-1"], 2, {"temperature": -1}, "temperature = -1: must be 0 or more"),
+    "no number": (["--temperature", "hot"], 2, {"temperature": "hot"}, "temperature = 'hot' does not fit"),
+    "not finite": (["--temperature", "inf"], 1, {"temperature": float("inf")}, "temperature = inf: must be finite"),
+    "unknown": (["--temprature", "1"], 2, {"temprature": 1}, "did you mean 'temperature'?"),
+    "an empty text to stop at": (["--stop", ""], 1, {"stop": ""}, "stop holds an empty text"),
+    "no length": (["--max-new-tokens", "0"], 2, {"max_new_tokens": -1}, "max_new_tokens = -1: must be 0 or more"),
+    "no room for the least": (
+        ["--min-new-tokens", "9", "--max-new-tokens", "3"],
+        1,
+        {"min_new_tokens": 9, "max_new_tokens": 3},
+        "min_new_tokens = 9 is more than decode.max_new_tokens = 3",
+    ),
+    "a bias of nothing": (["--logit-bias", "13"], 2, {"logit_bias": {"a": 1.0}}, "expected a token's id and a number"),
+    "a bias without end": (["--logit-bias", "13=inf"], 1, {"logit_bias": {13: float("inf")}}, "logit_bias"),
+    "a bias for no token": (["--logit-bias", "9999=1"], 1, {"logit_bias": {9999: 1.0}}, "id 9999 is not in"),
+    "a beam that draws": (
+        ["--num-beams", "2", "--temperature", "1"],
+        1,
+        {"num_beams": 2, "temperature": 1.0},
+        "num_beams = ",
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "code", "options", "said"), DECODING.values(), ids=DECODING)
+def test_bad_decoding_is_told(
+    given: list[str], code: int, options: dict, said: str, call: Call, letters: Path, written: Model
+) -> None:
+    words = (said if code == 1 else given[0],)
+    refused(call("run", letters, "Once", *given), words, code)
+    refused(call("run", letters, "Once", "Twice", *given, "--json"), words, code)
+    refused(call("chat", letters, *given, "--quiet"), words, code)
+    for ask in (written.run, written.stream, lambda text, **more: written.generate([5, 6], **more)):
+        with pytest.raises(UserError) as told:
+            list(ask("Once", **options))
+        assert said in str(told.value)
+        assert "\n" not in str(told.value)
+
+
+OPTIONS = {
+    "types of Python": ({"stop": [1]}, "stop holds 1, which does not fit; expected str"),
+    "a token that is text": ({"suppress_tokens": ["a"]}, "suppress_tokens holds 'a'"),
+    "a token that is not there": ({"suppress_tokens": [-1]}, "id -1 is not in the vocabulary"),
+    "a list for a number": ({"top_k": [3]}, "top_k = [3] does not fit; expected int"),
+    "an option of another task": ({"alignments": True}, "for models that were made to translate"),
+    "a spelling": ({"lookups": True}, "did you mean 'lookup'"),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), OPTIONS.values(), ids=OPTIONS)
+def test_bad_options_in_python_are_told(options: dict, said: str, written: Model) -> None:
+    with pytest.raises(UserError) as told:
+        written.run("Once", **options)
+    assert said in str(told.value)
+
+
+def test_bad_prompts_are_told(call: Call, letters: Path, written: Model, run: Path) -> None:
+    refused(call("run", letters, ""), ("prompt 1 is empty",))
+    refused(call("run", letters, "x" * (LIMIT + 1)), (f"{LIMIT + 1} tokens", f"at most {LIMIT}", "--truncate"))
+    refused(call("run", letters, "Once", "--task", "translate"), ("cannot 'translate'", "generate"))
+    refused(call("run", letters, "Once", "--log-probabilities"), ("--json",), code=2)
+    refused(call("run", letters, "Once", "--draft", "nowhere"), ("'nowhere'", "REGARD_WEIGHTS"))
+    refused(call("run", letters, "Once", "--lookup", "--temperature", "1"), ("greedy search alone", "temperature = 1"))
+    refused(call("run", letters, "Once", "--draft", run), ("draft must be a language model",))
+    refused(call("run", run, "1 2", "--lookup"), ("'lookup'", "made to generate"))
+    refused(call("chat", run), ("cannot chat", "translate"))
+    refused(call("chat", "nowhere"), ("'nowhere'", "REGARD_WEIGHTS"))
+    refused(call("chat", letters, "--num-beams", "2"), ("num_beams = 1",))
+    for ask in (written.run, written.stream):
+        with pytest.raises(UserError, match="prompt 1 is empty"):
+            ask("")
+    with pytest.raises(UserError, match=rf"at most {LIMIT}"):
+        written.generate([5] * (LIMIT + 1))
+    with pytest.raises(UserError, match=r"prompt has no token"):
+        written.stream([])
+
+
+@pytest.mark.parametrize("verb", ["run", "chat", "inspect"])
+def test_a_tokenizer_of_another_model_is_told(verb: str, call: Call, letters: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "spoiled"
+    shutil.copytree(letters, folder)
+    vocabulary(41).save(folder)
+    refused(call(verb, folder, *(["Once"] if verb == "run" else [])), ("41 tokens", "rows", "different models"))
+
+
+def test_a_chat_template_that_cannot_be_read_is_told(call: Call, letters: Path, tmp_path: Path) -> None:
+    shutil.copytree(letters, tmp_path / "spoiled")
+    (tmp_path / "spoiled" / "chat_template.jinja").write_text("{% for %}")
+    refused(call("chat", tmp_path / "spoiled"), ("chat template cannot be read",))
+    (tmp_path / "spoiled" / "chat_template.jinja").write_bytes(b"\xff")
+    refused(call("chat", tmp_path / "spoiled"), ("chat_template.jinja", "not text"))

@@ -2,17 +2,13 @@
 
 import json
 import os
-import pty
-import re
-import select
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from chatting import CHATML, LIMIT, language_folder
+from chatting import CHATML, LIMIT, Screen, language_folder
 from needs import need
 
 from regard.chat import COMMANDS, Terminal, answer_lines, read_turn
@@ -281,39 +277,6 @@ def test_a_pipe_is_answered_without_prompts(plain: Model) -> None:
 
 
 # ── a real terminal ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Screen:
-    """A pseudo-terminal with a program in it."""
-
-    def __init__(self, *command: str):
-        self.master, slave = pty.openpty()
-        self.program = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, preexec_fn=_take_terminal
-        )
-        os.close(slave)
-        self.text = ""
-
-    def until(self, pattern: str, seconds: float = 120) -> str:
-        """What is shown until the pattern comes."""
-        deadline = time.monotonic() + seconds
-        while not (found := re.search(pattern, self.text)):
-            ready, _, _ = select.select([self.master], [], [], max(0, deadline - time.monotonic()))
-            assert ready, f"{pattern!r} did not come: {self.text!r}"
-            self.text += os.read(self.master, 4096).decode(errors="replace")
-        shown, self.text = self.text[: found.end()], self.text[found.end() :]
-        return shown
-
-    def type(self, text: str) -> None:
-        os.write(self.master, text.encode())
-
-
-def _take_terminal() -> None:
-    """Makes the slave, which is stdin, the terminal that Ctrl-C comes from."""
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def test_a_terminal_is_streamed_to_stopped_and_left() -> None:
