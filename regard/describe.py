@@ -12,6 +12,7 @@ from regard.inputs.batch import Sequences
 from regard.inputs.text import Vocabulary
 from regard.model import load
 from regard.models import FAMILIES, family_of
+from regard.models.classifier import Classifier
 from regard.recipe import about, load_recipe, shipped_recipes
 from regard.tasks import TASKS
 
@@ -59,7 +60,10 @@ def sites(network: nn.Module, vocabulary: Vocabulary) -> list[str]:
     """Every place where the network attends, found by letting it read one token."""
     source = Sequences(tensor([[vocabulary.source.end]]), tensor([1]))
     with record() as recorder:
-        network(source, tensor([[vocabulary.target.begin]]))
+        if isinstance(network, Classifier):
+            network(source)
+        else:
+            network(source, tensor([[vocabulary.target.begin]]))
     return list(recorder.looks)
 
 
