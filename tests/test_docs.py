@@ -21,6 +21,7 @@ from regard.inputs.generate import GENERATORS
 from regard.models import FAMILIES, configure
 from regard.models.seq2seq import INFORM
 from regard.recipe import (
+    ADAPTERS,
     DataOptions,
     DecodeOptions,
     Recipe,
@@ -35,7 +36,7 @@ DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS]
 SECTIONS = {"data": DataOptions, "tokenizer": TokenizerOptions, "train": TrainOptions, "decode": DecodeOptions}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-CHOICES = ("family", "preset", "from")  # what [model] has besides the family's own fields
+CHOICES = ("family", "preset", "from", *ADAPTERS)  # what [model] has besides the family's own fields
 
 
 def page_id(page: Path) -> str:
