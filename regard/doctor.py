@@ -6,7 +6,7 @@ recipe ─▶ data (counts, lengths, coverage, leaks) ─▶ network (size, memo
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -16,15 +16,16 @@ import numpy as np
 import torch
 from torch import nn
 
+from regard.doctor_text import running_text
 from regard.errors import UserError
 from regard.inputs.corpus import Corpus
-from regard.inputs.stream import Stream
 from regard.inputs.text import Vocabulary
 from regard.measure import Cost, measure
 from regard.models.classifier import Classifier
 from regard.recipe import Recipe
 from regard.report import in_bytes
 from regard.tasks import build
+from regard.tasks.generate import Generate
 from regard.tasks.task import Task
 from regard.training.display import Display
 from regard.training.distributed import choose_device, group
@@ -58,11 +59,11 @@ def examine(recipe: Recipe) -> Findings:
         findings.errors.append(str(error))
     network, vocabulary, *_ = prepare_network(recipe)
     task = build(recipe, vocabulary, network)
-    prepared = {part: found for part in PARTS if (found := task.corpus(part)) is not None}
-    _samples(prepared, recipe, findings)
-    _texts({part: found for part, found in prepared.items() if isinstance(found, Stream)}, findings)
-    parts = {part: found for part, found in prepared.items() if isinstance(found, Corpus)}
-    if parts:
+    parts: dict[str, Any] = {part: found for part in PARTS if (found := task.corpus(part)) is not None}
+    if isinstance(task, Generate):
+        running_text(parts, task, findings)
+    else:
+        _samples(parts, recipe, findings)
         _look_into(parts, network, vocabulary, findings)
     _cost(_measure(network, task, recipe), task.batches_per_epoch, recipe, findings)
     return findings
@@ -91,7 +92,7 @@ def _write_nothing(folder: Path) -> None:
     """The doctor leaves no model behind."""
 
 
-def _samples(parts: Mapping[str, Corpus | Stream], recipe: Recipe, findings: Findings) -> None:
+def _samples(parts: dict[str, Corpus], recipe: Recipe, findings: Findings) -> None:
     """How many were read, kept and skipped, and why."""
     table = {}
     for part, corpus in parts.items():
@@ -106,16 +107,6 @@ def _samples(parts: Mapping[str, Corpus | Stream], recipe: Recipe, findings: Fin
         findings.warnings.append(
             "no validation part: no best checkpoint can be chosen; set data.validation, such as 0.02"
         )
-
-
-def _texts(parts: dict[str, Stream], findings: Findings) -> None:
-    """How long running text is, and how well the tokenizer fits it."""
-    table = {
-        part: {"tokens": len(each), "bytes": each.bytes, "bytes_per_token": round(each.bytes / max(1, len(each)), 3)}
-        for part, each in parts.items()
-    }
-    if table:
-        findings.facts["text"] = table
 
 
 def _lengths(parts: dict[str, Corpus], findings: Findings) -> None:

@@ -126,3 +126,80 @@ def test_json_holds_all_findings(recipe: Path, capsys: pytest.CaptureFixture[str
     text = capsys.readouterr().out
     assert left.value.code == 0
     assert "warning: validation: 3 of 13" in text
+
+
+# ── running text ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+RUNNING = """
+task = "generate"
+output = "{output}"
+[data]
+train = "train.jsonl"
+validation = "validation.jsonl"
+text = "text"
+[tokenizer]
+kind = "characters"
+min_frequency = 1
+[model]
+family = "gpt"
+width = 12
+heads = 3
+depth = 1
+limit = 17
+[train]
+batch_size = 5
+epochs = 3
+warmup_steps = 3
+eval_steps = 10
+"""
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Path:
+    """31 documents of which one is blank; 7 for validation: two from train, one half of letters never seen."""
+    texts = [*(sentence(number) for number in range(30)), " \n"]
+    held_out = [*texts[:2], "w1" + "é" * 2, *(f"w{number} n1" for number in range(4))]
+    for name, part in (("train", texts), ("validation", held_out)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in part))
+    path = tmp_path / "mine.toml"
+    path.write_text(RUNNING.format(output=tmp_path / "run"))
+    return path
+
+
+def test_running_text_is_counted_in_documents_tokens_bytes_and_blocks(running: Path) -> None:
+    findings = found(running)
+    texts = [sentence(number) for number in range(30)]
+    train, validation = findings.facts["text"]["train"], findings.facts["text"]["validation"]
+    size = sum(map(len, texts))
+    assert (train["documents"], train["skipped"], train["bytes"]) == (30, 1, size)
+    assert train["tokens"] == size + 30  # each ends with a token
+    assert train["bytes_per_token"] == pytest.approx(size / (size + 30), abs=1e-3)
+    assert (validation["documents"], train["unknown_percent"]) == (7, 0)
+    assert validation["unknown_percent"] == pytest.approx(100 * 2 / validation["tokens"], abs=1e-3)
+    assert any("validation" in line and "unknown" in line for line in findings.warnings)
+    blocks = findings.facts["blocks"]
+    assert (blocks["tokens_a_block"], blocks["blocks_a_batch"]) == (17, 5)
+    assert blocks["blocks_per_epoch"] == train["tokens"] // 17
+    assert findings.facts["time"]["steps"] == 3 * blocks["batches_per_epoch"]
+    assert not findings.errors
+
+
+def test_repeated_documents_are_counted(running: Path) -> None:
+    findings = found(running)
+    assert findings.facts["also_in_train"] == {"validation": {"same_document": 2}}
+    assert any("2 of 7 documents are in train too" in line for line in findings.warnings)
+    (running.parent / "book.txt").write_text("It was a dark night.\n" * 99)
+    alone = found(running, "data.train=book.txt", "data.validation=0.1", "data.text=")
+    assert alone.facts["text"]["train"]["documents"] == 1
+    assert alone.facts["also_in_train"] == {"validation": {"same_document": 0}}
+    assert not [line for line in alone.warnings if "train too" in line]
+
+
+def test_a_text_without_validation_or_in_other_letters_is_warned_of(running: Path) -> None:
+    assert any("no validation part" in line for line in found(running, "data.validation=").warnings)
+    (running.parent / "train.jsonl").write_text(json.dumps({"text": "the same words again " * 99}) + "\n")
+    (running.parent / "validation.jsonl").write_text(json.dumps({"text": "öäü" * 99}) + "\n")
+    options = ["tokenizer.kind=byte_bpe", "tokenizer.vocab_size=300", "model.limit=3"]
+    warnings = found(running, *options).warnings
+    assert any("bytes a token" in line and "one language?" in line for line in warnings)
+    assert not any("unknown" in line for line in warnings)
