@@ -12,10 +12,12 @@ import torch
 from checkpoints import vocabulary
 from language_checkpoints import SMALL, TOKENS, language_model, open_in_transformers, text, write
 from safetensors.torch import load_file, save_file
+from test_resume import finish, go_on, kill_when, reached
 from torch import Tensor
 
 import regard
 from regard import models
+from regard.cli import main
 from regard.errors import UserError
 from regard.interop import adapter, folder
 from regard.layers.adapter import TARGETS, AdapterOptions, adapt, adapters, merge
@@ -40,6 +42,7 @@ learning_rate = 3e-2
 schedule = "constant"
 warmup_steps = 2
 average_decay = 0.7
+log_steps = 1
 threads = 1
 """
 FILES = ("adapter_model.safetensors", "training.safetensors", "adapter_config.json", "config.json", "base.json")
@@ -182,6 +185,32 @@ def test_adapted_step_by_step_and_loaded_are_the_same(tmp_path: Path) -> None:
     assert (network(tokens) - found(tokens)).abs().max() <= 1e-5
     plain = folder.load(tmp_path / "made", merged=False).network
     assert torch.equal(plain(tokens), folder.load(place).network(tokens))
+
+
+def test_killed_and_resumed_is_never_stopped(tmp_path: Path) -> None:
+    place = base(tmp_path / "base", "gpt2")
+    train(tmp_path, "whole", place, 40)
+    path, run = tmp_path / "whole.toml", tmp_path / "killed"
+    for target in (5, 17):
+        assert kill_when(go_on(path, run), lambda target=target: reached(run) >= target)
+    finish(go_on(path, run))
+    for name in FILES:
+        ends = [(tmp_path / each / "checkpoint-40" / name).read_bytes() for each in ("whole", "killed")]
+        assert ends[0] == ends[1], name
+
+
+def test_convert_writes_the_whole_model_into_a_folder_of_its_own(trained: Path, tmp_path: Path, capfd) -> None:
+    for code, out in ((0, tmp_path / "out"), (1, tmp_path / "out"), (1, trained / "run" / "recipe.toml")):
+        with pytest.raises(SystemExit) as left:
+            main(["convert", str(trained / "run"), str(out), "--json"])
+        assert left.value.code == code
+        said, error = capfd.readouterr()
+        if code:
+            assert f"{out} exists and is not empty" in error
+        else:
+            assert set(json.loads(said)["files"]) >= {"config.json", "model.safetensors", "tokenizer.json"}
+    tokens = text(11)
+    assert torch.equal(*(regard.load(each).network(tokens) for each in (trained / "run", tmp_path / "out")))
 
 
 @pytest.fixture(scope="module")
