@@ -10,6 +10,7 @@ from torch import nn, tensor
 from regard.attention.trace import record
 from regard.inputs.batch import Sequences
 from regard.inputs.text import Vocabulary
+from regard.layers.generator import LanguageModel
 from regard.model import load
 from regard.models import FAMILIES, family_of
 from regard.models.classifier import Classifier
@@ -46,7 +47,8 @@ def describe(path: str) -> dict[str, Any]:
     return {
         "folder": str(folder),
         "family": family_of(model.network),
-        "task": model.recipe.task if model.recipe else None,
+        "task": model.task,
+        **(_as_language_model(model) if model.continues else {}),
         "parameters": _count(model.network),
         "bytes": size,
         "config": asdict(model.network.config),
@@ -60,11 +62,18 @@ def sites(network: nn.Module, vocabulary: Vocabulary) -> list[str]:
     """Every place where the network attends, found by letting it read one token."""
     source = Sequences(tensor([[vocabulary.source.end]]), tensor([1]))
     with record() as recorder:
-        if isinstance(network, Classifier):
+        if isinstance(network, LanguageModel):
+            network(tensor([[0]]))
+        elif isinstance(network, Classifier):
             network(source)
         else:
             network(source, tensor([[vocabulary.target.begin]]))
     return list(recorder.looks)
+
+
+def _as_language_model(model: Any) -> dict[str, Any]:
+    """How far it sees, and whether it knows the form of a conversation."""
+    return {"context": model.network.limit, "chat_template": "chat_template" in model.vocabulary.target.settings}
 
 
 def _count(part: nn.Module) -> int:

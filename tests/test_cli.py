@@ -9,11 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from chatting import CHATML, LIMIT, Screen, language_folder
 
 from regard import __version__
 from regard.cli import app, main
+from regard.inputs.text import Vocabulary
 
-VERBS = ["train", "resume", "evaluate", "run", "chat", "inspect", "list", "doctor", "demo", "tokenizer"]
+VERBS = ["train", "resume", "evaluate", "run", "chat", "inspect", "convert", "list", "doctor", "demo", "tokenizer"]
 Result = tuple[int, str, str]
 
 
@@ -190,3 +192,89 @@ def test_the_verbs_are_the_documented_ones() -> None:
     names = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
     names |= {group.name for group in app.registered_groups if isinstance(group.name, str)}
     assert names == set(VERBS)
+
+
+# ── language models ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a model that writes letters."""
+    return str(language_folder(tmp_path_factory.mktemp("letters") / "model", CHATML))
+
+
+def test_a_lone_prompt_is_continued_with_its_line_breaks(regard: Callable[..., Result], letters: str) -> None:
+    (line_break,) = Vocabulary.load(Path(letters)).target.encode("\n")
+    options = ["--max-new-tokens", "60", "--temperature", "2", "--logit-bias", f"{line_break}=6"]
+    code, out, err = regard("run", letters, "Once", *options, "--json")
+    (answer,) = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert "\n" in answer["text"]
+    assert answer.keys() >= {"text", "score", "tokens", "finish", "prompt_tokens", "truncated", "slid", "others"}
+    assert regard("run", letters, "Once", *options) == (0, answer["text"] + "\n", "")
+    code, out, _ = regard("run", letters, "Once", "Twice", *options)
+    assert code == 0
+    assert out.splitlines()[0] == " ".join(answer["text"].splitlines())
+    assert len(out.splitlines()) == 2
+    assert regard("run", letters, "Once", *options, "--num-return-sequences", "3")[1].count("\n") == 3
+
+
+def test_a_terminal_sees_the_same_text_as_it_is_written(letters: str) -> None:
+    command = [sys.executable, "-m", "regard", "run", letters, "Once", "--max-new-tokens", "60"]
+    whole = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    screen = Screen(*command)
+    try:
+        shown = screen.until(r"\r\n$")
+        assert screen.program.wait(60) == 0
+    finally:
+        screen.program.kill()
+        screen.program.wait()
+        os.close(screen.master)
+    assert (shown + screen.text).replace("\r\n", "\n") == whole
+
+
+def test_what_is_forgotten_or_cut_is_said(regard: Callable[..., Result], letters: str) -> None:
+    long = ["--max-new-tokens", str(LIMIT), "--min-new-tokens", str(LIMIT)]
+    code, _, err = regard("run", letters, "Once", *long)
+    assert code == 0
+    assert err == f"warning: the text outgrew the model's context of {LIMIT} tokens: its older half was forgotten\n"
+    code, out, err = regard("run", letters, "Once", *long, "--json")
+    assert (code, err, json.loads(out)["slid"]) == (0, "", True)
+    code, _, err = regard("run", letters, "x" * 500, "--truncate", "--max-new-tokens", "3")
+    assert code == 0
+    assert err.startswith("warning: cut to what the model reads")
+
+
+def test_options_of_decoding_reach_the_search(regard: Callable[..., Result], letters: str) -> None:
+    code, out, _ = regard("run", letters, "Once", "--max-new-tokens", "20", "--json", "--log-probabilities")
+    plain = json.loads(out)
+    assert code == 0
+    assert len(plain["log_probabilities"]) == len(plain["tokens"]) == 20
+    most = max(plain["tokens"], key=plain["tokens"].count)
+
+    def tokens(*options: str) -> list[int]:
+        code, out, _ = regard("run", letters, "Once", "--max-new-tokens", "20", "--json", *options)
+        assert code == 0
+        return json.loads(out)["tokens"]
+
+    assert most not in tokens("--logit-bias", f"{most}=-1000")
+    assert tokens("--logit-bias", "5=1000", "--logit-bias", "6=-9") == [5] * 20
+    assert len(set(tokens("--presence-penalty", "1000"))) == len(set(tokens("--frequency-penalty", "1000"))) == 20
+    assert tokens("--lookup") == tokens("--draft", letters) == plain["tokens"]
+    stop = plain["text"][5:7]
+    code, out, _ = regard("run", letters, "Once", "--max-new-tokens", "20", "--stop", stop, "--stop", "never")
+    assert (code, out) == (0, plain["text"][: plain["text"].index(stop)] + "\n")
+
+
+def test_inspect_and_list_know_language_models(regard: Callable[..., Result], letters: str) -> None:
+    code, out, err = regard("inspect", letters, "--json")
+    told = json.loads(out)
+    assert (code, err) == (0, "")
+    assert (told["family"], told["task"], told["context"], told["chat_template"]) == ("llama", "generate", LIMIT, True)
+    assert told["sites"] == ["decoder.blocks.0.self", "decoder.blocks.1.self"]
+    assert sum(told["parameters_by_part"].values()) >= told["parameters"] > 0
+    assert regard("inspect", letters)[0] == 0
+    listed = json.loads(regard("list", "--json")[1])
+    assert {"gpt", "llama"} <= listed["families"].keys()
+    assert "generate" in listed["tasks"]
+    assert listed["recipes"]["shakespeare-small"]["task"] == "generate"
