@@ -254,6 +254,8 @@ class Model:
         if "logit_bias" in options:
             options["logit_bias"] = {str(token): bias for token, bias in options["logit_bias"].items()}
         found = DecodeOptions(**(decode_fields(self.generation) | options))
+        if found.stop and not self.continues:
+            raise UserError(f"stop = {list(found.stop)}: only the answers of a language model end at a text")
         for name, tokens in (("logit_bias", found.logit_bias), ("suppress_tokens", found.suppress_tokens)):
             if wrong := [token for token in tokens if not 0 <= int(token) < self.rows]:
                 raise UserError(f"{name}: id {wrong[0]} is not in the vocabulary of {self.rows} tokens")

@@ -432,6 +432,7 @@ def test_bad_prompts_are_told(call: Call, letters: Path, written: Model, run: Pa
     refused(call("run", letters, "Once", "--lookup", "--temperature", "1"), ("greedy search alone", "temperature = 1"))
     refused(call("run", letters, "Once", "--draft", run), ("draft must be a language model",))
     refused(call("run", run, "1 2", "--lookup"), ("'lookup'", "made to generate"))
+    refused(call("run", run, "1 2", "--stop", "3"), ("stop = ['3']", "language model"))
     refused(call("chat", run), ("cannot chat", "translate"))
     refused(call("chat", "nowhere"), ("'nowhere'", "REGARD_WEIGHTS"))
     refused(call("chat", letters, "--num-beams", "2"), ("num_beams = 1",))
