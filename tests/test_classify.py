@@ -346,6 +346,7 @@ def test_it_learns_and_is_evaluated(tmp_path: Path, capfd: pytest.CaptureFixture
     assert found["loss"] == pytest.approx(
         -np.mean([np.log(a.scores[r[0]]) for a, r in zip(answers, rows, strict=True)])
     )
+    assert found["most_frequent"] == max(row["samples"] for row in found["by_label"].values()) / 0.4
     assert sum(row["samples"] for row in found["by_label"].values()) == 40
     assert sum(sum(row.values()) for row in found["called"].values()) == 40
     with pytest.raises(SystemExit):

@@ -37,7 +37,10 @@ def macro_f1(table: np.ndarray) -> float:
 
 
 def report(found: Sequence[int], wanted: Sequence[int], chances: Sequence[float], labels: Sequence[str]) -> dict:
-    """Scores with intervals, a row a label, and the confusions; `chances` are those given to what was wanted."""
+    """Scores with intervals, a row a label, and the confusions; `chances` are those given to what was wanted.
+
+    `most_frequent` is the accuracy of always saying the label that occurs most.
+    """
     table = confusion(found, wanted, len(labels))
     resampled = _resampled(np.asarray(found), np.asarray(wanted), len(labels))
     signature = f"labels:{len(labels)}|bs:{RESAMPLES}|seed:{SEED}"
@@ -57,7 +60,8 @@ def report(found: Sequence[int], wanted: Sequence[int], chances: Sequence[float]
         for number, label in enumerate(labels)
     }
     counts = {label: dict(zip(labels, table[number].tolist(), strict=True)) for number, label in enumerate(labels)}
-    return {"loss": loss, "scores": scores, "by_label": rows, "called": counts}
+    frequent = 100.0 * float(table.sum(1).max()) / max(1, int(table.sum()))
+    return {"loss": loss, "most_frequent": frequent, "scores": scores, "by_label": rows, "called": counts}
 
 
 def _resampled(found: np.ndarray, wanted: np.ndarray, labels: int) -> np.ndarray:
