@@ -152,7 +152,8 @@ def _of_lesson(name: str, count: int, seeds: int, by: str) -> Exam:
     ideal = LESSONS[name].ideal
     labels = len(ask(0)[0].question.labels)
     facts = {"tasks": name, "labels": labels, "seeds": seeds, "chance": 100 / labels}
-    return Exam("test", ask, by, facts=facts, ideal=lambda shots: {"": ideal(shots)})
+    template = LESSONS[name].template
+    return Exam("test", ask, by, template=template, facts=facts, ideal=lambda shots: {"": ideal(shots)})
 
 
 def _of_sql(count: int, seeds: int) -> Exam:

@@ -87,7 +87,7 @@ def asked(name: str, tokenizer: Tokenizer, limit: int) -> tuple[list[list[int]],
     prompts, answers = [], []
     for question in questions(name, 1, "validation", QUESTIONS, SHOTS):
         tokens = tokenizer.prompt(question.prompt)
-        first = tokenizer.encode(completion(question.label))[0]
+        first = tokenizer.encode(completion(question.label, LESSONS[name].template))[0]
         if first in tokens and len(tokens) <= limit:
             prompts.append(tokens)
             answers.append(first)

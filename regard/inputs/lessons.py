@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from regard.inputs import sql
 from regard.inputs.generate import chance_of, part_of
-from regard.inputs.prompts import Pair, document, prompt
+from regard.inputs.prompts import TEMPLATE, Pair, document, prompt
 
 PAIRS = 12  # of a document: what is asked with 8 shots has been practised
 
@@ -70,6 +70,7 @@ class Lesson(NamedTuple):
 
     draw: Callable[[random.Random], Task]
     ideal: Callable[[int], float]
+    template: str = TEMPLATE
 
 
 def draw_mapping(chance: random.Random) -> Task:
@@ -77,6 +78,13 @@ def draw_mapping(chance: random.Random) -> Task:
     words = chance.sample(WORDS, len(LABELS))
     pairs = (Pair(f"{word} {verb}", label) for word, label in zip(words, LABELS, strict=True) for verb in VERBS)
     return Task(" ".join(sorted(words)), tuple(pairs))
+
+
+def draw_colours(chance: random.Random) -> Task:
+    """The same with few words and nothing to ignore: one head that looks for what stood before is enough."""
+    words = chance.sample(WORDS[:12], len(LABELS))
+    pairs = tuple(Pair(word, label) for word, label in zip(words, LABELS, strict=True))
+    return Task(" ".join(sorted(words)), pairs)
 
 
 def ideal_mapping(shots: int) -> float:
@@ -104,7 +112,11 @@ def ideal_linear(shots: int) -> float:
     return 1 - one_point * (1 - 2 / MODULUS)
 
 
-LESSONS = {"mappings": Lesson(draw_mapping, ideal_mapping), "linear": Lesson(draw_linear, ideal_linear)}
+LESSONS = {
+    "colours": Lesson(draw_colours, ideal_mapping, "{text} {label}\n"),
+    "mappings": Lesson(draw_mapping, ideal_mapping),
+    "linear": Lesson(draw_linear, ideal_linear),
+}
 
 
 def tasks(name: str, seed: int, part: str, count: int) -> Iterator[Task]:
@@ -121,7 +133,7 @@ def tasks(name: str, seed: int, part: str, count: int) -> Iterator[Task]:
 def documents(name: str, seed: int, part: str, count: int) -> Iterator[str]:
     """A document for each task: its pairs at random, and again."""
     for task, chance in _taught(name, seed, part, count):
-        yield document(chance.choices(task.pairs, k=PAIRS))
+        yield document(chance.choices(task.pairs, k=PAIRS), LESSONS[name].template)
 
 
 def questions(name: str, seed: int, part: str, count: int, shots: int) -> Iterator[Question]:
@@ -129,7 +141,7 @@ def questions(name: str, seed: int, part: str, count: int, shots: int) -> Iterat
     for task, chance in _taught(name, seed, part, count):
         asked, *shown = chance.choices(task.pairs, k=1 + shots)
         labels = tuple(sorted({pair.label for pair in task.pairs}))
-        yield Question(prompt(shown, asked.text), asked.label, labels)
+        yield Question(prompt(shown, asked.text, LESSONS[name].template), asked.label, labels)
 
 
 def _taught(name: str, seed: int, part: str, count: int) -> Iterator[tuple[Task, random.Random]]:
@@ -150,6 +162,7 @@ def write_rows(path: Path, pairs: Iterable[Pair]) -> None:
 
 
 DOCUMENTS: dict[str, Callable[[int, str, int], Iterator[str]]] = {
+    "colours": lambda seed, part, count: documents("colours", seed, part, count),
     "mappings": lambda seed, part, count: documents("mappings", seed, part, count),
     "linear": lambda seed, part, count: documents("linear", seed, part, count),
     "sql": sql.documents,
