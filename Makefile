@@ -10,7 +10,7 @@ TESTS ?=
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint check prove bench road format clean
+.PHONY: demo test lint check prove bench road in-context format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/regard demo
@@ -33,6 +33,9 @@ bench: $(VENV)/.installed-test
 
 road: $(VENV)/.installed
 	$(BIN)/python -m road
+
+in-context: $(VENV)/.installed
+	$(BIN)/python -m road.in_context
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

@@ -1,0 +1,205 @@
+"""python -m road.in_context [--runs FOLDER] [--write]: models that learn from their prompt, trained and measured.
+
+road/in-context.json               every figure
+docs/in-context.md                 its tables and examples, between <!-- NAME --> and <!-- end -->
+docs/figures/in-context/*.svg      its pictures
+"""
+
+import argparse
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.explorer.plot import Line, heatmap, line_chart
+from regard.inputs.lessons import LESSONS, tasks
+from regard.recipe import load_recipe
+from regard.training.checkpoint import write_atomically
+from road.runs import is_finished, journal, say
+
+HOME = Path(__file__).resolve().parents[1]
+MEASURED, PAGE, FIGURES = Path("road/in-context.json"), Path("docs/in-context.md"), Path("docs/figures/in-context")
+LESSON = "in-context"
+SHOTS = (0, 1, 2, 4, 8)
+MOST = 8  # shots, where accuracy is followed through training
+ORDER = (0, 2, 1, 2, 3, 0, 1)  # of the pairs in the prompt of the picture, the question last
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m road.in_context", description=__doc__)
+    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="where the runs are kept")
+    parser.add_argument("--write", action="store_true", help="only write the page from what is measured")
+    given = parser.parse_args(arguments)
+    path = HOME / MEASURED
+    if not given.write:
+        found = {LESSON: of_lesson(train(LESSON, given.runs / LESSON))}
+        write_atomically(path, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    found = json.loads(path.read_text(encoding="utf-8"))
+    draw(found, HOME / FIGURES)
+    page = (HOME / PAGE).read_text(encoding="utf-8")
+    (HOME / PAGE).write_text(filled(page, found), encoding="utf-8")
+
+
+def train(name: str, run: Path) -> Path:
+    """The finished run of a shipped recipe: begun, gone on with, or found."""
+    from regard.training.session import resume, start
+
+    if not (run / "recipe.toml").is_file():
+        start(load_recipe(name, [f"output={run}"]))
+    elif not is_finished(run, 0):
+        resume(run)
+    return run
+
+
+# ── measuring ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def of_lesson(run: Path) -> dict[str, Any]:
+    """The curve over shots and over training, the heads, and what the best of them looks at."""
+    from regard.explorer.induction import heads
+    from regard.model import load
+    from regard.options import Prompting
+    from regard.shots import evaluate, exam_of
+
+    model = load(run)
+    exam = exam_of(model.recipe, None, Prompting())
+    found = facts(run, model) | evaluate(model, exam, SHOTS)
+    say(f"{LESSON}: {found['shots']}")
+    found["training"] = list(over_training(run, exam))
+    found["heads"] = heads(model)
+    return found | {"looks": looks(model, max(found["heads"], key=lambda head: head["answers"]))}
+
+
+def over_training(run: Path, exam: Any) -> Iterator[dict[str, Any]]:
+    """Accuracy with most shots, and the best scores of heads, at each checkpoint."""
+    from regard.explorer.induction import heads
+    from regard.model import load
+    from regard.shots import evaluate
+
+    losses = {line["step"]: line["validation"]["loss"] for line in journal(run) if "validation" in line}
+    for folder in sorted(run.glob("checkpoint-*"), key=lambda folder: int(folder.name.partition("-")[2])):
+        model, step = load(folder), int(folder.name.partition("-")[2])
+        (row,) = evaluate(model, exam, [MOST])["shots"]
+        scored = heads(model)
+        best = {name: max(head[name] for head in scored) for name in ("answers", "prefix_matching")}
+        say(f"step {step}: {row['accuracy']} % right, {best}")
+        yield {"step": step, "loss": round(losses[step], 4), **row, **best}
+
+
+def looks(model: Any, head: dict[str, Any]) -> dict[str, Any]:
+    """What one head looks at wherever an answer is due, in a prompt of the validation part."""
+    from regard.inputs.prompts import completion, prompt
+
+    lesson = model.recipe.data.generate
+    template, pairs = LESSONS[lesson].template, next(tasks(lesson, 5, "validation", 1)).pairs
+    shown = [pairs[place] for place in ORDER]
+    asked = shown.pop()
+    trace = model.trace(prompt(shown, asked.text, template), target=completion(asked.label, template))
+    rows, columns = trace.labels(head["site"])
+    weights = trace.weights(head["site"], head["head"])
+    due = [place for place, piece in enumerate(columns) if piece.strip() in {pair.text for pair in pairs}]
+    return {
+        **head,
+        "columns": columns,
+        "rows": [rows[place] for place in due],
+        "weights": [[round(float(weight), 3) for weight in weights[place]] for place in due],
+    }
+
+
+def facts(run: Path, model: Any) -> dict[str, Any]:
+    """What the run was: its size, its length, and the minutes that its steps take at their median speed."""
+    lines = [line for line in journal(run) if "tokens_per_second" in line]
+    environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
+    recipe = model.recipe
+    length = recipe.data.max_length or model.network.limit
+    size = recipe.train.batch_size or recipe.train.batch_tokens // length
+    speed = statistics.median(line["tokens_per_second"] for line in lines)
+    return {
+        "parameters": sum(each.numel() for each in model.network.parameters()),
+        "steps": lines[-1]["step"],
+        "tokens": lines[-1]["step"] * size * length,
+        "tokens_per_second": round(speed),
+        "minutes": round(lines[-1]["step"] * size * length / speed / 60, 1),
+        "threads": environment["threads"],
+    }
+
+
+# ── the page ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def draw(found: dict[str, Any], folder: Path) -> None:
+    """The pictures."""
+    from regard.shots import draw_curve
+
+    folder.mkdir(parents=True, exist_ok=True)
+    lesson = found[LESSON]
+    draw_curve(folder / "shots.svg", "the model", lesson)
+    steps = lesson["training"]
+    line_chart(
+        folder / "training.svg", f"Accuracy with {MOST} shots, and the best head, over training", "steps", "%",
+        [
+            Line("right answers", *curve(steps, "step")),
+            Line("attention on them", [(row["step"], 100 * row["answers"]) for row in steps]),
+        ],
+    )  # fmt: skip
+    seen = lesson["looks"]
+    title = f"{seen['site']}, head {seen['head']}: where it looks when an answer is due"
+    heatmap(folder / "head.svg", title, [f"{piece} ←" for piece in seen["rows"]], seen["columns"], seen["weights"])
+
+
+def curve(rows: Sequence[dict[str, Any]], across: str) -> tuple[list[tuple[float, float]], list[float]]:
+    """Points of accuracy, and their intervals."""
+    return [(row[across], row["accuracy"]) for row in rows], [row["interval"] for row in rows]
+
+
+def filled(page: str, found: dict[str, Any]) -> str:
+    """The page with its measured parts as they were measured."""
+    for name, text in parts(found).items():
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        page = pattern.sub(lambda match, text=text: f"{match[1]}\n{text}\n{match[2]}", page)
+    return page
+
+
+def parts(found: dict[str, Any]) -> dict[str, str]:
+    """What the page takes from the figures, by the names of its places."""
+    lesson = found[LESSON]
+    return {
+        "shots": table(lesson["shots"], {"shots": "shots", "right": percent, "ideal learner": "ideal"}),
+        "training": table(
+            lesson["training"],
+            {"step": "step", "loss": "loss", f"right with {MOST} shots": percent}
+            | {"best head: answers": "answers", "best head: prefix matching": "prefix_matching"},
+        ),
+        "heads": table(
+            lesson["heads"],
+            {"site": "site", "head": "head", "answers": "answers", "prefix matching": "prefix_matching"},
+        ),
+        "runs": table(
+            [{"recipe": name, **run} for name, run in found.items()],
+            {"recipe": "recipe", "parameters": "parameters", "steps": "steps", "tokens read": "tokens"}
+            | {"tokens a second": "tokens_per_second", "minutes": "minutes"},
+        ),
+    }
+
+
+def percent(row: dict[str, Any]) -> str:
+    return f"{row['accuracy']:.1f} ± {row['interval']:.1f} %"
+
+
+def table(rows: Sequence[dict[str, Any]], columns: Mapping[str, str | Callable[[dict[str, Any]], str]]) -> str:
+    """A table of some fields of each row, by the names that its columns are to have."""
+    lines = [list(columns), ["---", *["--:"] * (len(columns) - 1)]]
+    lines += [[cell(row[of] if isinstance(of, str) else of(row)) for of in columns.values()] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}" if value < 10 else f"{value:.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+if __name__ == "__main__":
+    main()
