@@ -18,7 +18,7 @@ import typer
 from regard.attention.variants import SCORES
 from regard.cli import app
 from regard.inputs.generate import GENERATORS
-from regard.models import FAMILIES, configure
+from regard.models import FAMILIES, outline
 from regard.models.seq2seq import INFORM
 from regard.recipe import (
     ADAPTERS,
@@ -290,7 +290,7 @@ def test_recipes_shown_can_be_read(page: Path, tmp_path: Path) -> None:
         path.write_text(('task = "translate"\n' if "task" not in shown else "") + text + missing, encoding="utf-8")
         recipe = load_recipe(path)
         if "from" not in recipe.model:
-            configure(recipe.model, source_vocabulary=11, target_vocabulary=11)
+            outline(recipe.model)
 
 
 @every_page
