@@ -65,11 +65,9 @@ def ours(folder: str, precision: str, rows: list[list[int]], threads: int) -> Wo
     import torch
 
     import regard
-    from regard.training.machine import use_huge_pages
 
     torch.set_num_threads(threads)
     model = regard.load(folder, device="cpu", precision=precision)
-    use_huge_pages()
     return lambda: model.generate(rows, max_new_tokens=NEW, min_new_tokens=NEW)
 
 

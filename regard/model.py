@@ -31,6 +31,7 @@ from regard.tasks.recall import Recall
 from regard.tasks.rows import by_length
 from regard.tasks.translate import generate, read, translate
 from regard.training.distributed import choose_device
+from regard.training.machine import use_huge_pages
 from regard.training.run import find_model, open_run
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.float32}  # int8: of the weights
@@ -40,6 +41,7 @@ DECODING = {  # its options, and the types that each may have
 } | {"logit_bias": (dict,), "stop": (tuple, list, str), "suppress_tokens": (tuple, list)}
 HELD = {"stop": str, "suppress_tokens": int}
 OWN = {"alignments": "translate", "log_probabilities": "generate", "draft": "generate", "lookup": "generate"}  # tasks'
+LARGE = 1 << 26  # bytes of weights: more than caches hold
 WAYS = ("batch_size", "truncate", "progress")  # of computing an answer, which do not change it
 
 
@@ -290,7 +292,10 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "float32") 
     where = choose_device(device)
     if precision == "int8" and where.type != "cpu":
         raise UserError(f"precision = 'int8' is for CPUs, not for '{where}': take bfloat16 there, or device = 'cpu'")
+    loaded_bytes = sum(parameter.nbytes for parameter in loaded.network.parameters())
     network: nn.Module = loaded.network.to(where, PRECISIONS[precision]).eval()
     if where.type == "cpu" and precision != "bfloat16":
         network = hasten(network, precision)
+        if loaded_bytes >= LARGE:
+            use_huge_pages()
     return Model(network, loaded.vocabulary, loaded.generation, loaded.config, recipe, folder, precision)

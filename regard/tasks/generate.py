@@ -22,10 +22,23 @@ EXACT = ("byte_bpe", "bytes", "characters")  # the kinds of tokenizers that lose
 SHOWN = 48  # tokens of a prompt, and of its continuation, that are shown between steps
 
 
+def learn_vocabulary(recipe: Recipe) -> Vocabulary:
+    """A tokenizer trained on the training part, one that keeps all of a text: its spaces and line breaks too."""
+    if recipe.tokenizer.kind not in EXACT:
+        raise UserError(
+            f"tokenizer.kind = '{recipe.tokenizer.kind}' loses line breaks and spaces, which a model of running text "
+            f"should learn; possible: {', '.join(EXACT)}"
+        )
+    data = recipe.data
+    texts = _made(recipe, "train") if data.generate else lessons(data, "train", Path(recipe.origin))
+    tokenizer = train_tokenizer(texts, recipe.tokenizer, ends=False)
+    return Vocabulary(tokenizer, tokenizer)
+
+
 class Generate:
     """What the training loop asks of language modelling."""
 
-    learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
+    learn = staticmethod(learn_vocabulary)
     score_name, ascending = "loss", False
 
     def __init__(self, recipe: Recipe, vocabulary: Vocabulary, cache: Path, limit: int):
@@ -99,19 +112,6 @@ class Generate:
                 answer = writer.told(row, writer.search([prompt], options)[0][0], options)
                 found.append((self.tokenizer.decode(prompt), self.tokenizer.decode(rest), answer.text))
         return found
-
-
-def learn_vocabulary(recipe: Recipe) -> Vocabulary:
-    """A tokenizer trained on the training part, one that keeps all of a text: its spaces and line breaks too."""
-    if recipe.tokenizer.kind not in EXACT:
-        raise UserError(
-            f"tokenizer.kind = '{recipe.tokenizer.kind}' loses line breaks and spaces, which a model of running text "
-            f"should learn; possible: {', '.join(EXACT)}"
-        )
-    data = recipe.data
-    texts = _made(recipe, "train") if data.generate else lessons(data, "train", Path(recipe.origin))
-    tokenizer = train_tokenizer(texts, recipe.tokenizer, ends=False)
-    return Vocabulary(tokenizer, tokenizer)
 
 
 def corpus(recipe: Recipe, part: str, tokenizer: Tokenizer, cache: Path) -> Stream | None:
