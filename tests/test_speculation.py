@@ -1,4 +1,4 @@
-"""Guessing ahead on real weights: what is written is what plain greedy search writes, in fewer steps where text repeats."""
+"""Guessing ahead on real weights: the answers are those of plain greedy search, in fewer steps where text repeats."""
 
 import pytest
 import torch
