@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import vocabulary
+from checkpoints import batch, vocabulary
 from language_checkpoints import SMALL, TOKENS, language_model, open_in_transformers, text, write
 from safetensors.torch import load_file, save_file
 from test_resume import finish, go_on, kill_when, reached
@@ -20,7 +20,7 @@ from regard import models
 from regard.cli import main
 from regard.errors import UserError
 from regard.interop import adapter, folder
-from regard.layers.adapter import TARGETS, AdapterOptions, adapt, adapters, merge
+from regard.layers.adapter import AdapterOptions, adapt, adapters, merge
 from regard.recipe import load_recipe
 from regard.training.session import resume, start
 
@@ -174,17 +174,30 @@ def test_the_folder_is_what_peft_reads_and_saves_whole(kind: str, tmp_path: Path
     assert json.loads((again / "checkpoint-1" / "base.json").read_text())["folder"] == str(tmp_path / "merged")
 
 
-def test_adapted_step_by_step_and_loaded_are_the_same(tmp_path: Path) -> None:
-    """The network that training evaluates is, to rounding, the one that is loaded."""
-    place, tokens = base(tmp_path / "base", "gpt2"), text(23)
-    loaded = folder.load(place)
-    adapt(loaded.network, AdapterOptions(3, 5.0, TARGETS[:6]))
-    network = shaken(loaded.network)
-    folder.save(tmp_path / "made", *loaded[:3], config=loaded.config, base=adapter.base_at(place))
+@pytest.mark.parametrize(
+    ("name", "fields", "targets"),
+    [
+        ("gpt", {}, "query key value output widen narrow"),
+        ("llama", {"key_heads": 2}, "key gate"),
+        ("transformer", {"norm": "post"}, "query value narrow"),  # Marian's layout
+        ("transformer", {"norm": "pre"}, "key output"),  # our own
+        ("seq2seq", {}, "query key"),
+    ],
+)
+@torch.no_grad()
+def test_adapted_and_loaded_are_the_same(name: str, fields: dict, targets: str, tmp_path: Path) -> None:
+    """The network that training evaluates is, to rounding, the one that is loaded: in every layout."""
+    folder.save(tmp_path / "base", network(name, **fields), vocabulary(TOKENS), {})
+    loaded = folder.load(tmp_path / "base")
+    inputs = batch() if "source_vocabulary" in vars(loaded.network.config) else (text(23),)
+    adapt(loaded.network, AdapterOptions(3, 5.0, tuple(targets.split())))
+    adapted = shaken(loaded.network)
+    folder.save(tmp_path / "made", *loaded[:3], config=loaded.config, base=folder.base_at(tmp_path / "base", loaded))
     found = folder.load(tmp_path / "made").network
-    assert (network(tokens) - found(tokens)).abs().max() <= 1e-5
-    plain = folder.load(tmp_path / "made", merged=False).network
-    assert torch.equal(plain(tokens), folder.load(place).network(tokens))
+    assert (adapted(*inputs) - found(*inputs)).abs().max() <= 1e-5
+    plain, before = (folder.load(tmp_path / each, merged=False).network for each in ("made", "base"))
+    assert torch.equal(plain(*inputs), before(*inputs))
+    assert not torch.equal(adapted(*inputs), plain(*inputs))
 
 
 def test_killed_and_resumed_is_never_stopped(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def write(folder: Path, network: nn.Module, names: Names, base: Base, task: str)
     tensors |= {f"{PREFIX}{names[name].names[0]}": weight.detach().cpu() for name, weight in new.items()}
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
     some = next(iter(found.values()))
-    rank, alpha = len(some.down), some.scale * len(some.down)
+    rank, alpha = len(some.down), some.alpha
     fused = {module: size for module, size in ranks.items() if size != rank}
     config = {
         "peft_type": "LORA",

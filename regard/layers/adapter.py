@@ -52,7 +52,7 @@ class Adapted(nn.Module):
 
     def __init__(self, projection: nn.Linear, rank: int, alpha: float):
         super().__init__()
-        self.projection, self.scale = projection, alpha / rank
+        self.projection, self.alpha, self.scale = projection, alpha, alpha / rank
         like = projection.weight
         self.down = nn.Parameter(like.new_empty(rank, projection.in_features))
         self.up = nn.Parameter(like.new_zeros(projection.out_features, rank))
