@@ -193,7 +193,6 @@ class DecodeOptions:
             f"decode.num_return_sequences = {self.num_return_sequences} needs as many num_beams (or a temperature)",
         )
 
-
     @property
     def forbids(self) -> bool:
         """Whether it may happen that no token is allowed to follow."""
