@@ -186,12 +186,16 @@ def chat(
 
 @app.command()
 @unfold
-def inspect(model: ModelPath, output: Output) -> None:
+def inspect(
+    model: ModelPath,
+    output: Output,
+    heads: Annotated[bool, typer.Option("--heads", help="Also which heads are induction heads.")] = False,
+) -> None:
     """A model's sizes, config, attention sites and hashes."""
     from regard.describe import describe
     from regard.report import emit
 
-    emit(describe(model), output, model)
+    emit(describe(model, heads), output, model)
 
 
 @app.command()

@@ -8,6 +8,8 @@ from typing import Any
 from torch import nn, tensor
 
 from regard.attention.trace import record
+from regard.errors import UserError
+from regard.explorer.induction import heads as scored_heads
 from regard.inputs.batch import Sequences
 from regard.inputs.text import Vocabulary
 from regard.layers.generator import LanguageModel
@@ -38,12 +40,14 @@ def catalogue() -> dict[str, Any]:
     }
 
 
-def describe(path: str) -> dict[str, Any]:
-    """A model's sizes, config, attention sites and the hashes of its files."""
+def describe(path: str, heads: bool = False) -> dict[str, Any]:
+    """A model's sizes, config, attention sites and the hashes of its files; of a language model also what heads do."""
     model = load(path, device="cpu")
     folder = model.folder or Path(path)
     parameters = {name: _count(part) for name, part in model.network.named_children()}
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.network.parameters())
+    if heads and not model.continues:
+        raise UserError("--heads is for language models, which look back over their own text")
     return {
         "folder": str(folder),
         "family": family_of(model.network),
@@ -54,6 +58,7 @@ def describe(path: str) -> dict[str, Any]:
         "config": asdict(model.network.config),
         "parameters_by_part": parameters,
         "sites": sites(model.network, model.vocabulary),
+        **({"heads": scored_heads(model)} if heads else {}),
         "files": {file.name: _file(file) for file in sorted(folder.iterdir()) if file.is_file()},
     }
 

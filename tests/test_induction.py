@@ -1,5 +1,7 @@
 """Scores of heads: exact on attention made by hand, and found in a network that was built to have an induction head."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +11,12 @@ from test_language_models import GPT, LLAMA, TOKENS, made
 from torch import Tensor
 
 from regard.attention.trace import record
+from regard.cli import main
 from regard.explorer.induction import answer_scores, heads, induction_scores, ordinary, share
 from regard.inputs.lessons import DOCUMENTS
 from regard.inputs.text import Vocabulary, train_tokenizer
+from regard.interop import folder as folders
+from regard.models import build, sizes
 from regard.recipe import DataOptions, Recipe, TokenizerOptions
 
 
@@ -97,8 +102,6 @@ def test_of_real_networks_every_site_and_head_has_a_share(family: dict[str, Any]
 
 def test_heads_of_a_model_with_questions_of_its_own() -> None:
     words = train_tokenizer(DOCUMENTS["mappings"](1, "train", 50), TokenizerOptions(kind="byte_bpe", vocab_size=400))
-    from regard.models import build
-
     torch.manual_seed(1)
     network = build(GPT | dict(limit=90), vocabulary=words.size).eval()
     recipe = Recipe(task="generate", output="", data=DataOptions(train=1, generate="mappings"))
@@ -109,3 +112,18 @@ def test_heads_of_a_model_with_questions_of_its_own() -> None:
     without = heads(SimpleNamespace(network=network, vocabulary=Vocabulary(words, words), recipe=None))
     assert "answers" not in without[0]
     assert not {words.begin, words.end, words.pad, words.unknown} & set(ordinary(words))
+
+
+def test_inspect_names_the_heads_of_a_language_model_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = train_tokenizer(DOCUMENTS["colours"](1, "train", 50), TokenizerOptions(kind="byte_bpe", vocab_size=340))
+    models = {"back": GPT, "across": dict(family="transformer", width=8, heads=2, depth=1, feedforward=8)}
+    for name, model in models.items():
+        vocabulary = Vocabulary(words, words)
+        folders.save(tmp_path / name, build(model, **sizes(model["family"], words.size, words.size)), vocabulary, {})
+    with pytest.raises(SystemExit) as left:
+        main(["inspect", str(tmp_path / "back"), "--heads", "--json"])
+    assert not left.value.code
+    assert len(json.loads(capfd.readouterr().out)["heads"]) == GPT["heads"] * GPT["depth"]
+    with pytest.raises(SystemExit):
+        main(["inspect", str(tmp_path / "across"), "--heads"])
+    assert "--heads is for language models" in capfd.readouterr().err
