@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.trace import Trace
+from regard.decoding.given import WAYS, accepted
 from regard.decoding.speculative import Draft, Guess, PromptLookup
 from regard.errors import UserError, nearest
 from regard.inputs.batch import pad
@@ -35,14 +36,7 @@ from regard.training.machine import use_huge_pages
 from regard.training.run import find_model, open_run
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.float32}  # int8: of the weights
-DECODING = {  # its options, and the types that each may have
-    field.name: (float, int) if isinstance(field.default, float) else (type(field.default),)
-    for field in fields(DecodeOptions)
-} | {"logit_bias": (dict,), "stop": (tuple, list, str), "suppress_tokens": (tuple, list)}
-HELD = {"stop": str, "suppress_tokens": int}
-OWN = {"alignments": "translate", "log_probabilities": "generate", "draft": "generate", "lookup": "generate"}  # tasks'
 LARGE = 1 << 26  # bytes of weights: more than caches hold
-WAYS = ("batch_size", "truncate", "progress")  # of computing an answer, which do not change it
 
 
 @dataclass
@@ -249,13 +243,7 @@ class Model:
 
     def decoding(self, **options: Any) -> DecodeOptions:
         """The checkpoint's own way of decoding, with what is given laid over it."""
-        for name, value in options.items():
-            _check(name, value)
-        if isinstance(stop := options.get("stop"), str | list):
-            options["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
-        if "logit_bias" in options:
-            options["logit_bias"] = {str(token): bias for token, bias in options["logit_bias"].items()}
-        found = DecodeOptions(**(decode_fields(self.generation) | options))
+        found = DecodeOptions(**(decode_fields(self.generation) | accepted(options)))
         if found.stop and not self.continues:
             raise UserError(f"stop = {list(found.stop)}: only the answers of a language model end at a text")
         for name, tokens in (("logit_bias", found.logit_bias), ("suppress_tokens", found.suppress_tokens)):
@@ -266,18 +254,6 @@ class Model:
     def _only(self, deed: str, continues: bool) -> None:
         if self.continues != continues:
             raise UserError(f"this model cannot {deed}: it was made to {self.task}")
-
-
-def _check(name: str, value: Any) -> None:
-    """Refuse an option that is none of decoding, or of another type."""
-    if name in OWN:
-        raise UserError(f"'{name}' is an option of `run`, for models that were made to {OWN[name]}")
-    if name not in DECODING:
-        raise UserError(f"unknown option '{name}'{nearest(name, [*DECODING, *OWN, *WAYS])}")
-    if type(value) not in DECODING[name]:
-        raise UserError(f"{name} = {value!r} does not fit; expected {DECODING[name][0].__name__}")
-    if name in HELD and (wrong := [each for each in value if type(each) is not HELD[name]]):
-        raise UserError(f"{name} holds {wrong[0]!r}, which does not fit; expected {HELD[name].__name__}")
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "float32") -> Model:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -297,6 +298,7 @@ def test_a_terminal_is_streamed_to_stopped_and_left() -> None:
         assert "context is full" not in screen.until(r"\(stopped\)\r\n.*> ")
         screen.type("half a line")
         screen.until("half a line")
+        time.sleep(1)  # readline may not hear what comes while it draws
         screen.type("\x03")
         screen.until(r"Ctrl-D or /quit leaves\)\r\n.*> ")
         screen.type("/quit\n")
