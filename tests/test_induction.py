@@ -103,11 +103,12 @@ def test_of_real_networks_every_site_and_head_has_a_share(family: dict[str, Any]
 def test_heads_of_a_model_with_questions_of_its_own() -> None:
     words = train_tokenizer(DOCUMENTS["mappings"](1, "train", 50), TokenizerOptions(kind="byte_bpe", vocab_size=400))
     torch.manual_seed(1)
-    network = build(GPT | dict(limit=90), vocabulary=words.size).eval()
+    shape: dict[str, Any] = GPT | dict(limit=90)
+    network = build(shape, vocabulary=words.size).eval()
     recipe = Recipe(task="generate", output="", data=DataOptions(train=1, generate="mappings"))
     model = SimpleNamespace(network=network, vocabulary=Vocabulary(words, words), recipe=recipe)
     rows = heads(model)
-    assert len(rows) == GPT["heads"] * GPT["depth"]
+    assert len(rows) == shape["heads"] * shape["depth"]
     assert list(rows[0]) == ["site", "head", "prefix_matching", "answers"]
     without = heads(SimpleNamespace(network=network, vocabulary=Vocabulary(words, words), recipe=None))
     assert "answers" not in without[0]
@@ -116,14 +117,15 @@ def test_heads_of_a_model_with_questions_of_its_own() -> None:
 
 def test_inspect_names_the_heads_of_a_language_model_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = train_tokenizer(DOCUMENTS["colours"](1, "train", 50), TokenizerOptions(kind="byte_bpe", vocab_size=340))
-    models = {"back": GPT, "across": dict(family="transformer", width=8, heads=2, depth=1, feedforward=8)}
-    for name, model in models.items():
+    across: dict[str, Any] = dict(family="transformer", width=8, heads=2, depth=1, feedforward=8)
+    back: dict[str, Any] = GPT | dict(depth=2)
+    for name, model in {"back": back, "across": across}.items():
         vocabulary = Vocabulary(words, words)
         folders.save(tmp_path / name, build(model, **sizes(model["family"], words.size, words.size)), vocabulary, {})
     with pytest.raises(SystemExit) as left:
         main(["inspect", str(tmp_path / "back"), "--heads", "--json"])
     assert not left.value.code
-    assert len(json.loads(capfd.readouterr().out)["heads"]) == GPT["heads"] * GPT["depth"]
+    assert len(json.loads(capfd.readouterr().out)["heads"]) == back["heads"] * back["depth"]
     with pytest.raises(SystemExit):
         main(["inspect", str(tmp_path / "across"), "--heads"])
     assert "--heads is for language models" in capfd.readouterr().err
