@@ -4,6 +4,7 @@ A prompt of 32 tokens, 96 new ones, greedy. Peers that are not installed are lef
 pip install "regard[bench]" brings them all (llama-cpp-python is compiled then).
 """
 
+import importlib
 import importlib.util
 import json
 import random
@@ -91,8 +92,7 @@ def hugging(folder: str, rows: list[list[int]], threads: int) -> Work:
 
 
 def ctranslate(folder: str, rows: list[list[int]], threads: int) -> Work:
-    import ctranslate2
-
+    ctranslate2: Any = importlib.import_module("ctranslate2")
     words = json.loads((Path(folder) / "vocabulary.json").read_text())
     generator = ctranslate2.Generator(folder, device="cpu", inter_threads=1, intra_threads=threads)
     starts = [[words[token] for token in row] for row in rows]
@@ -108,9 +108,9 @@ def ctranslate(folder: str, rows: list[list[int]], threads: int) -> Work:
 def llama(path: str, rows: list[list[int]], threads: int) -> Work:
     import ctypes
 
-    import llama_cpp
     import numpy as np
 
+    llama_cpp: Any = importlib.import_module("llama_cpp")
     silent = llama_cpp.llama_log_callback(lambda *_: None)
     llama_cpp.llama_log_set(silent, None)
     llama_cpp.llama_backend_init()
@@ -144,18 +144,17 @@ def converted(folder: Path, model: str) -> Path:
     if model.endswith(".gguf"):
         write_gguf(folder, other, eight_bits=model.startswith("q8"))
     else:
-        from ctranslate2.converters import TransformersConverter
-
-        TransformersConverter(str(folder)).convert(str(other), quantization=model)
+        converters: Any = importlib.import_module("ctranslate2.converters")
+        converters.TransformersConverter(str(folder)).convert(str(other), quantization=model)
     return other
 
 
 def write_gguf(folder: Path, path: Path, eight_bits: bool) -> None:
     """llama.cpp's format, by the names it has for GPT-2."""
-    import gguf
     import numpy as np
     from safetensors.numpy import load_file
 
+    gguf: Any = importlib.import_module("gguf")
     tensors, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
     writer = gguf.GGUFWriter(path, "gpt2")
     writer.add_block_count(config["n_layer"])

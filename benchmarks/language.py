@@ -145,8 +145,8 @@ def _hugging(shape: tuple[int, ...], vocabulary: int) -> tuple[nn.Module, Any]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     depth, heads, width, context, _ = shape
-    sizes = dict(n_layer=depth, n_head=heads, n_embd=width, n_positions=context, vocab_size=vocabulary)
-    dropout = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    sizes: dict[str, Any] = dict(n_layer=depth, n_head=heads, n_embd=width, n_positions=context, vocab_size=vocabulary)
+    dropout: dict[str, Any] = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
     model: Any = GPT2LMHeadModel(GPT2Config(**sizes, **dropout))
     model.train()
 

@@ -57,6 +57,7 @@ class ToyTask:
     def __init__(self, batch_size: int, poison: frozenset[int] = frozenset(), scores: tuple[float, ...] = ()) -> None:
         self.batch_size, self.poison, self.scores = batch_size, poison, list(scores)
         self.fingerprint = {"toy": "0"}
+        self.reports: dict[str, str] = {}
 
     def batch(self, number: int) -> ToyBatch:
         generator = torch.Generator().manual_seed(number)

@@ -69,7 +69,8 @@ class Int8(nn.Module):
 
     def row_or_rows(self) -> Callable[[Tensor], Tensor]:
         """The product of x (rows, inputs) as a function with all it needs at hand."""
-        table, places, borders, chunks, several = *self.bags, self.forward
+        table, places, borders, chunks = self.bags
+        several = self.forward
         outputs, bias, padded = self.out_features, self.bias, self.out_features % CHUNK
 
         def product(x: Tensor) -> Tensor:
