@@ -64,7 +64,7 @@ def prepared(folder: str) -> tuple[Any, nn.Module, Any]:
 
     recipe = load_recipe(Path(folder) / "recipe.toml", [f"output={folder}/run"])
     loaded = prepare_network(recipe)
-    task = build(recipe, loaded.vocabulary, loaded.network.limit, Path(folder) / "cache")
+    task = build(recipe, loaded.vocabulary, loaded.network, Path(folder) / "cache")
     return recipe, loaded.network, task
 
 
