@@ -17,9 +17,8 @@ import torch
 from torch import nn
 
 from benchmarks.sides import Result, Work, compare
-from benchmarks.training import prepared
+from benchmarks.training import STEPS, ours, prepared
 
-STEPS = 10  # a round
 LETTERS = 61  # and four special tokens: 65, as tiny Shakespeare has letters
 SHAPES = {"4×128": (4, 4, 128, 64, 12), "6×384": (6, 6, 384, 256, 8)}  # depth, heads, width, context, batch
 RECIPE = """
@@ -73,28 +72,6 @@ def write_text(path: Path) -> None:
     chance = random.Random(1)
     letters = [chr(ord("0") + number) for number in range(LETTERS)]
     path.write_text("".join(letters + chance.choices(letters, k=100_000)), encoding="utf-8")
-
-
-def ours(folder: str, threads: int) -> Work:
-    """The loop's own step, with the loop's own settings of the machine."""
-    from regard.training.display import Display
-    from regard.training.distributed import Group
-    from regard.training.loop import Loop
-    from regard.training.machine import keep_memory
-
-    torch.set_num_threads(threads)
-    keep_memory()
-    recipe, network, task = prepared(folder)
-    loop = Loop(network, task, recipe, Path(folder), lambda _: None, Group(torch.device("cpu")), Display(quiet=True))
-    stream = list(islice(task.batches(0, 0, 1), STEPS))
-
-    def work() -> float:
-        several = iter(stream)
-        for _ in range(STEPS):
-            loop.step(several)
-        return loop.window.loss
-
-    return work
 
 
 def theirs(folder: str, threads: int, shape: tuple[int, ...], nanogpt: Path | None) -> Work:
