@@ -186,7 +186,7 @@ DATA = {  # files to write, what is given, what must be said
     "cut gz": ({"t.tsv.gz": gzip.compress(LINES)[:-50]}, ["data.train=t.tsv.gz"], ("t.tsv.gz", "broken .gz")),
     "no gz": ({"t.tsv.gz": LINES}, ["data.train=t.tsv.gz"], ("t.tsv.gz", "broken .gz")),
     "not found": ({}, ["data.train=trian.tsv"], ("'trian.tsv' not found", "REGARD_DATA")),
-    "kind not known": ({"t.csv": "a,b\n"}, ["data.train=t.csv"], ("t.csv", ".tsv", ".jsonl")),
+    "kind not known": ({"t.xml": "a,b\n"}, ["data.train=t.xml"], ("t.xml", ".tsv", ".jsonl")),
     "all too long": ({}, ["data.max_length=1"], ("no sample left", "longer than 1 tokens", "train.tsv:1")),
     "nothing to hold out": ({}, ["data.validation=0.6", "data.test=0.5"], ("0.6", "0.5", "nothing to train on")),
 }

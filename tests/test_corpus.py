@@ -78,7 +78,7 @@ BROKEN = {
     "l.jsonl": ({"l.jsonl": "[1]"}, {}, r"l\.jsonl:1: a list, but"),
     "n.jsonl": ({"n.jsonl": '{"source": 3, "target": "y"}'}, {}, r"n\.jsonl:1: 'source' is a int, but"),
     "d.jsonl": ({"d.jsonl": '{"source": "\\ud800", "target": "y"}'}, {}, r"d\.jsonl:1: half a surrogate"),
-    "w.csv": ({"w.csv": "x,y\n"}, {}, r"w\.csv: cannot tell what kind.*\.jsonl"),
+    "w.xml": ({"w.xml": "x,y\n"}, {}, r"w\.xml: cannot tell what kind.*\.jsonl"),
 }
 
 

@@ -89,7 +89,7 @@ def test_the_adapter_gives_transformers_last_states(kind: str, tmp_path: Path) -
 
 CONTINUING = {
     "an id too large": ({"input_ids": torch.full((2, 3), 53)}, "input_ids holds 53, .* 0 … 52"),
-    "two texts": ({"decoder_input_ids": torch.full((2, 3), 5)}, "a language model has one text"),
+    "two texts": ({"decoder_input_ids": torch.full((2, 3), 5)}, "this model has one text, which is input_ids"),
     "a text too long": ({"input_ids": torch.full((2, 18), 5)}, "18 real tokens, the model sees at most 17 at once"),
 }
 

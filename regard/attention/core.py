@@ -49,14 +49,20 @@ class Memory(NamedTuple):
         if torch.is_grad_enabled():
             key, value = torch.cat([self.key, later.key], -2), torch.cat([self.value, later.value], -2)
             return Memory(key, value, real, self.start)
-        before, new, room = self.key.size(2), later.key.size(2), self.room
-        length = before + new
-        if room is None or room[0].size(2) < length:  # doubled, so that each place is copied once or twice in all
-            room = _roomy(self.key, 2 * length), _roomy(self.value, 2 * length)
-        key, value = room
-        key.narrow(2, before, new).copy_(later.key)
-        value.narrow(2, before, new).copy_(later.value)
-        return Memory(key.narrow(2, 0, length), value.narrow(2, 0, length), real, self.start, room)
+        before, new = self.length, later.length
+        room = self.roomy(new).room
+        assert room
+        for whole, part in zip(room, later, strict=False):
+            whole.narrow(2, before, new).copy_(part)
+        key, value = (whole.narrow(2, 0, before + new) for whole in room)
+        return Memory(key, value, real, self.start, room)
+
+    def roomy(self, new: int) -> "Memory":
+        """The same with room for that many places: doubled where full, so that each is copied once or twice in all."""
+        length = self.length + new
+        if self.room is not None and self.room[0].size(2) >= length:
+            return self
+        return self._replace(room=(_roomy(self.key, 2 * length), _roomy(self.value, 2 * length)))
 
     def until(self, length: int) -> "Memory":
         """Its first places, as if the others had never come."""

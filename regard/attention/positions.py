@@ -41,7 +41,8 @@ class Sinusoid(nn.Module):
 
     def forward(self, start: int, length: int, gap: Tensor | None = None) -> Tensor:
         if start + length > self.table.size(0):
-            self.table = sinusoid(2 * (start + length), self.width, self.halves).to(self.table)
+            with torch.inference_mode(False):  # it may serve training later
+                self.table = sinusoid(2 * (start + length), self.width, self.halves).to(self.table)
         return self.table[_places(start, length, gap)]
 
 
@@ -91,7 +92,8 @@ class Rotary(nn.Module):
 
     def forward(self, start: int, length: int, gap: Tensor | None = None) -> Turn:
         if start + length > self.cosine.size(0):
-            self.cosine, self.sine = (part.to(self.cosine) for part in self._table(2 * (start + length)))
+            with torch.inference_mode(False):  # they may serve training later
+                self.cosine, self.sine = (part.to(self.cosine) for part in self._table(2 * (start + length)))
         places = _places(start, length, gap)
         cosine, sine = self.cosine[places], self.sine[places]
         return Turn(cosine, sine) if gap is None else Turn(cosine[:, None], sine[:, None])

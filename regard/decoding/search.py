@@ -139,7 +139,7 @@ def conclude(growing: Steps[Growth, None, list[list[Hypothesis]]]) -> list[list[
             return done.value
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def grow(
     network: Generator, source: Any, outset: Outset, options: DecodeOptions
 ) -> Steps[Growth, None, list[list[Hypothesis]]]:
@@ -154,27 +154,31 @@ def grow(
     total = torch.zeros(tokens.shape[:2], device=anchor.device)  # log probabilities
     forced, new = tokens.size(-1), tokens.size(-1) - read
     finals = Finals(options.num_return_sequences, options.length_penalty, limits)
-    last = int(limits.max())
+    soonest, last = int(limits.min()), int(limits.max())
     choose, width = strategy(options, keys or [0] * len(sources), last, anchor.device)
 
     for length in range(1, last + 1):
         logits, state = network.step(tokens[..., -new:].flatten(0, 1), state)
         logits, normaliser = restrict(logits[:, -1].float(), tokens.flatten(0, 1), length - 1, ends, options)
         logits, rest = logits.unflatten(0, total.shape), total - normaliser.view_as(total)
-        if options.forbids:  # what has nothing to say is over
-            stuck = logits.amax(-1) == -torch.inf
-            finals.offer(sources, tokens[..., forced:], total, stuck, finished=False)
+        stuck = options.forbids and bool((mute := logits.amax(-1) == -torch.inf).any())
+        if stuck:  # what has nothing to say is over
+            finals.offer(sources, tokens[..., forced:], total, mute, finished=False)
 
         found = choose(logits, rest, sources, length - 1)
         ended = among(found.token, ends)
-        inside = torch.arange(ended.size(1), device=ended.device) < width  # what would not enter the beam may not end
-        said = follow(tokens, found.parent)[..., forced:]
-        finals.offer(sources, said, found.total, ended & inside, finished=True, ending=1)
+        inside = ended[:, :width]  # what would not enter the beam may not end
+        ending = bool(inside.any())
+        if ending:
+            said = follow(tokens, found.parent)[:, :width, forced:]
+            finals.offer(sources, said, found.total[:, :width], inside, finished=True, ending=1)
 
         beams, new = total.size(1), 1
         parent, token, total = survivors(found, ended, width)
         tokens = torch.cat([follow(tokens, parent), token[..., None]], -1)
         yield Growth(sources, tokens[..., forced:], total)
+        if width == 1 and length < soonest and not (ending or stopped or stuck):
+            continue  # all grow on, each as it stands
         if stopped is not None:
             over = halted(tokens[..., forced:], total, stopped)
             finals.offer(sources, tokens[..., forced:], total, over, finished=True)
@@ -259,6 +263,8 @@ def survivors(found: Candidates, ended: Tensor, width: int) -> Candidates:
 
 def follow(tokens: Tensor, parent: Tensor) -> Tensor:
     """The tokens of each candidate's parent."""
+    if tokens.size(1) == parent.size(1) == 1:
+        return tokens
     return tokens.gather(1, parent[..., None].expand(-1, -1, tokens.size(-1)))
 
 

@@ -35,7 +35,7 @@ class Speculation(NamedTuple):
     right: int
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def speculate(
     network: LanguageModel,
     prompt: Tensor,

@@ -162,7 +162,7 @@ def _separated(path: Path, columns: tuple[str, ...], asked: tuple[str, ...]) -> 
     hint = "" if header or columns else f"; line 1 is {said!r}; `columns` names the columns of a file without header"
     _require(asked, names, f"{path}:1", hint)
     for number, given in stream if header else itertools.chain([line], stream):
-        fields = given if any(given) else [""] * len(names)  # blank: a sample without text, counted so
+        fields = given if any(map(str.strip, given)) else [""] * len(names)  # blank: a sample without text, counted so
         if len(fields) != len(names):
             raise UserError(
                 f"{path}:{number}: {len(fields)} fields, but {len(names)} columns ({', '.join(names)}); "
@@ -174,7 +174,7 @@ def _separated(path: Path, columns: tuple[str, ...], asked: tuple[str, ...]) -> 
 def _tabs(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The fields of each line, with its number; quotes mean nothing."""
     for number, line in enumerate(lines(path), 1):
-        yield number, line.split("\t") if line.strip() else [""]
+        yield number, line.split("\t")
 
 
 def _commas(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -4,11 +4,9 @@ Shapes: x (batch, length, width).
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import cast
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from regard.attention.core import Attention, Memory
 from regard.attention.masks import Rule
@@ -16,12 +14,12 @@ from regard.attention.positions import Turn
 from regard.attention.trace import place
 from regard.layers.dropout import Dropout
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # as GPT-2 computes it
-    "swish": F.silu,
-    "tanh": F.tanh,
+ACTIVATIONS: dict[str, nn.Module] = {
+    "relu": nn.ReLU(),
+    "gelu": nn.GELU(),
+    "gelu_tanh": nn.GELU("tanh"),  # as GPT-2 computes it
+    "swish": nn.SiLU(),
+    "tanh": nn.Tanh(),
 }
 
 

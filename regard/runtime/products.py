@@ -5,7 +5,6 @@ weights stream at 24 instead of 22 GB/s; in eight bits there is a quarter of the
 """
 
 import warnings
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -15,14 +14,17 @@ from torch import Tensor, nn
 from regard.errors import UserError
 
 _static = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
-_bags = torch.ops.quantized.embedding_bag_byte_rowwise_offsets.default
 CHUNK, STREAMS = 384, 24
 LEAST = 1 << 12  # weights: smaller products are left as they are
 
 
 def turn(linear: nn.Linear) -> None:
-    """Store a weight by columns. It stays the same parameter, of the same shape, for whoever trains or saves it."""
-    linear.weight.data = linear.weight.data.t().contiguous().t()
+    """Store a weight by columns, unless its rows are longer: what is read one after another should be long.
+
+    It stays the same parameter, of the same shape, for whoever trains or saves it.
+    """
+    if linear.in_features <= linear.out_features:
+        linear.weight.data = linear.weight.data.t().contiguous().t()
 
 
 class Head(nn.Module):
@@ -57,31 +59,31 @@ class Int8(nn.Module):
             self.packed = torch.ops.quantized.linear_prepack(rounded, self.bias)
         self.sums = rounded.int_repr().sum(1).mul(scale).float()  # of each output's weights
         self.in_features, self.out_features = weight.size(1), weight.size(0)
-        self.bags = Bags.of(weight)
+        self.row = Row(weight, self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.numel() == self.in_features:
-            return self.row_or_rows()(x.reshape(1, -1)).view(*x.shape[:-1], -1)
+            return self.row(x.reshape(1, -1)).view(*x.shape[:-1], -1)
         low, high = x.aminmax(dim=-1, keepdim=True)
         width = (high - low).clamp_(min=1e-30)
         y = _static((x - low).div_(width), 1 / LEVELS, 0, self.packed).mul_(width).addcmul_(low, self.sums)
         return y if self.bias is None else y.addcmul_(1 - width, self.bias)
 
-    def row_or_rows(self) -> Callable[[Tensor], Tensor]:
-        """The product of x (rows, inputs) as a function with all it needs at hand."""
-        table, places, borders, chunks = self.bags
-        several = self.forward
-        outputs, bias, padded = self.out_features, self.bias, self.out_features % CHUNK
 
-        def product(x: Tensor) -> Tensor:
-            if x.size(0) != 1:
-                return several(x)
-            weights = x.expand(chunks, -1).reshape(-1)
-            y = _bags(table, places, borders, False, 0, False, weights, None, True).view(1, -1)
-            y = y[:, :outputs] if padded else y
-            return y if bias is None else y.add_(bias)
+class Row(nn.Module):
+    """The product of one row, x (1, inputs)."""
 
-        return product
+    def __init__(self, weight: Tensor, bias: Tensor | None):
+        super().__init__()
+        self.table, self.places, self.borders, self.chunks = Bags.of(weight)
+        self.bias, self.outputs = bias, weight.size(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = x.expand(self.chunks, -1).reshape(-1)
+        y = torch.ops.quantized.embedding_bag_byte_rowwise_offsets(
+            self.table, self.places, self.borders, False, 0, False, weights, None, True
+        ).view(1, -1)[:, : self.outputs]
+        return y if self.bias is None else y.add_(self.bias)
 
 
 class Bags(NamedTuple):

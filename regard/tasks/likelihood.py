@@ -17,7 +17,7 @@ from regard.layers.generator import NOTHING
 PLACES = 2048  # whose logits are made at once: those of a long text would take more memory than its reading
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def log_probabilities(network: Any, tokens: Tensor) -> Tensor:
     """Of each token after those before it."""
     x, _ = network.advance(tokens[:, :-1], NOTHING)
