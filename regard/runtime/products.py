@@ -15,6 +15,8 @@ from regard.errors import UserError
 
 _static = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
 CHUNK, STREAMS = 384, 24
+FEW = 16  # rows of inputs, for which products in slices are faster
+SLICES = (48, 32, 64)  # inputs of a slice
 LEAST = 1 << 12  # weights: smaller products are left as they are
 
 
@@ -27,6 +29,11 @@ def turn(linear: nn.Linear) -> None:
         linear.weight.data = linear.weight.data.t().contiguous().t()
 
 
+def slice_of(inputs: int) -> int:
+    """How many inputs to take at a time for a few rows: kernels for so few read weights in place, others copy first."""
+    return next((size for size in SLICES if inputs % size == 0), inputs)
+
+
 class Head(nn.Module):
     """The output of a network whose embedding has the same weights: there rows are looked up, here columns are read."""
 
@@ -34,9 +41,17 @@ class Head(nn.Module):
         super().__init__()
         self.weight, self.bias = linear.weight, linear.bias
         self.columns = [linear.weight.detach().t().contiguous()]  # in a list, so that nobody saves or moves it
+        self.size = slice_of(linear.in_features)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.columns[0].t(), self.bias)
+        columns = self.columns[0]
+        rows = x.numel() // x.size(-1)
+        if torch.is_grad_enabled() or not 1 < rows <= FEW:
+            return F.linear(x, columns.t(), self.bias)
+        y = x.new_zeros(rows, columns.size(1)) if self.bias is None else self.bias.repeat(rows, 1)
+        for some, part in zip(x.reshape(rows, -1).split(self.size, 1), columns.split(self.size), strict=True):
+            y.addmm_(some, part)
+        return y.view(*x.shape[:-1], -1)
 
 
 class Int8(nn.Module):

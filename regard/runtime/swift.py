@@ -18,7 +18,7 @@ from regard.attention.positions import Turn
 from regard.attention.scores import Product
 from regard.attention.trace import recorder
 from regard.layers.blocks import Block, FeedForward, Gated, PostNorm, PreNorm, Stack
-from regard.runtime.products import Int8
+from regard.runtime.products import FEW, Int8, slice_of
 
 
 class Swift(Stack):
@@ -159,12 +159,19 @@ def product(module: Any) -> nn.Module:
 
 
 class ByColumns(nn.Module):
+    few: Final[int]
+
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__()
-        self.turned, self.bias = weight.t(), bias
+        self.turned, self.bias, self.few = weight.t(), bias, FEW
+        self.slices = self.turned.unflatten(0, (-1, slice_of(weight.size(1))))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = torch.mm(x, self.turned)
+        rows = x.size(0)
+        if 1 < rows and rows <= self.few:
+            y = torch.bmm(x.reshape(rows, self.slices.size(0), -1).transpose(0, 1), self.slices).sum(0)
+        else:
+            y = torch.mm(x, self.turned)
         return y if self.bias is None else y.add_(self.bias)
 
 
