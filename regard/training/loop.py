@@ -18,7 +18,7 @@ from regard.tasks.task import Task
 from regard.training import checkpoint, distributed, machine, state
 from regard.training.display import SHOWN_SAMPLES, Display
 from regard.training.interrupt import Interrupt
-from regard.training.optim import Average, adamw, learning_rate
+from regard.training.optim import Average, adamw, clip, learning_rate
 from regard.training.run import Journal, resume_command, settle_environment
 from regard.training.state import Progress
 
@@ -75,6 +75,7 @@ class Loop:
     ) -> None:
         self.network, self.task, self.options, self.seed = network, task, recipe.train, recipe.seed
         self.run, self.write_model, self.group, self.display = run, write_model, group, display
+        self.parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         self.optimizer = adamw(network, self.options)
         self.average = Average(network, self.options.average_decay)
         self.progress = Progress()
@@ -143,17 +144,17 @@ class Loop:
         count = int(group.total(torch.tensor(sum(map(self.task.count, taken)), device=group.device)))
         loss = torch.zeros((), device=group.device)
         for number, batch in zip(numbers, taken, strict=True):
-            state.seed_batch(self.seed, number)
+            state.seed_batch(self.seed, number, group.device)
             with self.autocast:
                 part = self.task.loss(self.network, to_device(batch, group.device)) / count
             part.backward()
             loss += part.detach()
         group.sum_gradients(self.network)
-        norm = nn.utils.clip_grad_norm_(self.network.parameters(), options.max_grad_norm or math.inf)
+        norm = clip(self.parameters, options.max_grad_norm or math.inf)
         progress.step += 1
         progress.batch += len(taken) * group.world
         self.window.rate = learning_rate(progress.step, options, progress.max_steps)
-        self.window.add(float(group.total(loss)), float(norm), count)
+        self.window.add(float(group.total(loss)), norm, count)
         if self.window.finite:
             for parameters in self.optimizer.param_groups:
                 parameters["lr"] = self.window.rate
@@ -162,7 +163,8 @@ class Loop:
             progress.skipped = 0
         else:
             self.skip(numbers, taken)
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def skip(self, numbers: list[int], taken: list[Any]) -> None:
         """Lose an update that is not finite and say on which samples; the third in a row ends the run."""

@@ -1,7 +1,7 @@
 """AdamW, the learning rate as a pure function of the step, and the moving average of the weights."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -20,6 +20,16 @@ def adamw(network: nn.Module, options: TrainOptions) -> torch.optim.AdamW:
     groups = [{"params": matrices, "weight_decay": options.weight_decay}, {"params": rest, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
     return torch.optim.AdamW(groups, lr=options.learning_rate, betas=options.betas, eps=1e-9, fused=True)
+
+
+@torch.no_grad()
+def clip(parameters: Iterable[nn.Parameter], most: float) -> float:
+    """Shorten all gradients together where their norm is over `most`; gives the norm they had. Pascanu et al. 2013."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))) if gradients else 0.0
+    if norm > most:
+        torch._foreach_mul_(gradients, most / (norm + 1e-6))
+    return norm
 
 
 def learning_rate(step: int, options: TrainOptions, max_steps: int) -> float:
