@@ -115,7 +115,7 @@ class Attention(nn.Module):
         self.query, self.key, self.value, self.output = query, key, value, output
         self.score, self.heads, self.key_heads = score, heads, key_heads or heads
         self.together: Callable[[Tensor], Tensor] | None = None  # all three projections in one product, where packed,
-        self.borders = (0, 0)  # of queries and keys, and of keys and values in it
+        self.sizes = (0, 0, 0)  # of queries, keys and values in it
 
     def remember(self, source: Tensor, real: Tensor | None = None) -> Memory:
         return Memory(_split(self.key(source), self.key_heads), _split(self.value(source), self.key_heads), real)
@@ -149,7 +149,7 @@ class Attention(nn.Module):
         if self.together is None:
             query, key, value = self.query(x), self.key(x), self.value(x)
         else:
-            query, key, value = self.together(x).tensor_split(self.borders, -1)
+            query, key, value = self.together(x).split(self.sizes, -1)
         return _split(query, self.heads), _split(key, self.key_heads), _split(value, self.key_heads)
 
     def _look(self, query: Tensor, memory: Memory, rule: Rule | None, bias: Bias | None) -> Tensor:

@@ -40,7 +40,7 @@ def pack(attention: Attention, precision: str) -> None:
         return
     bias = torch.cat(biased) if biased else None
     sizes = [linear.out_features for linear in linears]
-    attention.borders = (sizes[0], sizes[0] + sizes[1])
+    attention.sizes = tuple(sizes)  # type: ignore[assignment]
     if precision == "int8":
         attention.together = Int8(whole, bias)
         attention.query = attention.key = attention.value = nn.Identity()  # never called: all comes from the one

@@ -98,7 +98,7 @@ class Step(nn.Module):
         own = block.own
         self.pre, self.grouped = isinstance(block.own_residual, PreNorm), own.heads != own.key_heads
         self.heads, self.key_heads, self.window = own.heads, own.key_heads, _window(block)
-        self.first, self.second = own.borders
+        self.first, self.second = own.sizes[0], own.sizes[0] + own.sizes[1]
         self.scale: float = own.score.scale(self.first // self.heads)
         self.together, self.output = product(own.together), product(own.output)
         self.think = Thought(block.feedforward)
@@ -168,7 +168,7 @@ class ByColumns(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.size(0)
-        if 1 < rows and rows <= self.few:
+        if rows > 1 and rows <= self.few:
             y = torch.bmm(x.reshape(rows, self.slices.size(0), -1).transpose(0, 1), self.slices).sum(0)
         else:
             y = torch.mm(x, self.turned)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
+from regard.layers.joint import join
 from regard.recipe import Recipe
 from regard.tasks.task import Task
 from regard.training import checkpoint, distributed, machine, state
@@ -73,7 +74,7 @@ class Loop:
         group: distributed.Group,
         display: Display,
     ) -> None:
-        self.network, self.task, self.options, self.seed = network, task, recipe.train, recipe.seed
+        self.network, self.task, self.options, self.seed = join(network), task, recipe.train, recipe.seed
         self.run, self.write_model, self.group, self.display = run, write_model, group, display
         self.parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         self.optimizer = adamw(network, self.options)
