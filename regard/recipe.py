@@ -6,197 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from regard.errors import UserError, nearest
 from regard.schema import Places, build, override, show, write, write_key
+from regard.settings import DEFAULTS, DataOptions, DecodeOptions, TokenizerOptions, TrainOptions, require
+
+__all__ = [
+    "EXCLUSIVE", "SHIPPED", "DataOptions", "DecodeOptions", "Recipe", "TokenizerOptions", "TrainOptions", "about",
+    "load_recipe", "shipped_recipes", "to_toml",
+]  # fmt: skip
 
 SHIPPED = Path(__file__).parent / "recipes"
-DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {  # of a task, where they differ from those below
-    "classify": {
-        "data": {"max_length": 0},
-        "tokenizer": {"kind": "byte_bpe"},
-        "train": {"schedule": "cosine", "warmup_steps": 50, "betas": [0.9, 0.999], "label_smoothing": 0.0},
-    },
-    "generate": {
-        "data": {"max_length": 0},
-        "tokenizer": {"kind": "byte_bpe"},
-        "train": {
-            "schedule": "cosine",
-            "warmup_steps": 100,
-            "weight_decay": 0.1,
-            "betas": [0.9, 0.95],
-            "label_smoothing": 0.0,
-        },
-    },
-}
 ADAPTERS = ("lora_rank", "lora_alpha", "lora_targets")  # keys of [model] beside `from`
 EXCLUSIVE = {
     "the size of a batch": ("batch_tokens", "batch_size"),
     "the length of the run": ("max_steps", "epochs", "minutes"),
 }
-
-
-def _require(holds: bool, message: str) -> None:
-    if not holds:
-        raise UserError(message)
-
-
-@dataclass(frozen=True)
-class DataOptions:
-    """Where samples come from: files, or counts where `generate` makes them; a fraction is held out of `train`."""
-
-    train: str | int = ""
-    validation: str | int | float = ""
-    test: str | int | float = ""
-    generate: str = ""
-    source: str = ""  # names of sides or columns
-    target: str = ""
-    columns: tuple[str, ...] = ()  # names for a TSV without a header
-    prefix: str = ""  # the column whose value becomes a first token "<value>"
-    text: str = ""  # the column of a language model's documents, or of texts to be labelled,
-    text2: str = ""  # and of those to be read beside them
-    label: str = ""
-    label_until: str = ""  # a label ends before this mark: "NUM" of "NUM:date"
-    split_by: str = "source"  # equal values of this column never lie in two parts
-    max_length: int = 256  # tokens; longer samples are skipped and counted; 0 = as many as the model reads
-
-    def __post_init__(self) -> None:
-        _require(self.max_length >= 0, f"data.max_length = {self.max_length}: must be 0 or more")
-        for name in ("train", "validation", "test"):
-            value = getattr(self, name)
-            if self.generate:
-                _require(
-                    isinstance(value, int) or value == "",
-                    f"data.{name} = {show(value)}: with `generate` it is a number of samples, such as 1000",
-                )
-            if isinstance(value, float):
-                _require(0 < value < 1, f"data.{name} = {value}: a part held out of train must lie between 0 and 1")
-            elif isinstance(value, int):
-                _require(value >= 0, f"data.{name} = {value}: a number of samples cannot be negative")
-                _require(
-                    bool(self.generate) or value == 0,
-                    f"data.{name} = {value}: a number of samples needs `generate`; otherwise name a file",
-                )
-
-
-@dataclass(frozen=True)
-class TokenizerOptions:
-    """How text is cut into tokens; `joint` is one vocabulary for source and target."""
-
-    kind: Literal["bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"] = "bpe"
-    vocab_size: int = 8000
-    joint: bool = True
-    lowercase: bool = False
-    min_frequency: int = 2
-
-    def __post_init__(self) -> None:
-        _require(self.vocab_size >= 5, f"tokenizer.vocab_size = {self.vocab_size}: must be at least 5")
-        _require(self.min_frequency >= 1, f"tokenizer.min_frequency = {self.min_frequency}: must be at least 1")
-        _require(
-            not (self.lowercase and self.kind in ("bytes", "byte_bpe")),
-            f"tokenizer.lowercase = true: kind = '{self.kind}' keeps text as it is; possible with the other kinds",
-        )
-
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """How the weights are found: batches, length of the run, AdamW and its schedule, evaluation and checkpoints."""
-
-    batch_tokens: int = 0  # one of these two
-    batch_size: int = 0
-    max_steps: int = 0  # one of these three
-    epochs: float = 0.0
-    minutes: float = 0.0
-    learning_rate: float = 5e-4
-    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
-    warmup_steps: int = 400
-    weight_decay: float = 0.01
-    betas: tuple[float, float] = (0.9, 0.98)
-    label_smoothing: float = 0.1
-    max_grad_norm: float = 1.0  # 0 = no clipping
-    gradient_accumulation_steps: int = 1
-    average_decay: float = 0.0  # of the weights' moving average; 0 = off
-    auxiliary: float = 0.0  # how much the text's own loss counts beside that of its label
-    patience: int = 0  # evaluations without a better score before the run stops; 0 = off
-    score: Literal["auto", "bleu", "chrf", "exact", "loss", "accuracy", "f1"] = (
-        "auto"  # in it the best checkpoint is best
-    )
-    eval_steps: int = 500
-    eval_samples: int = 1000  # validation samples that are answered at each evaluation, from the first on
-    save_steps: int = 500
-    log_steps: int = 20
-    keep: int = 3  # newest checkpoints; the best is always kept
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    device: str = "auto"
-    threads: int = 0  # 0 = OMP_NUM_THREADS, else the physical cores
-    tensorboard: bool = False
-
-    def __post_init__(self) -> None:
-        at_least_one = ("gradient_accumulation_steps", "eval_steps", "eval_samples", "save_steps", "log_steps", "keep")
-        not_negative = ("batch_tokens", "batch_size", "max_steps", "epochs", "minutes", "learning_rate", "warmup_steps")
-        not_negative += ("weight_decay", "max_grad_norm", "patience", "threads", "auxiliary")
-        for name in at_least_one:
-            _require(getattr(self, name) >= 1, f"train.{name} = {getattr(self, name)}: must be at least 1")
-        for name in not_negative:
-            _require(getattr(self, name) >= 0, f"train.{name} = {getattr(self, name)}: must be 0 or more")
-        for name in ("label_smoothing", "average_decay"):
-            value = getattr(self, name)
-            _require(0 <= value < 1, f"train.{name} = {value}: must be at least 0 and below 1")
-        _require(all(0 <= beta < 1 for beta in self.betas), f"train.betas = {list(self.betas)}: each in [0, 1)")
-
-
-@dataclass(frozen=True)
-class DecodeOptions:
-    """How output is searched for: greedy (one beam, temperature 0), beam search, or sampling."""
-
-    num_beams: int = 1
-    length_penalty: float = 1.0
-    no_repeat_ngram_size: int = 0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0  # taken from the logit of each token already written,
-    frequency_penalty: float = 0.0  # and this as often as it was written
-    logit_bias: dict[str, float] = field(default_factory=dict)  # id → what is added to its logit
-    stop: tuple[str, ...] = ()  # texts at which an answer ends; they are not part of it
-    max_new_tokens: int = 0  # 0 = the task's default
-    min_new_tokens: int = 0
-    temperature: float = 0.0  # 0 = no sampling
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    num_return_sequences: int = 1
-    suppress_tokens: tuple[int, ...] = ()  # ids that are never written
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _require(all(self.stop), "decode.stop holds an empty text, at which every answer would end")
-        for token, bias in self.logit_bias.items():
-            _require(
-                token.isdecimal() and isinstance(bias, int | float) and isfinite(bias),
-                f"decode.logit_bias: {show(token)} = {bias}: expected a token's id and a number, such as 13 = -5.0",
-            )
-        for name in ("num_beams", "num_return_sequences"):
-            _require(getattr(self, name) >= 1, f"decode.{name} = {getattr(self, name)}: must be at least 1")
-        for name in ("no_repeat_ngram_size", "max_new_tokens", "min_new_tokens", "temperature", "top_k", "seed"):
-            _require(getattr(self, name) >= 0, f"decode.{name} = {getattr(self, name)}: must be 0 or more")
-        _require(0 < self.top_p <= 1, f"decode.top_p = {self.top_p}: must be above 0 and at most 1")
-        _require(0 <= self.min_p <= 1, f"decode.min_p = {self.min_p}: must be between 0 and 1")
-        _require(self.repetition_penalty > 0, f"decode.repetition_penalty = {self.repetition_penalty}: must be above 0")
-        for name in ("length_penalty", "repetition_penalty", "presence_penalty", "frequency_penalty", "temperature"):
-            _require(isfinite(getattr(self, name)), f"decode.{name} = {getattr(self, name)}: must be finite")
-        _require(
-            not self.max_new_tokens or self.min_new_tokens <= self.max_new_tokens,
-            f"decode.min_new_tokens = {self.min_new_tokens} is more than decode.max_new_tokens = {self.max_new_tokens}",
-        )
-        _require(
-            self.temperature > 0 or self.num_return_sequences <= self.num_beams,
-            f"decode.num_return_sequences = {self.num_return_sequences} needs as many num_beams (or a temperature)",
-        )
-
-    @property
-    def forbids(self) -> bool:
-        """Whether it may happen that no token is allowed to follow."""
-        return bool(self.no_repeat_ngram_size or self.min_new_tokens or self.suppress_tokens)
 
 
 @dataclass(frozen=True)
@@ -239,7 +65,7 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     table.setdefault("output", f"runs/{path.stem}")
     beside = Path.cwd() if path.parent == SHIPPED else path.resolve().parent  # no data lies beside what ships
     table.setdefault("origin", str(beside))
-    _require("task" in table, f'{path}: `task` is missing, such as task = "translate"')
+    require("task" in table, f'{path}: `task` is missing, such as task = "translate"')
     recipe = build(Recipe, table, "", places)
     try:
         _check_whole(recipe)
@@ -285,15 +111,15 @@ def _read(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Pla
     places = Places(path, text)
     if base is None:
         return table, places
-    _require(isinstance(base, str), f'{places("base")}: base = {show(base)}: name a recipe, such as base = "translate"')
+    require(isinstance(base, str), f'{places("base")}: base = {show(base)}: name a recipe, such as base = "translate"')
     below = path.parent / base if base.endswith(".toml") else SHIPPED / f"{base}.toml"
-    _require(
+    require(
         below.is_file(),
         f"{places('base')}: base = {show(base)}: no such file beside this one, nor a recipe that ships"
         f"{nearest(base, shipped_recipes())}",
     )
     above = (*above, path.resolve())
-    _require(below.resolve() not in above, f"{places('base')}: base = {show(base)}: a recipe cannot stand on itself")
+    require(below.resolve() not in above, f"{places('base')}: base = {show(base)}: a recipe cannot stand on itself")
     beneath, places.base = _read(below, above)
     return _over(beneath, table), places
 
@@ -352,27 +178,27 @@ def _check_whole(recipe: Recipe) -> None:
     sections = {"data": vars(recipe.data), "model": recipe.model, "train": vars(recipe.train)}
     for section, options in (sections | {"decode": vars(recipe.decode)}).items():
         for name, value in options.items():
-            _require(not isinstance(value, float) or isfinite(value), f"{section}.{name} = {value}: must be finite")
+            require(not isinstance(value, float) or isfinite(value), f"{section}.{name} = {value}: must be finite")
     for key, seed in (("seed", recipe.seed), ("decode.seed", recipe.decode.seed)):
-        _require(0 <= seed < 2**63, f"{key} = {seed}: must lie within 0 … 2⁶³ − 1")
+        require(0 <= seed < 2**63, f"{key} = {seed}: must lie within 0 … 2⁶³ − 1")
     for meaning, group in EXCLUSIVE.items():
         given = [f"train.{name} = {getattr(recipe.train, name)}" for name in group if getattr(recipe.train, name)]
         names = " or ".join(f"train.{name}" for name in group)
-        _require(bool(given), f"{meaning} is missing: give {names}")
-        _require(len(given) == 1, f"{meaning} is given {len(given)} times ({', '.join(given)}): give one of {names}")
-    _require(
+        require(bool(given), f"{meaning} is missing: give {names}")
+        require(len(given) == 1, f"{meaning} is given {len(given)} times ({', '.join(given)}): give one of {names}")
+    require(
         not recipe.train.patience or bool(recipe.data.validation),
         f"train.patience = {recipe.train.patience} needs data.validation: without it nothing is scored",
     )
-    _require(bool(recipe.data.train), "data.train is missing: a file, or a number of samples with data.generate")
-    _require(
+    require(bool(recipe.data.train), "data.train is missing: a file, or a number of samples with data.generate")
+    require(
         "family" in recipe.model or "from" in recipe.model,
         'model.family is missing, such as family = "transformer" (or from = "folder" for weights to start from)',
     )
     extra = sorted(recipe.model.keys() - {"from", "family", *ADAPTERS}) if "from" in recipe.model else []
-    _require(not extra, f"model.from takes its shape from the folder: remove model.{', model.'.join(extra)}")
+    require(not extra, f"model.from takes its shape from the folder: remove model.{', model.'.join(extra)}")
     lora = [name for name in ADAPTERS if name in recipe.model and "from" not in recipe.model]
-    _require(not lora, f"model.{', model.'.join(lora)}: an adapter stands on weights that are there: give model.from")
+    require(not lora, f"model.{', model.'.join(lora)}: an adapter stands on weights that are there: give model.from")
     for name in ("family", "preset", "from"):
         value = recipe.model.get(name, "")
-        _require(isinstance(value, str), f"model.{name} = {show(value)} does not fit; expected text")
+        require(isinstance(value, str), f"model.{name} = {show(value)} does not fit; expected text")

@@ -1,0 +1,190 @@
+"""The tables of a recipe as frozen dataclasses: [data], [tokenizer], [train], [decode]; each checks its own values."""
+
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, Literal
+
+from regard.errors import UserError
+from regard.schema import show
+
+DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {  # of a task, where they differ from those below
+    "classify": {
+        "data": {"max_length": 0},
+        "tokenizer": {"kind": "byte_bpe"},
+        "train": {"schedule": "cosine", "warmup_steps": 50, "betas": [0.9, 0.999], "label_smoothing": 0.0},
+    },
+    "generate": {
+        "data": {"max_length": 0},
+        "tokenizer": {"kind": "byte_bpe"},
+        "train": {
+            "schedule": "cosine",
+            "warmup_steps": 100,
+            "weight_decay": 0.1,
+            "betas": [0.9, 0.95],
+            "label_smoothing": 0.0,
+        },
+    },
+}
+
+
+def require(holds: bool, message: str) -> None:
+    """An error with this message unless it holds."""
+    if not holds:
+        raise UserError(message)
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Where samples come from: files, or counts where `generate` makes them; a fraction is held out of `train`."""
+
+    train: str | int = ""
+    validation: str | int | float = ""
+    test: str | int | float = ""
+    generate: str = ""
+    source: str = ""  # names of sides or columns
+    target: str = ""
+    columns: tuple[str, ...] = ()  # names for a TSV without a header
+    prefix: str = ""  # the column whose value becomes a first token "<value>"
+    text: str = ""  # the column of a language model's documents, or of texts to be labelled,
+    text2: str = ""  # and of those to be read beside them
+    label: str = ""
+    label_until: str = ""  # a label ends before this mark: "NUM" of "NUM:date"
+    split_by: str = "source"  # equal values of this column never lie in two parts
+    max_length: int = 256  # tokens; longer samples are skipped and counted; 0 = as many as the model reads
+
+    def __post_init__(self) -> None:
+        require(self.max_length >= 0, f"data.max_length = {self.max_length}: must be 0 or more")
+        for name in ("train", "validation", "test"):
+            value = getattr(self, name)
+            if self.generate:
+                require(
+                    isinstance(value, int) or value == "",
+                    f"data.{name} = {show(value)}: with `generate` it is a number of samples, such as 1000",
+                )
+            if isinstance(value, float):
+                require(0 < value < 1, f"data.{name} = {value}: a part held out of train must lie between 0 and 1")
+            elif isinstance(value, int):
+                require(value >= 0, f"data.{name} = {value}: a number of samples cannot be negative")
+                require(
+                    bool(self.generate) or value == 0,
+                    f"data.{name} = {value}: a number of samples needs `generate`; otherwise name a file",
+                )
+
+
+@dataclass(frozen=True)
+class TokenizerOptions:
+    """How text is cut into tokens; `joint` is one vocabulary for source and target."""
+
+    kind: Literal["bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"] = "bpe"
+    vocab_size: int = 8000
+    joint: bool = True
+    lowercase: bool = False
+    min_frequency: int = 2
+
+    def __post_init__(self) -> None:
+        require(self.vocab_size >= 5, f"tokenizer.vocab_size = {self.vocab_size}: must be at least 5")
+        require(self.min_frequency >= 1, f"tokenizer.min_frequency = {self.min_frequency}: must be at least 1")
+        require(
+            not (self.lowercase and self.kind in ("bytes", "byte_bpe")),
+            f"tokenizer.lowercase = true: kind = '{self.kind}' keeps text as it is; possible with the other kinds",
+        )
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """How the weights are found: batches, length of the run, AdamW and its schedule, evaluation and checkpoints."""
+
+    batch_tokens: int = 0  # one of these two
+    batch_size: int = 0
+    max_steps: int = 0  # one of these three
+    epochs: float = 0.0
+    minutes: float = 0.0
+    learning_rate: float = 5e-4
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
+    warmup_steps: int = 400
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.98)
+    label_smoothing: float = 0.1
+    max_grad_norm: float = 1.0  # 0 = no clipping
+    gradient_accumulation_steps: int = 1
+    average_decay: float = 0.0  # of the weights' moving average; 0 = off
+    auxiliary: float = 0.0  # how much the text's own loss counts beside that of its label
+    patience: int = 0  # evaluations without a better score before the run stops; 0 = off
+    score: Literal["auto", "bleu", "chrf", "exact", "loss", "accuracy", "f1"] = (
+        "auto"  # in it the best checkpoint is best
+    )
+    eval_steps: int = 500
+    eval_samples: int = 1000  # validation samples that are answered at each evaluation, from the first on
+    save_steps: int = 500
+    log_steps: int = 20
+    keep: int = 3  # newest checkpoints; the best is always kept
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: str = "auto"
+    threads: int = 0  # 0 = OMP_NUM_THREADS, else the physical cores
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        at_least_one = ("gradient_accumulation_steps", "eval_steps", "eval_samples", "save_steps", "log_steps", "keep")
+        not_negative = ("batch_tokens", "batch_size", "max_steps", "epochs", "minutes", "learning_rate", "warmup_steps")
+        not_negative += ("weight_decay", "max_grad_norm", "patience", "threads", "auxiliary")
+        for name in at_least_one:
+            require(getattr(self, name) >= 1, f"train.{name} = {getattr(self, name)}: must be at least 1")
+        for name in not_negative:
+            require(getattr(self, name) >= 0, f"train.{name} = {getattr(self, name)}: must be 0 or more")
+        for name in ("label_smoothing", "average_decay"):
+            value = getattr(self, name)
+            require(0 <= value < 1, f"train.{name} = {value}: must be at least 0 and below 1")
+        require(all(0 <= beta < 1 for beta in self.betas), f"train.betas = {list(self.betas)}: each in [0, 1)")
+
+
+@dataclass(frozen=True)
+class DecodeOptions:
+    """How output is searched for: greedy (one beam, temperature 0), beam search, or sampling."""
+
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0  # taken from the logit of each token already written,
+    frequency_penalty: float = 0.0  # and this as often as it was written
+    logit_bias: dict[str, float] = field(default_factory=dict)  # id → what is added to its logit
+    stop: tuple[str, ...] = ()  # texts at which an answer ends; they are not part of it
+    max_new_tokens: int = 0  # 0 = the task's default
+    min_new_tokens: int = 0
+    temperature: float = 0.0  # 0 = no sampling
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    num_return_sequences: int = 1
+    suppress_tokens: tuple[int, ...] = ()  # ids that are never written
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(all(self.stop), "decode.stop holds an empty text, at which every answer would end")
+        for token, bias in self.logit_bias.items():
+            require(
+                token.isdecimal() and isinstance(bias, int | float) and isfinite(bias),
+                f"decode.logit_bias: {show(token)} = {bias}: expected a token's id and a number, such as 13 = -5.0",
+            )
+        for name in ("num_beams", "num_return_sequences"):
+            require(getattr(self, name) >= 1, f"decode.{name} = {getattr(self, name)}: must be at least 1")
+        for name in ("no_repeat_ngram_size", "max_new_tokens", "min_new_tokens", "temperature", "top_k", "seed"):
+            require(getattr(self, name) >= 0, f"decode.{name} = {getattr(self, name)}: must be 0 or more")
+        require(0 < self.top_p <= 1, f"decode.top_p = {self.top_p}: must be above 0 and at most 1")
+        require(0 <= self.min_p <= 1, f"decode.min_p = {self.min_p}: must be between 0 and 1")
+        require(self.repetition_penalty > 0, f"decode.repetition_penalty = {self.repetition_penalty}: must be above 0")
+        for name in ("length_penalty", "repetition_penalty", "presence_penalty", "frequency_penalty", "temperature"):
+            require(isfinite(getattr(self, name)), f"decode.{name} = {getattr(self, name)}: must be finite")
+        require(
+            not self.max_new_tokens or self.min_new_tokens <= self.max_new_tokens,
+            f"decode.min_new_tokens = {self.min_new_tokens} is more than decode.max_new_tokens = {self.max_new_tokens}",
+        )
+        require(
+            self.temperature > 0 or self.num_return_sequences <= self.num_beams,
+            f"decode.num_return_sequences = {self.num_return_sequences} needs as many num_beams (or a temperature)",
+        )
+
+    @property
+    def forbids(self) -> bool:
+        """Whether it may happen that no token is allowed to follow."""
+        return bool(self.no_repeat_ngram_size or self.min_new_tokens or self.suppress_tokens)
