@@ -32,6 +32,7 @@ class Sequences(NamedTuple):
 
     tokens: Tensor  # (batch, length)
     lengths: Tensor  # (batch)
+    segments: Tensor | None = None  # (batch, length): which of a row's texts each token is of; all of the first if None
 
     @property
     def real(self) -> Tensor:
@@ -39,7 +40,8 @@ class Sequences(NamedTuple):
         return torch.arange(self.tokens.shape[1], device=self.tokens.device) < self.lengths[:, None]
 
     def to(self, device: torch.device | str) -> "Sequences":
-        return Sequences(self.tokens.to(device), self.lengths.to(device))
+        segments = None if self.segments is None else self.segments.to(device)
+        return Sequences(self.tokens.to(device), self.lengths.to(device), segments)
 
 
 class Batch(NamedTuple):

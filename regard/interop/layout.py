@@ -83,7 +83,7 @@ class Published(Layout):
             **{key: value for key, value in foreign.items() if key != "torch_dtype"},
             "model_type": self.model_type,
             "architectures": [self.architecture],
-            "is_encoder_decoder": not FAMILIES[self.family].continues,
+            "is_encoder_decoder": FAMILIES[self.family].translates,
             **keys_of(self.said(network.config), self.keys, foreign),
         }
 

@@ -26,7 +26,7 @@ class Own(Layout):
         return {
             "model_type": self.model_type,
             "architectures": [type(network).__name__],
-            "is_encoder_decoder": not FAMILIES[self.family].continues,
+            "is_encoder_decoder": FAMILIES[self.family].translates,
             **asdict(network.config),  # type: ignore[arg-type]
         }
 

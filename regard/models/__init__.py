@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from regard.errors import UserError, nearest
+from regard.layers.encoder import Encoder
 from regard.layers.generator import LanguageModel
-from regard.models import convolutional, gpt, llama, seq2seq, transformer
-from regard.models.classifier import Classifier
+from regard.models import bert, convolutional, gpt, llama, seq2seq, transformer
 
 LARGEST, DEEPEST = 1 << 24, 1000  # no product of sizes overflows; building more blocks alone takes minutes
 
@@ -21,8 +21,18 @@ class Family(NamedTuple):
 
     @property
     def continues(self) -> bool:
-        """Whether it goes on with a text; the others turn one text into another."""
+        """Whether it goes on with a text."""
         return issubclass(self.network, LanguageModel)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether it reads a text and writes none."""
+        return issubclass(self.network, Encoder)
+
+    @property
+    def translates(self) -> bool:
+        """Whether it turns one text into another."""
+        return not self.continues and not self.encodes
 
     @property
     def vocabularies(self) -> list[str]:
@@ -31,6 +41,7 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
+    "bert": Family(bert.BertConfig, bert.Bert, bert.PRESETS),
     "bytenet": Family(convolutional.ByteNetConfig, convolutional.ByteNet, convolutional.BYTENET_PRESETS),
     "convs2s": Family(convolutional.ConvS2SConfig, convolutional.ConvS2S, convolutional.CONVS2S_PRESETS),
     "gpt": Family(gpt.GPTConfig, gpt.GPT, gpt.PRESETS),
@@ -41,8 +52,8 @@ FAMILIES = {
 
 
 def family_of(network: nn.Module) -> str:
-    """A network's family; a classifier's is that of its body."""
-    network = network.body if isinstance(network, Classifier) else network
+    """A network's family; that of one with a head is its body's."""
+    network = getattr(network, "body", network)
     return next(name for name, family in FAMILIES.items() if isinstance(network, family.network))
 
 

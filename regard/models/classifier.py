@@ -1,21 +1,25 @@
-"""Labels from a language model: one more product, over what it knows at a text's end. Radford et al. 2018, section 3.2.
+"""Labels from one vector for a text: one more product over what a network knows of it.
 
-    text, end ─▶ body ─▶ the state at the end ─▶ head ─▶ logits of the labels
+    text, end ─▶ language model ─▶ the state at the end ─▶ head ─▶ logits of the labels     Radford et al. 2018, 3.2
                    └───▶ every state ─▶ the body's own output: the auxiliary loss
+    begin, text ─▶ encoder ─▶ the state at the beginning, pooled ─▶ head ─▶ logits          Devlin et al. 2019, 4.1
 
 Shapes: states (batch, length, width), logits (batch, labels).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.inputs.batch import Sequences
+from regard.layers.dropout import Dropout
+from regard.layers.encoder import Encoder
 from regard.layers.generator import LanguageModel
+from regard.models.heads import Head
 
-Summary = Callable[[Tensor, Sequences], Tensor]
+KINDS = ("one", "several", "number")  # a text has one of the labels, any of them (a sigmoid each), or a value
 
 
 def last(states: Tensor, text: Sequences) -> Tensor:
@@ -23,23 +27,19 @@ def last(states: Tensor, text: Sequences) -> Tensor:
     return states[torch.arange(len(states), device=states.device), text.lengths - 1]
 
 
-class Classifier(nn.Module):
+class Classifier(Head):
     """A body that gives each place a state (`encode`), and a head on their summary."""
 
-    def __init__(self, body: Any, labels: Sequence[str], paired: bool = False, summary: Summary = last):
-        super().__init__()
-        self.body, self.labels, self.paired, self.summary = body, tuple(labels), paired, summary
-        self.head = nn.Linear(body.config.width, len(self.labels), bias=False)
+    def __init__(self, body: Any, labels: Sequence[str], paired: bool = False, kind: str = "one"):
+        super().__init__(body)
+        self.labels, self.paired, self.kind = tuple(labels), paired, kind
+        encodes = isinstance(body, Encoder)
+        self.summary = body.summary() if encodes else last
+        self.dropout = Dropout(body.config.dropout if encodes else 0.0)
+        self.head = nn.Linear(body.config.width, len(self.labels), bias=encodes)
         nn.init.normal_(self.head.weight, std=0.02)
-
-    @property
-    def config(self) -> Any:
-        return self.body.config
-
-    @property
-    def limit(self) -> int:
-        """The longest text that is read."""
-        return self.body.limit
+        if encodes:
+            nn.init.zeros_(self.head.bias)
 
     @property
     def tells(self) -> bool:
@@ -49,13 +49,15 @@ class Classifier(nn.Module):
     def forward(self, text: Sequences) -> Tensor:
         return self.told(self.encode(text), text)
 
-    def encode(self, text: Sequences) -> Tensor:
-        """The state of each place."""
-        return self.body.encode(text)
-
     def told(self, states: Tensor, text: Sequences) -> Tensor:
         """Logits from the body's states."""
-        return self.head(self.summary(states, text))
+        return self.head(self.dropout(self.summary(states, text)))
+
+    def chances(self, logits: Tensor) -> Tensor:
+        """How likely each label is: among all where a text has one, by itself where it has several; or the value."""
+        if self.kind == "number":
+            return logits
+        return logits.sigmoid() if self.kind == "several" else logits.softmax(-1)
 
     def silenced(self) -> "Classifier":
         """Without the body's own output, where it is a table of its own that nothing here would use."""

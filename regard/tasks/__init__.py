@@ -1,5 +1,6 @@
 """What a model is for, by name."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,19 @@ from regard.tasks.parallel import cache_folder
 from regard.tasks.translate import Translate
 
 TASKS = {"classify": Classify, "generate": Generate, "translate": Translate}
-CONTINUE = ("classify", "generate")  # the tasks of models that go on with a text
+ABLE: dict[str, Callable[[models.Family], bool]] = {  # which families can do a task
+    "classify": lambda family: not family.translates,
+    "generate": lambda family: family.continues,
+    "translate": lambda family: family.translates,
+}
 
 
 def require(task: str, family: str | None = None) -> None:
     """Refuse a task of an unknown name, or one that a family cannot do, before any work is done for it."""
     if task not in TASKS:
         raise UserError(f"task = '{task}' is unknown{nearest(task, TASKS)}")
-    if family in models.FAMILIES and models.FAMILIES[family].continues != (task in CONTINUE):
-        able = [name for name, each in models.FAMILIES.items() if each.continues == (task in CONTINUE)]
+    if family in models.FAMILIES and not ABLE[task](models.FAMILIES[family]):
+        able = [name for name, each in models.FAMILIES.items() if ABLE[task](each)]
         raise UserError(f"model.family = '{family}' cannot do task = '{task}'; possible families: {', '.join(able)}")
 
 

@@ -1,0 +1,104 @@
+"""What every network has in common that reads a whole text at once and gives each place a state.
+
+    tokens, places, segments ─▶ embed ─▶ widen ─▶ blocks ─▶ states ─▶ pooler ─▶ one vector for the text
+
+Shapes: tokens, segments (batch, length), states (batch, length, width).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.attention.positions import Learned
+from regard.attention.trace import place
+from regard.inputs.batch import Sequences
+from regard.layers.blocks import ACTIVATIONS, Stack
+from regard.layers.dropout import Dropout
+
+Summary = Callable[[Tensor, Sequences], Tensor]
+
+
+class Reading(nn.Module):
+    """The sum of a token's vector, its place's and its segment's, normed. Devlin et al. 2019, figure 2."""
+
+    def __init__(
+        self,
+        table: nn.Embedding,
+        positions: Learned | None,
+        segments: nn.Embedding | None,
+        norm: nn.Module,
+        dropout: float,
+        first: int = 0,
+    ):
+        """The first token's place is row `first` of the positions."""
+        super().__init__()
+        self.table, self.positions, self.segments = table, positions, segments
+        self.norm, self.dropout, self.first = norm, Dropout(dropout), first
+
+    def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
+        x = self.table(tokens)
+        if self.positions is not None:
+            x = x + self.positions(self.first, tokens.size(1))
+        if self.segments is not None:
+            x = x + (self.segments.weight[0] if segments is None else self.segments(segments))
+        return self.dropout(self.norm(x))
+
+
+class Pooler(nn.Module):
+    """One vector for a text: the state of its first token through one more layer."""
+
+    def __init__(self, width: int, activation: str):
+        super().__init__()
+        self.dense, self.bend = nn.Linear(width, width), ACTIVATIONS[activation]
+
+    def forward(self, states: Tensor, text: Sequences | None = None) -> Tensor:
+        return self.bend(self.dense(states[:, 0]))
+
+
+class Encoder(nn.Module):
+    """A network that neither goes on with a text nor turns it into another: every place sees all of it.
+
+    Its config has `width`, `limit`, `dropout`, `pooler_activation` and `output_activation`, which heads ask for.
+    """
+
+    config: Any
+    embed: Reading
+    widen: nn.Module  # where embeddings are narrower than states, else nothing
+    encoder: Stack
+    pooler: Pooler | None
+
+    @property
+    def limit(self) -> int:
+        """The longest text that is read."""
+        return self.config.limit
+
+    def encode(self, text: Sequences) -> Tensor:
+        """The state of each place, from all of its text; padding changes none, and has states that mean nothing."""
+        with place("encoder"):
+            return self.encoder(self.widen(self.embed(text.tokens, text.segments)), unpadded(text))[0]
+
+    def forward(self, text: Sequences) -> Tensor:
+        return self.encode(text)
+
+    def pooled(self, states: Tensor, text: Sequences | None = None) -> Tensor:
+        """One vector for each text (batch, width), from its states."""
+        assert self.pooler is not None
+        return self.pooler(states)
+
+    def summary(self) -> Summary:
+        """What labels are told from: the pooler it was trained with, or a new one."""
+        return self.pooled if self.pooler is not None else Pooler(self.config.width, self.config.pooler_activation)
+
+
+def unpadded(text: Sequences) -> Tensor | None:
+    """Which places are real, or nothing where all are: kernels without a mask are faster."""
+    return None if int(text.lengths.min()) == text.tokens.size(1) else text.real
+
+
+def initialise(module: nn.Module) -> None:
+    """Devlin et al. 2019 draw all matrices with a deviation of 0.02; biases begin at zero."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

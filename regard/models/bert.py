@@ -1,0 +1,125 @@
+"""BERT: the Transformer's encoder alone, every place of which sees the whole text. Devlin et al. 2019.
+
+    tokens + places + segments ─▶ norm ─▶ [ look at all ─▶ think ] × depth ─▶ a state for each place ─▶ pooler
+
+Its relatives are fields of one config:
+
+    RoBERTa, CamemBERT   places begin behind the row of the padding (`first`); one segment        Liu et al. 2019
+    DistilBERT           no segments, no pooler; half the blocks                                  Sanh et al. 2019
+    ALBERT               a narrow table that is widened (`embedding`); blocks share their weights Lan et al. 2020
+                         (`groups` of `inner` blocks)
+"""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from regard.attention.positions import Learned
+from regard.attention.variants import multihead
+from regard.layers.blocks import ACTIVATIONS, Block, FeedForward, PostNorm, Stack
+from regard.layers.encoder import Encoder, Pooler, Reading, initialise
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    vocabulary: int
+    width: int = 768
+    heads: int = 12
+    depth: int = 12
+    feedforward: int = 0  # 0: four times the width
+    embedding: int = 0  # the width of the table, from which it is widened to that of the states; 0: the same
+    segments: int = 2  # texts in a row that are told apart; 0: none are
+    first: int = 0  # the row of the first place; those before it are no places
+    groups: int = 0  # sets of weights that the blocks share; 0: each has its own
+    inner: int = 1  # blocks in a set, one after another, each time it is gone through
+    pooler: bool = True
+    activation: str = "gelu"
+    pooler_activation: str = "tanh"
+    output_activation: str = ""  # of the layer before the output; "": as in the blocks
+    tied: bool = True  # embedding and output share a table
+    epsilon: float = 1e-12
+    dropout: float = 0.1
+    limit: int = 512  # the longest text that is read
+
+    CHOICES = {"activation": tuple(ACTIVATIONS), "pooler_activation": tuple(ACTIVATIONS),
+               "output_activation": ("", *ACTIVATIONS)}  # fmt: skip
+    MAY_BE_ZERO = ("segments",)
+
+    def problem(self) -> str | None:
+        """What does not fit together, in words."""
+        if self.width % self.heads:
+            return f"width {self.width} is not a multiple of heads {self.heads}"
+        if self.groups and self.depth < self.groups:
+            return f"depth {self.depth} is less than groups {self.groups}: some would never be gone through"
+        if self.inner > 1 and not self.groups:
+            return f"inner {self.inner} blocks of a set, but groups 0: there are no sets"
+        return None
+
+
+def _bert(width: int, depth: int, heads: int, **fields: object) -> dict:
+    return dict(width=width, depth=depth, heads=heads, **fields)
+
+
+def _roberta(width: int, depth: int, heads: int) -> dict:
+    return _bert(width, depth, heads, segments=1, first=2, epsilon=1e-5, output_activation="gelu")
+
+
+def _albert(width: int, depth: int, heads: int, dropout: float = 0.0) -> dict:
+    return _bert(width, depth, heads, embedding=128, groups=1, activation="gelu_tanh", dropout=dropout)
+
+
+PRESETS: dict[str, dict] = {
+    "tiny": _bert(128, 2, 2),  # 4.4M with 30,522 tokens, as all up to large
+    "mini": _bert(256, 4, 4),  # 11.2M
+    "small": _bert(512, 4, 8),  # 28.8M
+    "medium": _bert(512, 8, 8),  # 41.4M
+    "base": _bert(768, 12, 12),  # 109.5M
+    "large": _bert(1024, 24, 16),  # 335.1M
+    "roberta-base": _roberta(768, 12, 12),  # 124.6M with 50,265 tokens
+    "roberta-large": _roberta(1024, 24, 16),  # 355.4M
+    "distilbert-base": _bert(768, 6, 12, segments=0, pooler=False, pooler_activation="relu"),  # 66.4M with 30,522
+    "albert-base": _albert(768, 12, 12),  # 11.7M with 30,000 tokens, as all below: version 2
+    "albert-large": _albert(1024, 24, 16),  # 17.7M
+    "albert-xlarge": _albert(2048, 24, 16),  # 58.7M
+    "albert-xxlarge": _albert(4096, 12, 64),  # 222.6M
+}
+
+
+class Bert(Encoder):
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.config = config
+        inside = config.embedding or config.width
+        self.embed = Reading(
+            nn.Embedding(config.vocabulary, inside),
+            Learned(inside, config.first + config.limit),
+            nn.Embedding(config.segments, inside) if config.segments else None,
+            nn.LayerNorm(inside, config.epsilon),
+            config.dropout,
+            config.first,
+        )
+        self.widen = nn.Linear(inside, config.width) if config.embedding else nn.Identity()
+        self.encoder = Stack(_blocks(config), nn.Identity())
+        self.pooler = Pooler(config.width, config.pooler_activation) if config.pooler else None
+        self.apply(initialise)
+
+
+def _blocks(config: BertConfig) -> list[Block]:
+    """All that are gone through, in order. A shared one stands at several places, and a trace tells them apart."""
+    if not config.groups:
+        return [_block(config) for _ in range(config.depth)]
+    groups = [[_block(config) for _ in range(config.inner)] for _ in range(config.groups)]
+    return [block for number in range(config.depth) for block in groups[group_of(config, number)]]
+
+
+def group_of(config: BertConfig, number: int) -> int:
+    """The set of weights that is gone through at one of `depth` turns."""
+    return int(number / (config.depth / config.groups))
+
+
+def _block(config: BertConfig) -> Block:
+    return Block(
+        lambda: PostNorm(nn.LayerNorm(config.width, config.epsilon), config.dropout),
+        multihead(config.width, config.heads),
+        FeedForward(config.width, config.feedforward or 4 * config.width, config.activation),
+    )
