@@ -17,6 +17,7 @@ from regard.errors import UserError
 from regard.inputs.files import Record
 from regard.inputs.prepared import Report, narrowest, opened, place_of, read_facts, settle, unfinished, write_facts
 from regard.inputs.progress import Progress, shown
+from regard.inputs.ragged import Ragged, RaggedWriter
 
 FORMAT = "1"  # part of every key: raise it when the files change
 CHUNK = 2048  # samples encoded at once
@@ -70,21 +71,15 @@ def unfit(record: Record, max_length: int) -> str | None:
     return None
 
 
-class Side:
-    """One side's tokens: sample i is tokens[offsets[i] : offsets[i + 1]]."""
+class Side(Ragged):
+    """One side's tokens, and how many each sample has."""
 
     def __init__(self, folder: Path, name: str, dtype: str):
-        self.tokens = np.memmap(folder / f"{name}.tokens", dtype=dtype, mode="r")
-        self.offsets = np.memmap(folder / f"{name}.offsets", dtype=np.int64, mode="r")
+        super().__init__(folder / f"{name}.tokens", dtype)
         self.lengths = np.memmap(folder / f"{name}.lengths", dtype=np.int32, mode="r")
 
-    def whole(self, samples: int) -> bool:
-        """Whether each file is as long as the others say."""
-        counts = len(self.offsets) - 1, len(self.lengths), len(self.tokens)
-        return counts == (samples, samples, self.offsets[-1])
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return np.asarray(self.tokens[self.offsets[index] : self.offsets[index + 1]])
+    def whole(self, rows: int) -> bool:
+        return super().whole(rows) and len(self.lengths) == rows
 
 
 class Corpus:
@@ -95,8 +90,7 @@ class Corpus:
         self.report = Report.of(facts["report"])
         self.hashes: dict[str, str] = facts["hashes"]
         self._sides = [Side(folder, name, facts["dtypes"][name]) for name in Sample._fields]
-        self._text = np.memmap(folder / "text.bytes", dtype=np.uint8, mode="r")
-        self._places = np.memmap(folder / "text.offsets", dtype=np.int64, mode="r")
+        self._text = Ragged(folder / "text.bytes")
 
     @property
     def source_lengths(self) -> np.memmap:
@@ -109,8 +103,7 @@ class Corpus:
     @property
     def whole(self) -> bool:
         """Whether no file was cut, as a full disk or a broken copy leaves it."""
-        text = len(self._places) == 2 * len(self) + 1 and len(self._text) == self._places[-1]
-        return text and all(side.whole(len(self)) for side in self._sides)
+        return self._text.whole(2 * len(self)) and all(side.whole(len(self)) for side in self._sides)
 
     def __len__(self) -> int:
         return self.report.kept
@@ -122,8 +115,7 @@ class Corpus:
         return self._sides[1][index]
 
     def text(self, index: int) -> Sample:
-        start, middle, end = self._places[2 * index : 2 * index + 3]
-        return Sample(self._text[start:middle].tobytes().decode(), self._text[middle:end].tobytes().decode())
+        return Sample(self._text.text(2 * index), self._text.text(2 * index + 1))
 
 
 def cached(
@@ -161,24 +153,20 @@ class Writer:
             name: narrowest(tokenizer.size)
             for name, tokenizer in zip(Sample._fields, (vocabulary.source, vocabulary.target), strict=True)
         }
-        self._files: dict[str, BinaryIO] = {}
-        self._ends: dict[str, int] = {}
+        self._rows: dict[str, RaggedWriter] = {}
+        self._lengths: dict[str, BinaryIO] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> "Writer":
-        names = [f"{side}.{what}" for side in Sample._fields for what in ("tokens", "lengths", "offsets")]
-        for name in [*names, "text.bytes", "text.offsets"]:
-            self._files[name] = self._stack.enter_context((self.folder / name).open("wb"))
-        for name in (*Sample._fields, "text"):
-            self._ends[name] = 0
-            self._append(f"{name}.offsets", np.zeros(1, np.int64))
+        enter = self._stack.enter_context
+        for name, dtype in self._dtypes.items():
+            self._rows[name] = enter(RaggedWriter(self.folder / f"{name}.tokens", dtype))
+            self._lengths[name] = enter((self.folder / f"{name}.lengths").open("wb"))
+        self._rows["text"] = enter(RaggedWriter(self.folder / "text.bytes"))
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-    def _append(self, name: str, values: np.ndarray) -> None:
-        self._files[name].write(values.tobytes())
 
     def write(self, records: Iterator[Record], show: Progress) -> None:
         while chunk := list(islice(records, CHUNK)):
@@ -205,9 +193,7 @@ class Writer:
         self.report.kept += len(kept)
         self._write_side("source", [row[0] for row in kept])
         self._write_side("target", [row[1] for row in kept])
-        texts = [text.encode() for row in kept for text in row[2]]
-        self._files["text.bytes"].write(b"".join(texts))
-        self._write_offsets("text", [len(text) for text in texts])
+        self._rows["text"].extend_texts(text for row in kept for text in row[2])
 
     def _fits(self, source: list[int], target: list[int], place: str) -> bool:
         """Whether a sample may stay now that it is tokens; counts it if not."""
@@ -220,21 +206,16 @@ class Writer:
         return False
 
     def _write_side(self, name: str, rows: list[list[int]]) -> None:
-        lengths = [len(row) for row in rows]
-        self._append(f"{name}.tokens", np.array([token for row in rows for token in row], self._dtypes[name]))
-        self._append(f"{name}.lengths", np.array(lengths, np.int32))
-        self._write_offsets(name, lengths)
-
-    def _write_offsets(self, name: str, lengths: list[int]) -> None:
-        ends = self._ends[name] + np.cumsum(lengths, dtype=np.int64)
-        self._append(f"{name}.offsets", ends)
-        self._ends[name] = int(ends[-1]) if len(ends) else self._ends[name]
+        self._rows[name].extend(rows)
+        self._lengths[name].write(np.array([len(row) for row in rows], np.int32).tobytes())
 
     def finish(self, hashes: dict[str, str]) -> None:
         """Puts everything on the disk, the report last; a corpus without a sample is an error."""
         if not self.report.kept:
             raise UserError(f"no sample left to use: {self.report}")
-        for file in self._files.values():
+        for rows in self._rows.values():
+            rows.settle()
+        for file in self._lengths.values():
             settle(file)
         facts = {"report": asdict(self.report), "hashes": hashes, "dtypes": self._dtypes}
         write_facts(self.folder / "corpus.json", facts)
