@@ -21,10 +21,11 @@ from road.runs import is_finished, journal, say
 
 HOME = Path(__file__).resolve().parents[1]
 MEASURED, PAGE, FIGURES = Path("road/in-context.json"), Path("docs/in-context.md"), Path("docs/figures/in-context")
-LESSON = "in-context"
-SHOTS = (0, 1, 2, 4, 8)
+LESSON, SQL = "in-context", "text-to-sql"
+SHOTS = {LESSON: (0, 1, 2, 4, 8), SQL: (0, 1, 2, 4)}
 MOST = 8  # shots, where accuracy is followed through training
 ORDER = (0, 2, 1, 2, 3, 0, 1)  # of the pairs in the prompt of the picture, the question last
+EXAMPLES = 60  # questions among which those on the page are the first
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -34,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     path = HOME / MEASURED
     if not given.write:
-        found = {LESSON: of_lesson(train(LESSON, given.runs / LESSON))}
+        runs = {name: train(name, given.runs / name) for name in (LESSON, SQL)}
+        found = {LESSON: of_lesson(runs[LESSON]), SQL: of_sql(runs[SQL])}
         write_atomically(path, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     found = json.loads(path.read_text(encoding="utf-8"))
     draw(found, HOME / FIGURES)
@@ -60,16 +62,23 @@ def of_lesson(run: Path) -> dict[str, Any]:
     """The curve over shots and over training, the heads, and what the best of them looks at."""
     from regard.explorer.induction import heads
     from regard.model import load
-    from regard.options import Prompting
-    from regard.shots import evaluate, exam_of
 
     model = load(run)
-    exam = exam_of(model.recipe, None, Prompting())
-    found = facts(run, model) | evaluate(model, exam, SHOTS)
-    say(f"{LESSON}: {found['shots']}")
+    found, exam = over_shots(run, model, SHOTS[LESSON])
     found["training"] = list(over_training(run, exam))
     found["heads"] = heads(model)
     return found | {"looks": looks(model, max(found["heads"], key=lambda head: head["answers"]))}
+
+
+def over_shots(run: Path, model: Any, shots: Sequence[int]) -> tuple[dict[str, Any], Any]:
+    """What the run was, and how many questions of its test part are answered right after so many examples."""
+    from regard.options import Prompting
+    from regard.shots import evaluate, exam_of
+
+    exam = exam_of(model.recipe, None, Prompting())
+    found = facts(run, model) | evaluate(model, exam, shots)
+    say(f"{run.name}: {found['shots']}")
+    return found, exam
 
 
 def over_training(run: Path, exam: Any) -> Iterator[dict[str, Any]]:
@@ -108,6 +117,30 @@ def looks(model: Any, head: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def of_sql(run: Path) -> dict[str, Any]:
+    """The curve over shots, by kinds of questions, and some queries as they came out."""
+    from regard.model import load
+
+    model = load(run)
+    return over_shots(run, model, SHOTS[SQL])[0] | {"examples": examples(model)}
+
+
+def examples(model: Any) -> list[dict[str, Any]]:
+    """After two examples that show the own word: the first two queries that are right, and the first that is wrong."""
+    from regard.inputs import sql
+    from regard.recipe import DecodeOptions
+
+    items = [item for item in sql.items(1, "test", EXAMPLES, 2) if item.own and item.determined]
+    answers = model.writer().run([item.prompt for item in items], DecodeOptions(max_new_tokens=64, stop=("\n",)))
+    told = []
+    for item, answer in zip(items, answers, strict=True):
+        query = sql.statement(answer.text)
+        right = sql.right(query, item.gold, item.table)
+        told.append({"prompt": item.prompt, "gold": item.gold, "answer": query, "right": right})
+    right, wrong = ([each for each in told if each["right"] == verdict] for verdict in (True, False))
+    return [*right[:2], *wrong[:1]]
+
+
 def facts(run: Path, model: Any) -> dict[str, Any]:
     """What the run was: its size, its length, and the minutes that its steps take at their median speed."""
     lines = [line for line in journal(run) if "tokens_per_second" in line]
@@ -131,10 +164,10 @@ def facts(run: Path, model: Any) -> dict[str, Any]:
 
 def draw(found: dict[str, Any], folder: Path) -> None:
     """The pictures."""
-    from regard.shots import draw_curve
+    from regard.shots import KINDS, draw_curve
 
     folder.mkdir(parents=True, exist_ok=True)
-    lesson = found[LESSON]
+    lesson, asked = found[LESSON], found[SQL]["kinds"]
     draw_curve(folder / "shots.svg", "the model", lesson)
     steps = lesson["training"]
     line_chart(
@@ -147,6 +180,9 @@ def draw(found: dict[str, Any], folder: Path) -> None:
     seen = lesson["looks"]
     title = f"{seen['site']}, head {seen['head']}: where it looks when an answer is due"
     heatmap(folder / "head.svg", title, [f"{piece} ←" for piece in seen["rows"]], seen["columns"], seen["weights"])
+    kinds = {kind: [row for row in asked if row["questions"] == kind] for kind in KINDS}
+    lines = [Line(kind, *curve(rows, "shots")) for kind, rows in kinds.items()]
+    line_chart(folder / "sql.svg", "Queries that give the right rows", "shots", "% right", lines)
 
 
 def curve(rows: Sequence[dict[str, Any]], across: str) -> tuple[list[tuple[float, float]], list[float]]:
@@ -164,7 +200,7 @@ def filled(page: str, found: dict[str, Any]) -> str:
 
 def parts(found: dict[str, Any]) -> dict[str, str]:
     """What the page takes from the figures, by the names of its places."""
-    lesson = found[LESSON]
+    lesson, sql = found[LESSON], found[SQL]
     return {
         "shots": table(lesson["shots"], {"shots": "shots", "right": percent, "ideal learner": "ideal"}),
         "training": table(
@@ -181,7 +217,23 @@ def parts(found: dict[str, Any]) -> dict[str, str]:
             {"recipe": "recipe", "parameters": "parameters", "steps": "steps", "tokens read": "tokens"}
             | {"tokens a second": "tokens_per_second", "minutes": "minutes"},
         ),
+        "queries": table(
+            [
+                row
+                for few in sql["shots"]
+                for row in [few, *(each for each in sql["kinds"] if each["shots"] == few["shots"])]
+            ],
+            {"shots": "shots", "questions": lambda row: row.get("questions", "all"), "asked": "answers"}
+            | {"right": percent, "ideal learner": "ideal"},
+        ),
+        "examples": "\n\n".join(map(example, sql["examples"])),
     }
+
+
+def example(told: dict[str, Any]) -> str:
+    """A prompt and what was written behind it."""
+    verdict = "" if told["right"] else f"\n\nwhich is wrong: `{told['gold']}`"
+    return f"```text\n{told['prompt']} {told['answer']}\n```{verdict}"
 
 
 def percent(row: dict[str, Any]) -> str:

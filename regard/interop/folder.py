@@ -29,7 +29,18 @@ from regard.interop.layout import Layout
 from regard.interop.llama import Llama
 from regard.interop.marian import Marian
 from regard.interop.own import Own
-from regard.interop.weights import INDEX, SHARDS, WHOLE, Names, fill, read_json, read_weights, write_json, write_weights
+from regard.interop.weights import (
+    INDEX,
+    SHARDS,
+    WHOLE,
+    Names,
+    Undrawn,
+    fill,
+    read_json,
+    read_weights,
+    write_json,
+    write_weights,
+)
 from regard.models import FAMILIES, family_of
 from regard.models.classifier import Classifier
 
@@ -141,7 +152,7 @@ def load(folder: Path, device: str | torch.device = "cpu", merged: bool = True) 
     with _told(folder):
         tensors = layout.receive(tensors, config)
     fill(outline, layout.names(outline), tensors, folder)  # no memory for sizes that the file does not have
-    with torch.random.fork_rng(devices=[]):  # a new network draws numbers, but not the caller's
+    with Undrawn():
         network = layout.read(config)
     fill(network, layout.names(network), tensors, folder)
     words = folder if base is None or any((folder / name).exists() for name in FILES) else base.folder

@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from regard.errors import UserError
 
@@ -49,6 +50,13 @@ class Slot(NamedTuple):
         whole = torch.cat(parts) if len(parts) > 1 else parts[0]
         whole = whole.T if self.turned else whole
         return whole[None] if self.row else whole
+
+
+class Undrawn(TorchFunctionMode):
+    """Inside, a new network draws no random numbers for what is filled from a file anyway."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return args[0] if func in (Tensor.normal_, Tensor.uniform_) else func(*args, **(kwargs or {}))
 
 
 Names = Mapping[str, Slot]  # of every parameter of ours
