@@ -278,7 +278,7 @@ def test_the_loss_is_that_of_the_label_and_of_the_text(tmp_path: Path) -> None:
     task: Any = build(options, loaded.vocabulary, found)
     batch = next(task.batches(0, 0, 1))
     expected = 0.0
-    for tokens, length, label in zip(*batch.text, batch.labels, strict=True):
+    for tokens, length, label in zip(*batch.text[:2], batch.labels, strict=True):
         row = tokens[:length]
         expected += float(F.cross_entropy(found(pad([row.tolist()], 0)), label[None]))
         expected += 0.5 * float(F.cross_entropy(found.body(row[None, :-1])[0], row[1:]))
