@@ -49,11 +49,28 @@ class DataOptions:
     text2: str = ""  # and of those to be read beside them
     label: str = ""
     label_until: str = ""  # a label ends before this mark: "NUM" of "NUM:date"
+    label_kind: Literal["one", "several", "number"] = "one"  # what a text has
+    label_separator: str = ","  # stands between several labels of a text
+    stratify: bool = False  # whether each label has its share in a part held out of train
+    question: str = ""  # columns of questions, of the texts that they are asked of,
+    context: str = ""
+    answer: str = ""  # and of their answers
+    stride: int = 0  # tokens from one window of a long text to the next; 0 = a third of max_length
+    pairs: Literal["none", "next", "order"] = "none"  # what a second text is, beside words to be told
+    masked: float = 0.15  # the share of tokens that are hidden,
+    whole_words: bool = False  # a word's pieces together
     split_by: str = "source"  # equal values of this column never lie in two parts
     max_length: int = 256  # tokens; longer samples are skipped and counted; 0 = as many as the model reads
 
     def __post_init__(self) -> None:
-        require(self.max_length >= 0, f"data.max_length = {self.max_length}: must be 0 or more")
+        for name in ("max_length", "stride"):
+            require(getattr(self, name) >= 0, f"data.{name} = {getattr(self, name)}: must be 0 or more")
+        require(bool(self.label_separator), "data.label_separator is empty: give the mark between labels, such as |")
+        require(
+            not self.stratify or self.label_kind == "one",
+            f"data.stratify = true needs one label a text, but data.label_kind = '{self.label_kind}'",
+        )
+        require(0 < self.masked < 1, f"data.masked = {self.masked}: must lie between 0 and 1")
         for name in ("train", "validation", "test"):
             value = getattr(self, name)
             if self.generate:
@@ -108,6 +125,7 @@ class TrainOptions:
     max_grad_norm: float = 1.0  # 0 = no clipping
     gradient_accumulation_steps: int = 1
     average_decay: float = 0.0  # of the weights' moving average; 0 = off
+    class_weights: Literal["none", "balanced"] = "none"  # "balanced": rare labels count as much as frequent ones
     auxiliary: float = 0.0  # how much the text's own loss counts beside that of its label
     patience: int = 0  # evaluations without a better score before the run stops; 0 = off
     score: Literal["auto", "bleu", "chrf", "exact", "loss", "accuracy", "f1"] = (

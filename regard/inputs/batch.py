@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, pairwise
-from typing import NamedTuple, overload
+from typing import NamedTuple, Protocol, overload
 
 import numpy as np
 import torch
@@ -142,10 +142,22 @@ def permute(positions: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
     return values.astype(np.int64)
 
 
+class Measured(Protocol):
+    """Samples of which is known how long they are: all that their order asks for."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def source_lengths(self) -> np.ndarray: ...
+
+    @property
+    def target_lengths(self) -> np.ndarray: ...
+
+
 class Order:
     """Which samples form batch k, for a corpus and options; it remembers only one number an epoch."""
 
-    def __init__(self, corpus: Corpus, options: BatchOptions):
+    def __init__(self, corpus: Measured, options: BatchOptions):
         self.corpus = corpus
         self.options = options
         self.windows = -(-len(corpus) // options.window)
@@ -216,16 +228,16 @@ class Order:
 
 
 @lru_cache(maxsize=8)
-def order(corpus: Corpus, options: BatchOptions) -> Order:
+def order(corpus: Measured, options: BatchOptions) -> Order:
     return Order(corpus, options)
 
 
-def batches_per_epoch(corpus: Corpus, options: BatchOptions) -> int:
+def batches_per_epoch(corpus: Measured, options: BatchOptions) -> int:
     """The batches of the first epoch, of all ranks together."""
     return order(corpus, options).batches(0)
 
 
-def epochs(corpus: Corpus, options: BatchOptions, batches: int) -> float:
+def epochs(corpus: Measured, options: BatchOptions, batches: int) -> float:
     """How many epochs the first `batches` batches of all ranks together are."""
     plan = order(corpus, options)
     epoch, number = plan.locate(batches)

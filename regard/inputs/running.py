@@ -33,6 +33,7 @@ class Document(NamedTuple):
     place: str
     pieces: Callable[[int], Iterator[str]]  # of about so many bytes each
     ends: bool  # whether an end token follows
+    row: bool = False  # whether it is a row of a file, and no file
 
     @property
     def blank(self) -> bool:
@@ -71,7 +72,7 @@ def _rows(path: Path, data: "DataOptions", part: str, held_out: tuple[float, flo
     for fields, place in rows(path, data.columns, tuple(name for name in (column, group) if name)):
         text = fields[column or next(iter(fields))]
         if _belongs(fields[group] if group else text, part, held_out):
-            yield Document(place, lambda size, text=text: _of_text(text, size), True)
+            yield Document(place, lambda size, text=text: of_text(text, size), True, True)
 
 
 def unnamed_column(data: "DataOptions", part: str, beside: Path | None = None) -> bool:
@@ -93,10 +94,11 @@ def lessons(data: "DataOptions", part: str, beside: Path | None = None) -> Itera
 
 def read_pieces(path: Path, begin: int = 0, end: int | None = None, size: int = PIECE) -> Iterator[str]:
     """The text of a file from byte `begin` to `end`, exactly as it is but for a byte order mark, in pieces."""
-    return _cut(_decoded(path, begin, end, size))
+    return _cut(decoded(path, begin, end, size))
 
 
-def _of_text(text: str, size: int) -> Iterator[str]:
+def of_text(text: str, size: int) -> Iterator[str]:
+    """The same of a text that is there."""
     return _cut(text[place : place + size] for place in range(0, len(text), size))
 
 
@@ -122,7 +124,7 @@ def _place_to_cut(text: str) -> int:
     return len(text) if len(text) >= GROWN else 0
 
 
-def _decoded(path: Path, begin: int, end: int | None, size: int) -> Iterator[str]:
+def decoded(path: Path, begin: int, end: int | None, size: int) -> Iterator[str]:
     """A file's characters, some at once; a byte that is not UTF-8 is an error with its line."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     position, breaks, first = begin, 0, begin == 0

@@ -1,6 +1,6 @@
 """Scores of answers against references: the field's own metrics, with signatures and bootstrap intervals."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,11 +53,30 @@ def score(answers: list[str], references: list[str], lowercase: bool) -> list[Sc
         result = metric.corpus_score(answers, [references], n_bootstrap=RESAMPLES)
         found.append(Score(name, result.score, getattr(result, "_ci", 0.0), str(metric.get_signature())))
     hits = 100.0 * matches(answers, references, lowercase)
+    return [*found, mean_score("exact", hits, "nrefs:1|", f"|case:{'lc' if lowercase else 'mixed'}")]
+
+
+def mean_score(name: str, values: np.ndarray, before: str = "", behind: str = "") -> Score:
+    """The mean of one figure a sample, with its interval; what stands round the signature."""
     chance = np.random.default_rng(SEED)
-    means = np.array([chance.choice(hits, len(hits)).mean() for _ in range(RESAMPLES)])
-    low, high = np.percentile(means, [2.5, 97.5])
-    signature = f"nrefs:1|bs:{RESAMPLES}|seed:{SEED}|case:{'lc' if lowercase else 'mixed'}"
-    return [*found, Score("exact", float(hits.mean()), float(high - low) / 2, signature)]
+    return _spread(
+        name,
+        float(values.mean()),
+        [chance.choice(values, len(values)).mean() for _ in range(RESAMPLES)],
+        f"{before}bs:{RESAMPLES}|seed:{SEED}{behind}",
+    )
+
+
+def resampled(name: str, figure: Callable[[np.ndarray], float], samples: int, before: str = "") -> Score:
+    """A figure over samples given by their numbers, with its interval over resamples of them (Efron 1979)."""
+    chance = np.random.default_rng(SEED)
+    values = [figure(chance.integers(samples, size=samples)) for _ in range(RESAMPLES)]
+    return _spread(name, figure(np.arange(samples)), values, f"{before}bs:{RESAMPLES}|seed:{SEED}")
+
+
+def _spread(name: str, value: float, values: Sequence[float], signature: str) -> Score:
+    low, high = np.percentile(values, [2.5, 97.5])
+    return Score(name, value, float(high - low) / 2, signature)
 
 
 def compare(answers: list[str], others: list[str], references: list[str], lowercase: bool) -> list[Difference]:

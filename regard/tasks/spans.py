@@ -1,0 +1,167 @@
+"""Answers that stand in a text: the best spans of its windows, and how SQuAD scores them. Pure functions.
+
+The score of a span is the logit of its first token plus that of its last (Devlin et al. 2019, section 4.2); that of no
+answer is the same of [CLS], the least of all windows (section 4.3). Rajpurkar et al. 2016, section 6.1, and 2018.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from regard.tasks.scores import mean_score
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+# ── the best spans ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Seen(NamedTuple):
+    """What a network said of one window: logits of its row's places, and which of them are tokens of the text."""
+
+    first: np.ndarray
+    last: np.ndarray
+    begin: int  # where in the row tokens of the text begin,
+    end: int  # and end
+    offset: int  # which token of the text stands at `begin`
+
+
+class Span(NamedTuple):
+    """Tokens of a text, first and last."""
+
+    score: float
+    first: int
+    last: int
+
+
+class Found(NamedTuple):
+    """What may be the answer, best first; `nothing` is the score that there is none."""
+
+    spans: list[Span]
+    nothing: float
+
+    @property
+    def margin(self) -> float:
+        """By how much no answer is better than the best."""
+        return self.nothing - self.spans[0].score if self.spans else float("inf")
+
+
+def best_spans(seen: Seen, best: int = 20, longest: int = 30) -> list[Span]:
+    """A window's spans of at most `longest` tokens of the text, best first: the last is not before the first."""
+    first, last = (np.asarray(each, float)[seen.begin : seen.end] for each in (seen.first, seen.last))
+    scores = first[:, None] + last[None, :]
+    places = np.arange(len(first))
+    length = places[None, :] - places[:, None]
+    scores = np.where((length >= 0) & (length < longest), scores, -np.inf).ravel()
+    some = np.argsort(-scores, kind="stable")[:best]
+    ends = [divmod(int(place), len(first)) for place in some if np.isfinite(scores[place])]
+    return [Span(float(first[begin] + last[end]), seen.offset + begin, seen.offset + end) for begin, end in ends]
+
+
+def best_of(windows: Iterable[Seen], best: int = 20, longest: int = 30) -> Found:
+    """The best spans of all of a question's windows; one that several windows hold counts with its best score."""
+    found: dict[tuple[int, int], Span] = {}
+    nothing = float("inf")
+    for seen in windows:
+        nothing = min(nothing, float(seen.first[0]) + float(seen.last[0]))
+        for span in best_spans(seen, best, longest):
+            place = span.first, span.last
+            found[place] = max(span, found.get(place, span))
+    spans = sorted(found.values(), key=lambda span: (-span.score, span.first, span.last))
+    return Found(spans[:best], nothing)
+
+
+class Told(NamedTuple):
+    """An answer with its place among the text's characters; no text is no answer. `score` is its probability."""
+
+    text: str
+    score: float
+    start: int
+    end: int
+
+
+def tell(found: Found, spans: np.ndarray, context: str, threshold: float | None = None) -> list[Told]:
+    """What was found as text, best first; with a threshold "no answer" is one of them.
+
+    It comes first where it is better than the best span by more than the threshold. The probabilities are a softmax
+    over all that is told, which nothing has calibrated.
+    """
+    rows = [(span.score, int(spans[span.first, 0]), int(spans[span.last, 1])) for span in found.spans]
+    if threshold is not None or not rows:
+        rows.append((found.nothing, 0, 0))
+    scores = np.array([score for score, _, _ in rows])
+    weights = np.exp(scores - scores.max())
+    chances = weights / weights.sum()
+    told = [
+        Told(context[start:end], float(chance), start, end)
+        for (_, start, end), chance in zip(rows, chances, strict=True)
+    ]
+    if threshold is not None and found.margin > threshold:
+        return [told[-1], *told[:-1]]
+    return told
+
+
+# ── SQuAD's scores ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def normalise(text: str) -> str:
+    """Small letters, without punctuation, articles and spaces to spare."""
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+
+
+def exact(answer: str, golds: Sequence[str]) -> float:
+    """1 where an answer is one of the golds, normalised; no golds ask for no answer."""
+    return float(any(normalise(answer) == normalise(gold) for gold in _real(golds)))
+
+
+def f1(answer: str, golds: Sequence[str]) -> float:
+    """The words shared with the gold that it shares most with, as F1; where one of both is empty, whether both are."""
+    return max(_overlap(normalise(answer).split(), normalise(gold).split()) for gold in _real(golds))
+
+
+def _real(golds: Sequence[str]) -> Sequence[str]:
+    return [gold for gold in golds if normalise(gold)] or [""]
+
+
+def _overlap(answer: list[str], gold: list[str]) -> float:
+    if not answer or not gold:
+        return float(answer == gold)
+    shared = sum((Counter(answer) & Counter(gold)).values())
+    return 2.0 * shared / (len(answer) + len(gold))
+
+
+def report(answers: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, object]:
+    """Exact match and F1 in percent with intervals; where some have no answer, also of those and the others apart."""
+    hits = 100.0 * np.array([exact(answer, gold) for answer, gold in zip(answers, golds, strict=True)])
+    shared = 100.0 * np.array([f1(answer, gold) for answer, gold in zip(answers, golds, strict=True)])
+    answered = np.array([bool(gold) for gold in golds])
+    found: dict[str, object] = {"scores": [mean_score("exact", hits, "squad|"), mean_score("f1", shared, "squad|")]}
+    if not answered.all():
+        for name, some in (("answerable", answered), ("unanswerable", ~answered)):
+            if some.any():
+                means = {"exact": float(hits[some].mean()), "f1": float(shared[some].mean())}
+                found[name] = {"questions": int(some.sum()), **means}
+    return found
+
+
+def best_threshold(
+    margins: Sequence[float], scores: Sequence[float], answerable: Sequence[bool]
+) -> tuple[float, float]:
+    """The margin beyond which to say nothing that gives the best mean score, and that score in percent.
+
+    `scores` are those of each question's best span; to say nothing is right where there is nothing to say.
+    """
+    order = np.argsort(margins, kind="stable")
+    margin, score = np.asarray(margins, float)[order], np.asarray(scores, float)[order]
+    silent = ~np.asarray(answerable, bool)[order]
+    gains = np.concatenate([[0.0], np.cumsum(np.where(silent, -1.0, score))])  # of answering the first k
+    ends = np.flatnonzero(np.append(margin[1:] != margin[:-1], True)) + 1  # equal margins go together
+    tried = np.concatenate([[0], ends])
+    most = int(tried[np.argmax(gains[tried])])
+    threshold = float(margin[most - 1]) if most else float(np.nextafter(margin[0], -np.inf))
+    return threshold, 100.0 * float(silent.sum() + gains[most]) / len(margin)
