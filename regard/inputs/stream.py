@@ -74,7 +74,7 @@ def prepare_stream(
     options = [list(files), data.text, data.columns, data.split_by, fractions(data), part]
     folder = place_of(cache, [FORMAT, json.dumps([hashes, options]), tokenizer.content()])
     report = Report(unit="documents", notes=_notes(data, part, beside, tokenizer))
-    return opened(folder, Stream) or _write(documents(data, part, beside), folder, tokenizer, report, hashes, progress)
+    return opened(folder, Stream) or written(documents(data, part, beside), folder, tokenizer, report, hashes, progress)
 
 
 def prepare_documents(texts: Iterable[str], key: str, tokenizer: Tokenizer, cache: Path) -> Stream:
@@ -83,10 +83,10 @@ def prepare_documents(texts: Iterable[str], key: str, tokenizer: Tokenizer, cach
     found = (
         Document(f"{key}:{number}", lambda size, text=text: iter([text]), True) for number, text in enumerate(texts, 1)
     )
-    return opened(folder, Stream) or _write(found, folder, tokenizer, Report(unit="documents"), {}, None)
+    return opened(folder, Stream) or written(found, folder, tokenizer, Report(unit="documents"), {}, None)
 
 
-def _write(
+def written(
     found: Iterable[Document],
     folder: Path,
     tokenizer: Tokenizer,
@@ -94,6 +94,7 @@ def _write(
     hashes: dict[str, str],
     progress: Progress | None,
 ) -> Stream:
+    """Documents as the Stream of a folder."""
     with unfinished(folder) as place:
         with (place / "tokens").open("wb") as file, shown("preparing: {} tokens", progress) as show:
             writer = Writer(file, tokenizer, report, show)
