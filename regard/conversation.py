@@ -137,8 +137,10 @@ class Conversation:
         asked = [*self.messages, {"role": "user", "content": text}]
         shown = self._shown(asked)
         left = self.limit - len(shown.tokens)
-        most = min(self.model.decoding(**self.options).max_new_tokens or left, left)
-        writing = self.model.stream(shown.tokens, recall=self.recall, **self.options | {"max_new_tokens": most})
+        wanted = self.model.decoding(**self.options)
+        most = min(wanted.max_new_tokens or left, left)
+        limits = {"max_new_tokens": most, "min_new_tokens": min(wanted.min_new_tokens, most)}
+        writing = self.model.stream(shown.tokens, recall=self.recall, **self.options | limits)
         said, finish = "", "interrupt"
         try:
             for piece in writing:

@@ -75,6 +75,8 @@ class Model:
             raise UserError(f"this model cannot '{task}'; possible: {self.task}")
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
         ways = {name: options.pop(name) for name in WAYS if name in options}
+        if type(size := ways.get("batch_size", 1)) is not int or size < 1:
+            raise UserError(f"batch_size = {size!r} should be a whole number of at least 1")
         answers = run[self.task](texts, ways, options)
         return answers[0] if isinstance(inputs, str) else answers
 
@@ -116,6 +118,13 @@ class Model:
     def writer(self, draft: "Model | str | Path | None" = None, lookup: bool = False) -> Writer:
         """The language model at work; a smaller `draft`, or a look into the prompt, may guess ahead of it."""
         self._only("continue texts", continues=True)
+        if lookup and draft is not None:
+            raise UserError("a draft model and a look into the prompt cannot both guess: give one of draft and lookup")
+        if self.precision == "int8" and (lookup or draft is not None):
+            raise UserError(
+                "in int8 one row and several are rounded differently, so guessing ahead would change answers: "
+                "load the model in float32, or the draft alone in int8"
+            )
         guess: Callable[[], Guess] | None = PromptLookup if lookup else None
         if draft is not None:
             smaller = draft if isinstance(draft, Model) else load(draft, device=str(self.device))
@@ -131,8 +140,10 @@ class Model:
         """New ids for prompt ids, or for an encoder–decoder's source ids; nested as given, without the end."""
         if self.tells_labels:
             raise UserError(f"this model cannot generate: it was made to {self.task}")
-        rows = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else list(ids)
-        single = not rows or isinstance(rows[0], int)
+        rows = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else ids
+        if not isinstance(rows, Sequence) or isinstance(rows, str):
+            raise UserError(f"ids should be a list of whole numbers, or of such lists, not {ids!r}")
+        single = not rows or isinstance(rows[0], int | np.integer)
         rows = [self._checked(row) for row in ([rows] if single else rows)]
         if self.continues:
             writer = self.writer(options.pop("draft", None), options.pop("lookup", False))
@@ -243,7 +254,7 @@ class Model:
 
     def decoding(self, **options: Any) -> DecodeOptions:
         """The checkpoint's own way of decoding, with what is given laid over it."""
-        found = DecodeOptions(**(decode_fields(self.generation) | accepted(options)))
+        found = DecodeOptions(**(decode_fields(self.generation, self.continues) | accepted(options)))
         if found.stop and not self.continues:
             raise UserError(f"stop = {list(found.stop)}: only the answers of a language model end at a text")
         for name, tokens in (("logit_bias", found.logit_bias), ("suppress_tokens", found.suppress_tokens)):

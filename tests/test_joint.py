@@ -62,6 +62,19 @@ def test_weights_put_in_their_place_are_the_ones_that_count() -> None:
     assert torch.allclose(network(tokens), other(tokens), atol=1e-6)
 
 
+def test_a_bias_put_in_its_place_counts_and_what_is_frozen_later_has_no_gradient() -> None:
+    network, plain = join(made(MODELS["gpt"])), made(MODELS["gpt"])
+    tokens = torch.randint(0, 11, (3, 7))
+    for each in (network, plain):
+        bias = each.decoder.blocks[0].own.query.bias
+        bias.data = torch.full_like(bias, 0.7)
+    assert torch.allclose(network(tokens), plain(tokens), atol=1e-6)
+    network.decoder.blocks[1].own.key.weight.requires_grad_(False)
+    network(tokens).sum().backward()
+    assert network.decoder.blocks[1].own.key.weight.grad is None
+    assert network.decoder.blocks[1].own.query.weight.grad is not None
+
+
 def test_what_is_not_all_trained_is_left_alone() -> None:
     network = made(MODELS["gpt"])
     for name, parameter in network.named_parameters():

@@ -38,9 +38,9 @@ def network(request) -> LanguageModel:
     return made(MODELS[request.param])
 
 
-def made(model: dict[str, Any], seed: int = 0) -> LanguageModel:
+def made(model: dict[str, Any], seed: int = 0, vocabulary: int = TOKENS) -> LanguageModel:
     torch.manual_seed(seed)
-    network = build(model, vocabulary=TOKENS).eval()
+    network = build(model, vocabulary=vocabulary).eval()
     for parameter in network.parameters():  # biases too: zeros would hide what they do
         nn.init.normal_(parameter, std=0.3)
     assert isinstance(network, LanguageModel)

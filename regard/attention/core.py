@@ -80,8 +80,10 @@ class Memory(NamedTuple):
 
     def of(self, rows: Tensor) -> "Memory":
         """The memories of some rows, in this order."""
-        parts = [None if part is None else part.index_select(0, rows) for part in self[:3]]
-        return Memory(parts[0], parts[1], parts[2], self.start)  # pyright: ignore[reportArgumentType]
+        key, value = (part.index_select(0, rows) for part in self.room or (self.key, self.value))
+        real = None if self.real is None else self.real.index_select(0, rows)
+        room = (key, value) if self.room else None
+        return Memory(key[:, :, : self.length], value[:, :, : self.length], real, self.start, room)
 
 
 def _real(memory: Memory) -> Tensor:

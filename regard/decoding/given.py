@@ -30,9 +30,11 @@ def accepted(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check(name: str, value: Any) -> None:
     if name in OWN:
-        raise UserError(f"'{name}' is an option of `run`, for models that were made to {OWN[name]}")
+        raise UserError(f"'{name}' is no option here; `run` has it, for models that were made to {OWN[name]}")
+    if name in WAYS:
+        raise UserError(f"'{name}' is no option here; `run` has it")
     if name not in TYPES:
-        raise UserError(f"unknown option '{name}'{nearest(name, [*TYPES, *OWN, *WAYS])}")
+        raise UserError(f"unknown option '{name}'{nearest(name, [*TYPES, *OWN])}")
     if type(value) not in TYPES[name]:
         raise UserError(f"{name} = {value!r} does not fit; expected {TYPES[name][0].__name__}")
     if name in HELD and (wrong := [each for each in value if type(each) is not HELD[name]]):

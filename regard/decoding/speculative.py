@@ -47,9 +47,9 @@ def speculate(
 ) -> Speculation:
     """The greedy answer to one prompt (1, length), of at most `limit` tokens, end included."""
     state, text, forced = network.read(prompt[:, :-1]), prompt[0].tolist(), prompt.size(1)
-    total, ended, over, width = 0.0, False, False, 4
+    total, ended, over, stuck, width = 0.0, False, False, False, 4
     steps = guessed = right = 0
-    while len(text) - forced < limit and not (ended or over):
+    while len(text) - forced < limit and not (ended or over or stuck):
         past: Past = state.hypothesis
         length = past.memories[0].length if past.memories else 0
         most = min(width, limit - (len(text) - forced) - 1, network.limit - length - 1)  # it slides when plain would
@@ -60,6 +60,9 @@ def speculate(
             history = torch.tensor([text], device=logits.device)
             row, normaliser = restrict(logits[:, place].float(), history, len(text) - forced, ends, options)
             best, token = row[0].max(-1)
+            if best == -torch.inf:  # nothing may follow
+                stuck = True
+                break
             total += float(best - normaliser[0])
             if ended := int(token) in ends:
                 break

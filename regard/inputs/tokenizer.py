@@ -96,6 +96,11 @@ class Tokenizer:
         """A text shown while it is written: `feed(ids)` gives what is new and certain, `finish()` the rest."""
         return GrowingBytes(self) if self.byte_level else GrowingPieces(self)
 
+    @property
+    def special(self) -> dict[str, int]:
+        """The added tokens that `decode` leaves out, by their names."""
+        return {added.content: token for token, added in self._added.items() if added.special}
+
     def shows(self, token: int) -> bool:
         """Whether `decode` gives text for it."""
         special = token in self._added and self._added[token].special

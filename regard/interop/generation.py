@@ -54,16 +54,20 @@ def written(generation: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def decode_fields(generation: dict[str, Any]) -> dict[str, Any]:
-    """From the file: what it says of DecodeOptions' fields, in our words."""
+def decode_fields(generation: dict[str, Any], continues: bool = False) -> dict[str, Any]:
+    """From the file: what it says of DecodeOptions' fields, in our words.
+
+    Their max_length is a limit of new tokens, and of the begin token, for what is written from a source alone; of a
+    text that `continues`, it would count the prompt too, and is left to max_new_tokens and the model's context.
+    """
     said = {name: generation[name] for name in FIELDS if generation.get(name) is not None}
     found = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
     banned = [words[0] for words in generation.get("bad_words_ids") or ()]
     if banned or "suppress_tokens" in found:
         found["suppress_tokens"] = (*found.get("suppress_tokens", ()), *banned)
     for ours, theirs in (("max_new_tokens", "max_length"), ("min_new_tokens", "min_length")):
-        if generation.get(theirs):
-            found.setdefault(ours, generation[theirs] - 1)  # theirs counts the begin token too
+        if generation.get(theirs) and not continues:
+            found.setdefault(ours, generation[theirs] - 1)
     if not generation.get("do_sample", False):
         return {name: value for name, value in found.items() if name not in SAMPLING}
     return {"temperature": 1.0, "top_k": 50} | found  # their defaults

@@ -1,13 +1,11 @@
 """A loaded network, rewritten for speed: packed projections, weights the other way round or in eight bits."""
 
-from typing import Any
-
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from regard.attention.core import Attention
 from regard.layers.generator import LanguageModel
+from regard.layers.joint import Joint, joinable, sizes
 from regard.runtime.products import LEAST, Head, Int8, require_int8, turn
 from regard.runtime.swift import Swift, possible
 
@@ -30,36 +28,16 @@ def hasten(network: nn.Module, precision: str = "float32") -> nn.Module:
 
 def pack(attention: Attention, precision: str) -> None:
     """Queries, keys and values in one product; the three weights become views of the one."""
-    parts = [attention.query, attention.key, attention.value]
-    if not all(type(part) is nn.Linear for part in parts):
+    parts = joinable(attention)
+    if not parts:
         return
-    linears: list[Any] = parts
-    whole = torch.cat([linear.weight for linear in linears]).t().contiguous().t()
-    biased = [linear.bias for linear in linears if linear.bias is not None]
-    if len(biased) not in (0, len(linears)):
+    attention.sizes = sizes(parts)
+    if precision != "int8":
+        attention.together = Joint(parts)
         return
-    bias = torch.cat(biased) if biased else None
-    sizes = [linear.out_features for linear in linears]
-    attention.sizes = tuple(sizes)  # type: ignore[assignment]
-    if precision == "int8":
-        attention.together = Int8(whole, bias)
-        attention.query = attention.key = attention.value = nn.Identity()  # never called: all comes from the one
-        return
-    for linear, weight in zip(linears, whole.split(sizes), strict=True):
-        linear.weight.data = weight
-    for linear, each in zip(linears, bias.split(sizes) if bias is not None else (), strict=False):
-        linear.bias.data = each
-    attention.together = Product(whole, bias)
-
-
-class Product:
-    """A product that is nobody's parameter: its weights are those of others."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None):
-        self.weight, self.bias = weight, bias
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+    bias = None if parts[0].bias is None else torch.cat([part.bias for part in parts])
+    attention.together = Int8(torch.cat([part.weight for part in parts]), bias)
+    attention.query = attention.key = attention.value = nn.Identity()  # never called: all comes from the one
 
 
 def replace(network: nn.Module, precision: str) -> None:

@@ -41,12 +41,14 @@ class Head(nn.Module):
         super().__init__()
         self.weight, self.bias = linear.weight, linear.bias
         self.columns = [linear.weight.detach().t().contiguous()]  # in a list, so that nobody saves or moves it
-        self.size = slice_of(linear.in_features)
+        self.size, self.version = slice_of(linear.in_features), linear.weight._version
 
     def forward(self, x: Tensor) -> Tensor:
         columns = self.columns[0]
         rows = x.numel() // x.size(-1)
-        if torch.is_grad_enabled() or not 1 < rows <= FEW:
+        if torch.is_grad_enabled() or self.weight._version != self.version or x.dtype != columns.dtype:
+            return F.linear(x, self.weight, self.bias)  # it is trained, or was, or is another's by now
+        if not 1 < rows <= FEW:
             return F.linear(x, columns.t(), self.bias)
         y = x.new_zeros(rows, columns.size(1)) if self.bias is None else self.bias.repeat(rows, 1)
         for some, part in zip(x.reshape(rows, -1).split(self.size, 1), columns.split(self.size), strict=True):

@@ -37,8 +37,9 @@ class Swift(Stack):
         source: tuple[Memory, ...] = (),
         turn: Turn | None = None,
     ) -> tuple[Tensor, tuple[Memory, ...]]:
-        common = past and x.size(1) == 1 and not source and past[0].real is None and not torch.is_grad_enabled()
-        if not common or recorder() or (self.one_row and x.size(0) > 1):
+        alone = past and x.size(1) == 1 and not source and past[0].real is None
+        plain = x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_grad_enabled() and not recorder()
+        if not (alone and plain) or (self.one_row and x.size(0) > 1):
             return super().forward(x, real, past, source, turn)
         if not self.steps:
             self.steps = [compiled(Step(block)) for block in self.blocks]

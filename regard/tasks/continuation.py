@@ -1,5 +1,6 @@
 """Going on with texts: what a language model answers to a prompt, at once or while it is written."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +18,7 @@ from regard.tasks.likelihood import log_probabilities
 from regard.tasks.recall import Recall
 from regard.tasks.rows import Row, by_length, check_texts
 
+BROKEN = "the network's output is not finite: its weights are damaged, or its training diverged"
 NEW_TOKENS = 128  # where nobody says how many
 
 
@@ -120,7 +122,7 @@ class Writer:
             return [[self.speculate(prompt, options).answer] for prompt in prompts]
         found = conclude(grow(self.network, pad(prompts, 0).to(self.device), self.outset(prompts, options), options))
         if not all(found):
-            raise UserError("the network's output is not finite: its weights are damaged, or its training diverged")
+            raise UserError(BROKEN)
         return found
 
     def outset(self, prompts: list[list[int]], options: DecodeOptions) -> Outset:
@@ -128,7 +130,12 @@ class Writer:
         longest = max(map(len, prompts))
         begin = torch.tensor([[-1] * (longest - len(prompt)) + prompt for prompt in prompts], device=self.device)
         keys = [key_of(prompt) for prompt in prompts] if options.temperature else ()
-        return Outset(begin, self.ends, _limit(options), longest - 1, keys, self._stopped(options))
+        return Outset(begin, self._ends(options), _limit(options), longest - 1, keys, self._stopped(options))
+
+    def _ends(self, options: DecodeOptions) -> tuple[int, ...]:
+        """The tokens that end a text, and those to stop at that are never spelled out."""
+        ends = (self.ends,) if isinstance(self.ends, int) else self.ends
+        return (*ends, *(self.tokenizer.special[stop] for stop in options.stop if stop in self.tokenizer.special))
 
     def speculate(self, prompt: list[int], options: DecodeOptions) -> Speculation:
         """The greedy continuation of one prompt, some of whose tokens were guessed."""
@@ -136,16 +143,17 @@ class Writer:
         if options.temperature or options.num_beams > 1:
             given = f"temperature = {options.temperature}, num_beams = {options.num_beams}"
             raise UserError(f"guessing ahead serves greedy search alone, not {given}")
-        ends = (self.ends,) if isinstance(self.ends, int) else self.ends
-        tokens = torch.tensor([prompt], device=self.device)
-        stopped = self._stopped(options)
-        return speculate(self.network, tokens, ends, options, _limit(options), self.guess(), stopped)
+        tokens, stopped = torch.tensor([prompt], device=self.device), self._stopped(options)
+        found = speculate(self.network, tokens, self._ends(options), options, _limit(options), self.guess(), stopped)
+        if math.isnan(found.answer.score):
+            raise UserError(BROKEN)
+        return found
 
     def _stopped(self, options: DecodeOptions) -> Callable[[list[int]], bool] | None:
         """Whether one of the texts to stop at stands in an answer: its last tokens are enough to tell."""
         if not options.stop:
             return None
-        tail = max(map(len, options.stop)) + 8  # a token is a letter or more, but for parts of rare ones
+        tail = max(len(stop.encode()) for stop in options.stop) + 8  # a token is a byte or more
         return lambda tokens: any(stop in self.tokenizer.decode(tokens[-tail:]) for stop in options.stop)
 
     def told(self, row: Row, found: Hypothesis, options: DecodeOptions, logs: bool = False) -> Continuation:
@@ -213,7 +221,7 @@ class Writing:
             if piece:
                 yield piece
         if not found:
-            raise UserError("the network's output is not finite: its weights are damaged, or its training diverged")
+            raise UserError(BROKEN)
         self.answer = writer.told(self.row, found[0], options)
         rest = held + decoder.finish()
         place = min((rest.index(stop) for stop in options.stop if stop in rest), default=len(rest))
@@ -223,10 +231,8 @@ class Writing:
 
 def _split(text: str, stops: Sequence[str]) -> tuple[str, str]:
     """What may be shown, and what may yet become one of the texts to stop at (or is one)."""
-    for stop in stops:
-        if stop in text:
-            place = text.index(stop)
-            return text[:place], text[place:]
+    if found := [text.index(stop) for stop in stops if stop in text]:
+        return text[: min(found)], text[min(found) :]
     longest = max((size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])), default=0)
     return text[: len(text) - longest], text[len(text) - longest :]
 

@@ -44,6 +44,8 @@ class Generate:
     def __init__(self, recipe: Recipe, vocabulary: Vocabulary, cache: Path, limit: int):
         self.recipe, self.tokenizer, self.options = recipe, vocabulary.target, recipe.train
         self._cache = cache
+        if recipe.train.score not in ("auto", self.score_name):
+            raise UserError(f"train.score = '{recipe.train.score}' is none of task = 'generate'; possible: loss")
         self.length = recipe.data.max_length or limit
         if self.length > limit:
             raise UserError(

@@ -37,9 +37,7 @@ class Progress:
 def seed_batch(seed: int, batch: int, device: torch.device) -> None:
     """Dropout of batch k is the same whichever process meets it, and however often the run was stopped before."""
     digest = hashlib.sha256(f"{seed} {batch}".encode()).digest()
-    seed_all = (
-        torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
-    )
+    seed_all = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
     seed_all(int.from_bytes(digest[:8], "little") >> 1)
 
 
