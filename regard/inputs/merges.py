@@ -1,6 +1,7 @@
-"""Tokenizers of GPT folders that have no tokenizer.json: pieces in vocab.json, the order of merging in merges.txt.
+"""Tokenizers of folders that have no tokenizer.json: pieces in vocab.json, the order of merging in merges.txt.
 
 GPT-2     byte-level: every text is bytes, nothing is unknown, nothing is changed       "Ġworld"
+RoBERTa   the same, with <s> text </s>, or <s> text </s> </s> other </s>
 GPT       words in lower case by BERT's rules; a piece that ends one says so            "world</w>"
 """
 
@@ -8,12 +9,14 @@ import json
 from pathlib import Path
 
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from regard.errors import UserError
 from regard.inputs.tokenizer import MISSING, Tokenizer, read_config
+from regard.inputs.wordpiece import enclose
 
 WORD_END = "</w>"
+ROBERTA, BERT = ("<s>", "</s>", "<mask>"), ("[CLS]", "[SEP]", "[MASK]")  # before a text, behind it, for a hidden word
 
 
 def load_merges(folder: Path) -> Tokenizer:
@@ -26,7 +29,27 @@ def load_merges(folder: Path) -> Tokenizer:
     first = Tokenizer.of(inner, config)
     special = {first.name(index) for index in first.ids.values() if index != MISSING}
     inner.add_special_tokens([AddedToken(name, normalized=False) for name in sorted(special)])
+    if not words:
+        _enclose(inner, table)
     return Tokenizer.of(inner, config)
+
+
+def _enclose(inner: tokenizers.Tokenizer, table: dict[str, int]) -> None:
+    """What an encoder's texts stand between: it has a mask, in RoBERTa's spelling or in BERT's."""
+    for first, last, mask in (ROBERTA, BERT):
+        if not {first, last, mask} <= set(table):
+            continue
+        inner.add_special_tokens([AddedToken(name, normalized=False) for name in (first, last)])
+        inner.add_special_tokens([AddedToken(mask, lstrip=True, normalized=False)])
+        if (first, last, mask) == BERT:
+            enclose(inner, first, last)
+        else:
+            ends = (last, table[last]), (first, table[first])
+            inner.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=_prefixed(inner))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _prefixed(inner: tokenizers.Tokenizer) -> bool:
+    return bool(getattr(inner.pre_tokenizer, "add_prefix_space", False))
 
 
 def _byte_level(table: dict[str, int], merges: list[tuple[str, str]], config: dict) -> tokenizers.Tokenizer:

@@ -3,7 +3,8 @@
 train_tokenizer(texts, options) → Tokenizer ┐
 a folder with tokenizer.json                ├─▶ Vocabulary(source, target)
 a Marian folder with source.spm, target.spm │
-a GPT folder with vocab.json, merges.txt    ┘
+a folder with vocab.json, merges.txt        │
+a BERT folder with vocab.txt                ┘
 """
 
 import json
@@ -15,12 +16,14 @@ from regard.inputs.learn import train_tokenizer
 from regard.inputs.marian import SentencePieceTokenizer, load_marian, save_marian
 from regard.inputs.merges import load_merges
 from regard.inputs.tokenizer import MISSING, ROLES, SPECIALS, Coverage, Tokenizer
+from regard.inputs.wordless import Wordless
+from regard.inputs.wordpiece import load_wordpiece
 
 __all__ = ["MISSING", "SPECIALS", "Coverage", "SentencePieceTokenizer", "Tokenizer", "Vocabulary", "train_tokenizer"]
 
 
 FILES = ("tokenizer.json", "tokenizer_target.json", "tokenizer_config.json", "source.spm", "target.spm", "vocab.json",
-         "merges.txt", "target_vocab.json", "special_tokens_map.json", "added_tokens.json",
+         "merges.txt", "vocab.txt", "target_vocab.json", "special_tokens_map.json", "added_tokens.json",
          "chat_template.jinja")  # fmt: skip
 
 
@@ -41,6 +44,8 @@ class Vocabulary:
         folder.mkdir(parents=True, exist_ok=True)
         for name in FILES:
             (folder / name).unlink(missing_ok=True)
+        if isinstance(self.source, Wordless):
+            return
         if isinstance(self.source, SentencePieceTokenizer) and isinstance(self.target, SentencePieceTokenizer):
             save_marian(self.source, self.target, folder)
             return
@@ -71,7 +76,16 @@ class Vocabulary:
         if (folder / "merges.txt").exists():
             both = load_merges(folder)
             return cls(both, both)
+        if (folder / "vocab.txt").exists():
+            both = load_wordpiece(folder)
+            return cls(both, both)
         raise UserError(
             f"{folder}: no tokenizer here; possible: tokenizer.json, source.spm + target.spm + vocab.json, "
-            "or vocab.json + merges.txt"
+            "vocab.json + merges.txt, or vocab.txt"
         )
+
+    @classmethod
+    def wordless(cls, folder: Path, size: int) -> "Vocabulary":
+        """In place of a tokenizer that a folder does not have: so many tokens without a spelling."""
+        both = Wordless(folder, size)
+        return cls(both, both)

@@ -6,8 +6,10 @@ from torch import nn
 
 from regard.inputs.text import Vocabulary
 from regard.interop.own import PREFIX
+from regard.layers.encoder import Encoder
 from regard.layers.generator import LanguageModel
 from regard.models.classifier import Classifier
+from regard.models.heads import Head, MaskedWords, Pretraining, Spans, TokenLabels
 
 TRANSLATOR = """
 Or, with transformers:
@@ -34,6 +36,19 @@ Or, with transformers:
     inputs = tokenizer("…", return_tensors="pt", return_token_type_ids=False)
     print(model.config.id2label[int(model(**inputs).logits.argmax())])
 """
+ENCODER = """
+Or, with transformers:
+
+    from transformers import AutoTokenizer, {auto}
+    tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), {auto}.from_pretrained("FOLDER")
+    print(model(**tokenizer("…", return_tensors="pt")))
+"""
+AUTOS = {
+    MaskedWords: "AutoModelForMaskedLM",
+    Pretraining: "AutoModelForPreTraining",
+    TokenLabels: "AutoModelForTokenClassification",
+    Spans: "AutoModelForQuestionAnswering",
+}
 
 
 def card_of(network: nn.Module, vocabulary: Vocabulary, config: dict[str, Any], base: str = "") -> str:
@@ -46,11 +61,17 @@ def card_of(network: nn.Module, vocabulary: Vocabulary, config: dict[str, Any], 
     elif isinstance(network, Classifier):
         kind, sides = "A model that tells labels", f"{vocabulary.target.size:,} tokens, {len(network.labels)} labels"
         elsewhere = LABELLER if known else ""
+    elif isinstance(network, Encoder | Head):
+        kind, sides = "An encoder, which reads texts and writes none", f"{vocabulary.target.size:,} tokens"
+        elsewhere = ENCODER.format(auto=AUTOS.get(type(network), "AutoModel")) if known else ""  # type: ignore[arg-type]
     else:
         kind, sides = "A sequence-to-sequence model", f"{vocabulary.source.size:,} tokens for both sides"
         if not vocabulary.joint:
             sides = f"{vocabulary.source.size:,} source and {vocabulary.target.size:,} target tokens"
         elsewhere = TRANSLATOR if known and vocabulary.joint else ""  # transformers knows no second tokenizer.json
+    reads = isinstance(getattr(network, "body", network), Encoder)
+    decodes = "" if reads else ", how it decodes in `generation_config.json`"
+    verb = "embed" if reads and not isinstance(network, Classifier) else "run"
     if base:
         elsewhere = ""  # others open it with PEFT alone
         sides += f".\nHere is only what was added to the weights of `{base}` (LoRA, in PEFT's layout)"
@@ -61,10 +82,10 @@ library_name: regard
 # {type(network).__name__} ({config["model_type"]})
 
 {kind} with {parameters:,} parameters; {sides}.
-Its shape is in `config.json`, how it decodes in `generation_config.json`.
+Its shape is in `config.json`{decodes}.
 
     import regard
     model = regard.load("FOLDER")
-    print(model.run("…"))
+    print(model.{verb}("…"))
     model.trace("…").explore()          # what every head looked at
 {elsewhere}"""

@@ -22,13 +22,15 @@ from regard.inputs.text import FILES, MISSING, Tokenizer, Vocabulary
 from regard.interop import adapter as adapters
 from regard.interop import generation as decoding
 from regard.interop.adapter import Base
+from regard.interop.bert import Albert, Bert, Camembert, DistilBert, Roberta
 from regard.interop.card import card_of
 from regard.interop.gpt import GPT1, GPT2, GPTNeo
+from regard.interop.headed import Headed
 from regard.interop.labelled import Labelled, is_labelled
 from regard.interop.layout import Layout
 from regard.interop.llama import Llama
 from regard.interop.marian import Marian
-from regard.interop.own import Own
+from regard.interop.own import PREFIX, Own
 from regard.interop.weights import (
     INDEX,
     SHARDS,
@@ -44,6 +46,7 @@ from regard.interop.weights import (
 from regard.models import FAMILIES, family_of
 from regard.models.classifier import Classifier
 
+TOKENIZERS = ("tokenizer.json", "source.spm", "merges.txt", "vocab.txt")
 SPARE = 1023  # rows of a language model's tables that may stand for no token
 
 
@@ -57,15 +60,23 @@ class Loaded(NamedTuple):
     base: Base | None = None  # what an adapter was or is to be added to
 
 
-PUBLISHED = (Marian(), GPT1(), GPT2(), GPTNeo(), Llama())
-LAYOUTS: dict[str, Layout] = {each.model_type: each for each in (*PUBLISHED, *map(Own, FAMILIES))}
+ENCODERS = (Bert(), Roberta(), Camembert(), DistilBert(), Albert())
+PUBLISHED: tuple[Layout, ...] = (Marian(), GPT1(), GPT2(), GPTNeo(), Llama(), *map(Headed, ENCODERS))
 
 
-def layout_of(network: nn.Module) -> Layout:
-    """The published layout whose mathematics the network is, else our own."""
-    if isinstance(network, Classifier):
+def _own(family: str) -> Layout:
+    return Headed(Own(family)) if FAMILIES[family].encodes else Own(family)
+
+
+LAYOUTS: dict[str, Layout] = {each.model_type: each for each in (*PUBLISHED, *map(_own, FAMILIES))}
+
+
+def layout_of(network: nn.Module, kind: str = "") -> Layout:
+    """The published layout whose mathematics the network is, else our own; of several, the one it was loaded from."""
+    if isinstance(network, Classifier) and not FAMILIES[family_of(network)].encodes:
         return Labelled(layout_of(network.body))
-    return next(layout for layout in LAYOUTS.values() if layout.speaks(network))
+    first = [LAYOUTS[kind]] if kind in LAYOUTS else []
+    return next(layout for layout in (*first, *LAYOUTS.values()) if layout.speaks(network))
 
 
 def save(
@@ -81,11 +92,11 @@ def save(
 
     With a `base`, only the adapter that the network has on it.
     """
-    layout = layout_of(network)
+    layout = layout_of(network, _model_type(config))
     network = layout.form(network)
     foreign = config if config and config["model_type"] == layout.model_type else {}
     written = layout.describe(network, foreign)
-    written |= _ids(vocabulary.target, written["is_encoder_decoder"], foreign) | {"dtype": "float32"}
+    written |= _ids(vocabulary.target, written["is_encoder_decoder"], foreign | written) | {"dtype": "float32"}
     ids = _ids(vocabulary.target, written["is_encoder_decoder"], foreign | generation)
     with _replaced(folder) as place:
         if base is None:
@@ -94,10 +105,17 @@ def save(
             adapters.write(place, network, _plain_names(layout, written), base, _task(written))
             write_json(place / adapters.BASE, base.told(folder))
         vocabulary.save(place)
-        write_json(place / "generation_config.json", decoding.written(generation) | ids)
+        if not isinstance(layout, Headed):  # an encoder writes nothing
+            write_json(place / "generation_config.json", decoding.written(generation) | ids)
         write_json(place / "config.json", written)
         card = card or card_of(network, vocabulary, written, str(base.folder) if base else "")
         (place / "README.md").write_text(card, encoding="utf-8")
+
+
+def _model_type(config: dict[str, Any] | None) -> str:
+    """What a loaded config says it is: where two are the same mathematics, it is written as that again."""
+    kind = config.get("model_type") if config else None
+    return kind if isinstance(kind, str) and not kind.startswith(PREFIX) else ""
 
 
 def _plain_names(layout: Layout, config: dict[str, Any]) -> Names:
@@ -130,47 +148,75 @@ def _replaced(folder: Path) -> Iterator[Path]:
             path.replace(folder / path.name)
 
 
-def load(folder: Path, device: str | torch.device = "cpu", merged: bool = True) -> Loaded:
+def load(
+    folder: Path, device: str | torch.device = "cpu", merged: bool = True, model_type: str | None = None
+) -> Loaded:
     """The network (in float32, ready to answer), its vocabulary and settings; whatever does not fit is refused.
 
     An adapter is added to its base; where it is not to be `merged`, the network is the base's, as it was trained on.
+    A `model_type` speaks where config.json says none.
     """
     folder = Path(folder)
     base = adapters.base_of(folder) if adapters.is_adapter(folder) else None
     told = folder if base is None or (folder / "config.json").exists() else base.folder  # PEFT writes no config.json
     path = told / "config.json"
     config = read_json(path)
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in LAYOUTS:
-        raise UserError(f"{path}: model_type = '{kind}' is unknown{nearest(str(kind), LAYOUTS)}")
-    layout = Labelled(LAYOUTS[kind]) if is_labelled(config) else LAYOUTS[kind]
     with _told(path), torch.device("meta"):
-        outline = layout.read(config)
+        config = _named(config, model_type)
+        layout = LAYOUTS[config["model_type"]]
+        layout = Labelled(layout) if is_labelled(config) and not isinstance(layout, Headed) else layout
+        layout.read(config)
     tensors = read_weights(base.folder if base else folder, layout.ignored)
     if base is not None:
         tensors = adapters.add(tensors, folder, layout.prefix, merged)
     with _told(folder):
-        tensors = layout.receive(tensors, config)
+        said = layout.completed(config, tensors)
+        tensors = layout.receive(tensors, said)
+    with _told(path), torch.device("meta"):
+        outline = layout.read(said)
     fill(outline, layout.names(outline), tensors, folder)  # no memory for sizes that the file does not have
-    with Undrawn():
-        network = layout.read(config)
+    with torch.random.fork_rng(devices=[]), Undrawn():  # what is drawn all the same is not of the caller's numbers
+        network = layout.read(said)
     fill(network, layout.names(network), tensors, folder)
     words = folder if base is None or any((folder / name).exists() for name in FILES) else base.folder
-    vocabulary = _agree(Vocabulary.load(words), config, network, words)
+    vocabulary = _agree(_vocabulary(words, network), config, network, words)
     settings = told / "generation_config.json"
     generation = read_json(settings) if settings.exists() else decoding.of_config(config)
     decoding.check(generation, str(settings if settings.exists() else path), vocabulary.target.size)
     return Loaded(network.to(device).eval(), vocabulary, generation, config, base)
 
 
+def _named(config: dict[str, Any], given: str | None) -> dict[str, Any]:
+    """A config.json that says which model_type it is, or is told."""
+    kind = config.get("model_type")
+    if kind is None and given is None:
+        raise UserError(
+            f"says no model_type; possible: {', '.join(LAYOUTS)}; say which, as in "
+            "regard.load(folder, model_type='bert')"
+        )
+    if kind is not None and given not in (None, kind):
+        raise UserError(f"model_type = '{kind}', but '{given}' was asked for")
+    found = given if kind is None else kind
+    if not isinstance(found, str) or found not in LAYOUTS:
+        raise UserError(f"model_type = '{found}' is unknown{nearest(str(found), LAYOUTS)}")
+    return config | {"model_type": found}
+
+
+def _vocabulary(folder: Path, network: Any) -> Vocabulary:
+    """A folder's tokenizers; of an encoder, which may be asked about ids alone, tokens without a spelling if none."""
+    if FAMILIES[family_of(network)].encodes and not any((folder / name).exists() for name in TOKENIZERS):
+        return Vocabulary.wordless(folder, network.config.vocabulary)
+    return Vocabulary.load(folder)
+
+
 def as_saved(loaded: Loaded) -> Loaded:
     """The network in the form that `save` writes and `load` gives back, so that training can go on from either."""
-    return loaded._replace(network=layout_of(loaded.network).form(loaded.network))
+    return loaded._replace(network=layout_of(loaded.network, _model_type(loaded.config)).form(loaded.network))
 
 
 def base_at(folder: Path, loaded: Loaded) -> Base:
     """The folder as what an adapter is to be added to; its tensors must be named as ours would be."""
-    kind = layout_of(loaded.network).model_type
+    kind = layout_of(loaded.network, _model_type(loaded.config)).model_type
     if loaded.config["model_type"] != kind:
         raise UserError(
             f"{folder}: a {loaded.config['model_type']} that is now written as {kind}: write it anew before an adapter "
@@ -209,16 +255,17 @@ def _agree(vocabulary: Vocabulary, config: dict[str, Any], network: Any, folder:
         side = name.removesuffix("vocabulary").replace("_", " ")
         tokenizer = vocabulary.source if side == "source " else vocabulary.target
         rows = getattr(network.config, name)
-        if tokenizer.size != rows and not (family.continues and _padded(tokenizer.size, rows)):
+        spare = _padded(tokenizer.size, rows) if family.continues else family.encodes and tokenizer.size < rows
+        if tokenizer.size != rows and not spare:
             raise UserError(
                 f"{folder}: the {side}tokenizer has {tokenizer.size} tokens, but the embedding in config.json has "
                 f"{rows} rows; tokenizer and weights are of different models"
             )
-    if isinstance(network, Classifier):
+    if isinstance(network, Classifier) and family.continues:
         padding = config.get("pad_token_id")
         both = _with(vocabulary.target, pad=padding if type(padding) is int else MISSING)
         return Vocabulary(both, both)  # others find a text's last token by this one
-    if family.continues:
+    if not family.translates:
         return vocabulary
     target, place = vocabulary.target, folder / "config.json"
     ends = config.get("eos_token_id", target.end)

@@ -4,6 +4,7 @@ The labels are in config.json as `id2label`; others find a text's last token by 
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -48,9 +49,7 @@ class Labelled(Layout):
         kind = re.sub(rf"(LMHeadModel|ForCausalLM|{ARCHITECTURE})$", "", found["architectures"][0])
         found |= {
             "architectures": [kind + ARCHITECTURE],
-            "num_labels": len(network.labels),
-            "id2label": {str(number): label for number, label in enumerate(network.labels)},
-            "label2id": {label: number for number, label in enumerate(network.labels)},
+            **told_labels(network.labels),
         }
         untied = network.tells and network.body.output.weight is not network.body.embed.table.weight
         return found | ({PAIR: True} if network.paired else {}) | ({KEPT: True} if untied else {})
@@ -72,7 +71,16 @@ def _of_body(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in OURS}
 
 
-def labels_of(config: dict[str, Any]) -> tuple[str, ...]:
+def told_labels(labels: Sequence[str]) -> dict[str, Any]:
+    """The labels as config.json has them."""
+    return {
+        "num_labels": len(labels),
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+    }
+
+
+def labels_of(config: dict[str, Any], least: int = 2) -> tuple[str, ...]:
     """The labels in the order of their numbers; LABEL_0, LABEL_1, … where they have no names."""
     named = config.get("id2label")
     if named is None:
@@ -81,6 +89,7 @@ def labels_of(config: dict[str, Any]) -> tuple[str, ...]:
     if not isinstance(named, dict) or {str(key) for key in named} != {str(number) for number in range(len(named))}:
         raise UserError(f"id2label = {named!r:.80} should name the labels 0, 1, 2, …")
     labels = tuple(str(named[str(number)]) for number in range(len(named)))
-    if len(labels) < 2 or len(set(labels)) < len(labels):
-        raise UserError(f"id2label = {named!r:.80} should name two different labels or more")
+    if len(labels) < least or len(set(labels)) < len(labels):
+        wanted = "two different labels or more" if least == 2 else "different labels"
+        raise UserError(f"id2label = {named!r:.80} should name {wanted}")
     return labels

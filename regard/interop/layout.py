@@ -40,6 +40,10 @@ class Layout:
         """Where each parameter stands in the file."""
         raise NotImplementedError
 
+    def completed(self, config: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        """config.json with what it leaves for a file's tensors to say."""
+        return config
+
     def receive(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
         """A file's tensors with what may be left out filled in, and without what is only to be checked."""
         return tensors
@@ -102,10 +106,14 @@ class Published(Layout):
             theirs = outside.get(name, ())
             if match := INSIDE.fullmatch(name):
                 side, number, part, kind = match.groups()
-                theirs = (f"{self.block.format(side=side, number=number)}{self.inside[part]}.{kind}",)
+                theirs = (f"{self.block_of(network.config, side, int(number))}{self.inside[part]}.{kind}",)
             bare = (each.removeprefix(self.prefix) for each in theirs)
             found[name] = self.slot(part, kind, tuple(dict.fromkeys([*theirs, *bare])))
         return found
+
+    def block_of(self, config: Any, side: str, number: int) -> str:
+        """What stands before the names inside a block."""
+        return self.block.format(side=side, number=number)
 
     def slot(self, part: str, kind: str, names: tuple[str, ...]) -> Slot:
         """Where the weight or bias of a part of ours stands among tensors of these names."""

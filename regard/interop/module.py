@@ -1,6 +1,6 @@
 """Hugging Face's tensor names around a network of ours: `module(input_ids=…, attention_mask=…)`.
 
-What turns one text into another is also given `decoder_input_ids`.
+What turns one text into another is also given `decoder_input_ids`, an encoder may be given `token_type_ids`.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,9 @@ from regard.errors import UserError
 from regard.inputs.batch import Sequences
 from regard.layers.generator import LanguageModel
 from regard.layers.state import State
+from regard.models import FAMILIES, family_of
 from regard.models.classifier import Classifier
+from regard.models.heads import MaskedWords, Pretraining, Spans, TokenLabels
 from regard.models.transformer import Transformer
 
 
@@ -21,12 +23,17 @@ from regard.models.transformer import Transformer
 class Output:
     """logits (batch, length, vocabulary), and the states they come from or those of the encoder, zeros at padding.
 
-    Of a classifier, logits (batch, labels).
+    Of a classifier, logits (batch, labels); of an encoder what its head gives, under the reference library's names.
     """
 
-    logits: Tensor
+    logits: Tensor | None = None
     encoder_last_hidden_state: Tensor | None = None
     last_hidden_state: Tensor | None = None
+    pooler_output: Tensor | None = None
+    prediction_logits: Tensor | None = None
+    seq_relationship_logits: Tensor | None = None  # ALBERT's sop_logits
+    start_logits: Tensor | None = None
+    end_logits: Tensor | None = None
 
 
 class Module:
@@ -36,7 +43,11 @@ class Module:
         self.network: Any = network
 
     def __call__(
-        self, input_ids: Tensor, decoder_input_ids: Tensor | None = None, attention_mask: Tensor | None = None
+        self,
+        input_ids: Tensor,
+        decoder_input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
     ) -> Output:
         _check_shape("input_ids", input_ids)
         real = torch.ones_like(input_ids, dtype=torch.bool)
@@ -44,11 +55,48 @@ class Module:
         lengths = real.sum(1)
         source = Sequences(input_ids.new_zeros(len(input_ids), int(lengths.max())), lengths)
         source.tokens[source.real] = input_ids[real]  # real tokens first, in the order they had
+        if FAMILIES[family_of(self.network)].encodes:
+            return self._encode(self._with_segments(source, token_type_ids, real), decoder_input_ids, real)
+        if token_type_ids is not None:
+            raise UserError("token_type_ids: this model does not tell texts of one row apart")
         if isinstance(self.network, LanguageModel | Classifier):
             return self._continue(source, decoder_input_ids, real)
         return self._answer(source, decoder_input_ids, real)
 
-    def _continue(self, text: Sequences, other: Tensor | None, real: Tensor) -> Output:
+    def _with_segments(self, text: Sequences, types: Tensor | None, real: Tensor) -> Sequences:
+        if types is None:
+            return text
+        count = max(self.network.config.segments, 1)
+        if types.shape != real.shape:
+            raise UserError(f"token_type_ids is {tuple(types.shape)}, input_ids {tuple(real.shape)}")
+        _check("token_type_ids", types, count, "segments")
+        segments = torch.zeros_like(text.tokens)
+        segments[text.real] = types[real].to(segments.dtype)
+        return text._replace(segments=segments if count > 1 else None)
+
+    def _encode(self, text: Sequences, other: Tensor | None, real: Tensor) -> Output:
+        """What the head of an encoder says, each place's at its own."""
+        self._check_text(text, other)
+        network, states = self.network, self.network.encode(text)
+        hidden = _spread(states[text.real], real)
+        if isinstance(network, Classifier):
+            return Output(network.told(states, text), last_hidden_state=hidden)
+        if isinstance(network, MaskedWords):
+            words = _spread(network.words(states[text.real]), real)
+            if not isinstance(network, Pretraining):
+                return Output(words, last_hidden_state=hidden)
+            related = network.relation(network.body.pooled(states))
+            return Output(prediction_logits=words, seq_relationship_logits=related, last_hidden_state=hidden)
+        if isinstance(network, TokenLabels):
+            logits = _spread(network.told(states[text.real]), real)
+            if not isinstance(network, Spans):
+                return Output(logits, last_hidden_state=hidden)
+            start, end = logits.unbind(-1)
+            return Output(start_logits=start, end_logits=end, last_hidden_state=hidden)
+        pooled = None if network.pooler is None else network.pooled(states)
+        return Output(last_hidden_state=hidden, pooler_output=pooled)
+
+    def _check_text(self, text: Sequences, other: Tensor | None) -> None:
         if other is not None:
             raise UserError("decoder_input_ids: this model has one text, which is input_ids")
         _check("input_ids", text.tokens, self.network.config.vocabulary)
@@ -56,6 +104,9 @@ class Module:
             raise UserError(
                 f"input_ids has {text.tokens.size(1)} real tokens, the model sees at most {self.network.limit} at once"
             )
+
+    def _continue(self, text: Sequences, other: Tensor | None, real: Tensor) -> Output:
+        self._check_text(text, other)
         states = self.network.encode(text)
         found = states[text.real]
         if isinstance(self.network, Classifier):
@@ -89,10 +140,10 @@ def _check_shape(name: str, ids: Tensor) -> None:
         raise UserError(f"{name} should be whole numbers (batch, length), not {ids.dtype} {tuple(ids.shape)}")
 
 
-def _check(name: str, ids: Tensor, vocabulary: int) -> None:
+def _check(name: str, ids: Tensor, count: int, of: str = "vocabulary's ids") -> None:
     low, high = int(ids.min()), int(ids.max())
-    if low < 0 or high >= vocabulary:
-        raise UserError(f"{name} holds {low if low < 0 else high}, but the vocabulary's ids are 0 … {vocabulary - 1}")
+    if low < 0 or high >= count:
+        raise UserError(f"{name} holds {low if low < 0 else high}, but the {of} are 0 … {count - 1}")
 
 
 def _real(mask: Tensor, ids: Tensor) -> Tensor:

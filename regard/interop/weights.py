@@ -33,6 +33,7 @@ class Slot(NamedTuple):
     parts: int = 1
     turned: bool = False  # (inputs, outputs), as GPT-2 has it
     row: bool = False  # (1, n) for our (n)
+    twice: bool = False  # its copies are written too: others ask for each
 
     def shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
         """Their tensor's, for a parameter of this shape."""
@@ -126,6 +127,8 @@ def write_weights(folder: Path, network: nn.Module, names: Names) -> None:
         parts.setdefault(slot.names[0], {})[slot.part] = parameter.detach().cpu().float()
     wholes = {name: slots[name].give([found[part] for part in sorted(found)]) for name, found in parts.items()}
     tensors = {name: whole.contiguous() for name, whole in wholes.items()}
+    for slot in [slot for slot in slots.values() if slot.twice]:
+        tensors |= {name: tensors[slot.names[0]].clone() for name in slot.names[1:]}
     save_file(tensors, folder / WHOLE, metadata={"format": "pt"})
 
 
