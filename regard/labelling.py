@@ -11,7 +11,8 @@ from rich.progress import Progress as Bar
 
 from regard.errors import UserError
 from regard.inputs.files import Record
-from regard.inputs.labels import Labels, known, read
+from regard.inputs.labels import read
+from regard.inputs.targets import Labels, known
 from regard.recipe import DataOptions, Recipe
 from regard.tasks import marks
 from regard.tasks.classify import Label

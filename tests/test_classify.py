@@ -432,3 +432,18 @@ def test_marks_are_their_definitions() -> None:
     precision, recall, _ = marks.by_class(table)
     assert precision[1] == pytest.approx(100 * np.mean(wanted[found == 1] == 1))
     assert recall[1] == pytest.approx(100 * np.mean(found[wanted == 1] == 1))
+
+
+def test_balanced_labels_count_the_same(tmp_path: Path) -> None:
+    place = lay_out(tmp_path)
+    (place / "train.tsv").write_text("label\ttext\n" + "few\tw1 w2\n" * 5 + "many\tw3\nnone\tw4\n")
+    (place / "validation.tsv").write_text("label\ttext\nfew\tw1\n")
+    plain, weighted = (recipe(place, SCRATCH, 1, f"train.class_weights={each}") for each in ("none", "balanced"))
+    prepared = prepare_network(plain)
+    tasks = [build(each, prepared.vocabulary, prepared.network) for each in (plain, weighted)]
+    network = prepared.network.eval()
+    batch = next(tasks[0].batches(0, 0, 1))
+    losses = F.cross_entropy(network(batch.text), batch.labels, reduction="none")
+    weights = torch.tensor([7 / (3 * 5), 7 / 3, 7 / 3])[batch.labels]
+    torch.testing.assert_close(tasks[0].loss(network, batch), losses.sum())
+    torch.testing.assert_close(tasks[1].loss(network, batch), (losses * weights).sum())

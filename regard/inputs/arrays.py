@@ -101,6 +101,11 @@ class Corpus:
         return self._sides[1].lengths
 
     @property
+    def target_values(self) -> np.memmap:
+        """The targets' tokens, end to end."""
+        return self._sides[1].values
+
+    @property
     def whole(self) -> bool:
         """Whether no file was cut, as a full disk or a broken copy leaves it."""
         return self._text.whole(2 * len(self)) and all(side.whole(len(self)) for side in self._sides)

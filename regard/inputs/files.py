@@ -16,9 +16,10 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from regard.errors import UserError, nearest
@@ -114,9 +115,15 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def rows(
-    path: Path, columns: tuple[str, ...] = (), asked: tuple[str, ...] = (), numbers: tuple[str, ...] = ()
+    path: Path,
+    columns: tuple[str, ...] = (),
+    asked: tuple[str, ...] = (),
+    values: Mapping[str, tuple[type, ...]] = MappingProxyType({}),
 ) -> Iterator[Row]:
-    """Every line of a file or pattern as named fields; `asked` columns must be there, as text, or `numbers` too."""
+    """Every line of a file or pattern as named fields; `asked` columns must be there, as text.
+
+    In JSON lines the columns of `values` may also be of these types, which are given as JSON.
+    """
     if several(path):
         raise UserError(f"{path}: many files at once are for running text; possible here: {KINDS}")
     files = expand(path)
@@ -127,7 +134,7 @@ def rows(
     if suffix in COLUMNS:
         return _separated(path, columns, asked)
     if suffix == ".jsonl":
-        return _objects(path, asked, numbers)
+        return _objects(path, asked, values)
     raise UserError(f"{path}: cannot tell what kind of file this is; possible: {KINDS}")
 
 
@@ -187,7 +194,7 @@ def _commas(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
 
 
-def _objects(path: Path, asked: tuple[str, ...], numbers: tuple[str, ...]) -> Iterator[Row]:
+def _objects(path: Path, asked: tuple[str, ...], values: Mapping[str, tuple[type, ...]]) -> Iterator[Row]:
     for number, line in enumerate(lines(path), 1):
         place = f"{path}:{number}"
         try:
@@ -197,7 +204,7 @@ def _objects(path: Path, asked: tuple[str, ...], numbers: tuple[str, ...]) -> It
         if not isinstance(value, dict):
             raise UserError(f"{place}: a {type(value).__name__}, but each line must be a JSON object")
         _require(asked, list(value), place)
-        value |= {name: str(value[name]) for name in numbers if type(value[name]) is int}
+        value |= {name: json.dumps(value[name]) for name, kinds in values.items() if type(value[name]) in kinds}
         for name in asked:
             if not isinstance(value[name], str):
                 raise UserError(f"{place}: '{name}' is a {type(value[name]).__name__}, but must be a string")

@@ -9,6 +9,7 @@ The label is the target, and its one token is its number. Others that open the t
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,45 +22,81 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.inputs.arrays import Corpus, cached
-from regard.inputs.batch import BatchOptions, Sequences, order, pad
+from regard.inputs.batch import BatchOptions, Ids, Sequences, order, pad
 from regard.inputs.files import Record, expand, rows
+from regard.inputs.frames import Frame, frame_of
 from regard.inputs.parts import file_of, fractions, own_file, part_of
 from regard.inputs.prepared import hash_file
+from regard.inputs.strata import strata
+from regard.inputs.targets import Targets, known
 from regard.inputs.text import MISSING, Tokenizer
 
 if TYPE_CHECKING:
     from regard.recipe import DataOptions
 
 BETWEEN = "\x1e"  # stands between two texts where they are kept as one
+PLAIN = {"one": (int,), "several": (int, list), "number": (int, float)}  # what a label may be in JSON, beside text
 MOST = 10_000  # labels; more are surely another column
 
 
 def read(data: "DataOptions", part: str, beside: Path | None = None) -> Iterator[Record]:
     """Every sample of a part in the order of its file: its text is the source, its label the target."""
-    path, own, held_out = file_of(data, part, beside), own_file(data, part), fractions(data)
-    text, label = data.text or "text", data.label or "label"
-    group = "" if data.split_by in ("source", text) else data.split_by
-    asked = [text, label, *(name for name in (data.text2, group) if name)]
-    for fields, place in rows(path, data.columns, tuple(asked), numbers=(label,)):
-        texts = fields[text]
-        if data.text2:
-            texts = f"{texts.replace(BETWEEN, ' ')}{BETWEEN}{fields[data.text2]}"
-        called = fields[label].split(data.label_until)[0] if data.label_until else fields[label]
-        record = Record(texts, called.strip(), "", fields[group] if group else texts, place)
-        if own or part_of(record.group, *held_out) == part:
+    own, held_out = own_file(data, part), fractions(data)
+    if data.stratify and not own and any(held_out):
+        everything = ((record.group, record.target) for record in _records(data, part, beside) if record.target)
+        find_part = strata(everything, *held_out).part
+    else:
+        find_part = partial(part_of, validation=held_out[0], test=held_out[1])
+    for record in _records(data, part, beside):
+        if own or find_part(record.group) == part:
             yield record
 
 
+def _records(data: "DataOptions", part: str, beside: Path | None) -> Iterator[Record]:
+    """Every sample of the file that a part stands in."""
+    text, label = data.text or "text", data.label or "label"
+    group = "" if data.split_by in ("source", text) else data.split_by
+    asked = [text, label, *(name for name in (data.text2, group) if name)]
+    for fields, place in rows(file_of(data, part, beside), data.columns, tuple(asked), {label: PLAIN[data.label_kind]}):
+        texts = fields[text]
+        if data.text2:
+            texts = f"{texts.replace(BETWEEN, ' ')}{BETWEEN}{fields[data.text2]}"
+        yield Record(texts, _called(fields[label], data, place), "", fields[group] if group else texts, place)
+
+
+def _called(given: str, data: "DataOptions", place: str) -> str:
+    """A label as it is kept: several as a JSON list, each once."""
+    if data.label_kind == "several":
+        each = _listed(given, place) if given.startswith("[") else given.split(data.label_separator)
+        found = dict.fromkeys(_short(label, data) for label in each)
+        return json.dumps([label for label in found if label], ensure_ascii=False)
+    return _short(given, data)
+
+
+def _short(label: str, data: "DataOptions") -> str:
+    return (label.split(data.label_until)[0] if data.label_until else label).strip()
+
+
+def _listed(given: str, place: str) -> list[str]:
+    try:
+        found = json.loads(given)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(each, str) or type(each) is int for each in found):
+        raise UserError(f'{place}: the label {given:.60} is no list of labels, such as ["sport", "money"]')
+    return [str(each) for each in found]
+
+
 def learn_labels(data: "DataOptions", beside: Path | None = None) -> tuple[str, ...]:
-    """Every label of the training part, in the order of their letters."""
+    """Every label of the training part, in the order of their letters; none where labels are numbers."""
+    if data.label_kind == "number":
+        return ()
     found: set[str] = set()
     for record in read(data, "train", beside):
-        if record.target and record.target not in found:
-            found.add(record.target)
-            if len(found) > MOST:
-                raise UserError(
-                    f"{record.place}: over {MOST:,} different labels so far; is data.label the right column?"
-                )
+        labels = json.loads(record.target) if data.label_kind == "several" else [record.target]
+        found.update(label for label in labels if label)
+        if len(found) > MOST:
+            raise UserError(f"{record.place}: over {MOST:,} different labels so far; is data.label the right column?")
     if len(found) < 2:
         only = f"the one label {found.pop()!r}" if found else "no label"
         raise UserError(f"{file_of(data, 'train', beside)}: has {only}; to tell texts apart takes two")
@@ -119,6 +156,23 @@ class Texts:
         found = [each.ids for each in self.tokenizer.inner.encode_batch_fast(list(texts))]  # type: ignore[arg-type]
         return [self._unpadded(row) for row in found]
 
+    def sequences(self, rows: Sequence[Ids]) -> Sequences:
+        """Rows as a network reads them: of pairs with their segments, where the tokenizer tells them apart."""
+        text = pad(rows, 0)
+        if not self.paired or len({*self._frame.kinds}) < 2 or not self._frame.specials[1]:
+            return text
+        return text._replace(segments=pad([self._segments(row) for row in rows], 0).tokens)
+
+    def _segments(self, row: Ids) -> np.ndarray:
+        (first, middle, _), found = self._frame.specials, np.asarray(row)
+        between = np.flatnonzero(found[len(first) :] == middle[0])
+        begin = len(first) + int(between[0]) + len(middle) if len(between) else len(found)
+        return np.where(np.arange(len(found)) < begin, *self._frame.kinds)
+
+    @cached_property
+    def _frame(self) -> Frame:
+        return frame_of(self.tokenizer, 2)
+
     def _unpadded(self, row: list[int]) -> list[int]:
         last = len(row)
         while last > 1 and row[last - 1] == self.tokenizer.pad:
@@ -129,24 +183,11 @@ class Texts:
         return f"{self.tokenizer.content()} enclosed {self.paired}"
 
 
-class Labels:
-    """Labels as tokens: each is its number."""
-
-    def __init__(self, names: Sequence[str]):
-        self.size, self.table = len(names), {name: number for number, name in enumerate(names)}
-
-    def encode_many(self, texts: list[str]) -> list[list[int]]:
-        return [[self.table[text]] for text in texts]
-
-    def content(self) -> str:
-        return json.dumps(list(self.table))
-
-
 class Sides(NamedTuple):
     """What makes tokens of texts, and of labels."""
 
     source: Texts
-    target: Labels
+    target: Targets
 
 
 def prepare(
@@ -155,17 +196,9 @@ def prepare(
     """A part of the data as a Corpus: found in the cache when the same files, options, tokenizer and labels were."""
     hashes = {name or path.name: hash_file(path) for name, path in expand(file_of(data, part, beside)).items()}
     options = [data.text, data.text2, data.label, data.label_until, data.columns, data.split_by]
+    options += [data.label_separator, data.stratify]
     key = json.dumps(["labels", hashes, options, max_length, fractions(data), part])
     return cached(known(read(data, part, beside), sides.target), key, hashes, sides, cache, max_length)
-
-
-def known(records: Iterator[Record], labels: Labels) -> Iterator[Record]:
-    """The records; a label that training never showed is an error, with its place."""
-    for record in records:
-        if record.target and record.target not in labels.table:
-            some = ", ".join([*islice(labels.table, 8), *(["…"] if labels.size > 8 else [])])
-            raise UserError(f"{record.place}: the label {record.target!r} is none of those learnt from train: {some}")
-        yield record
 
 
 # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -175,21 +208,23 @@ class Labelled(NamedTuple):
     """Texts and the numbers of their labels."""
 
     text: Sequences
-    labels: Tensor  # (batch)
+    labels: Tensor  # (batch), of several a text (batch, labels)
     index: Tensor  # (batch): the samples' numbers in the corpus
 
     def to(self, device: torch.device | str) -> "Labelled":
         return Labelled(self.text.to(device), self.labels.to(device), self.index.to(device))
 
 
-def collate(corpus: Corpus, numbers: Sequence[int]) -> Labelled:
+def collate(corpus: Corpus, numbers: Sequence[int], sides: Sides) -> Labelled:
     """These samples as one batch."""
-    labels = np.array([int(corpus.target(number)[0]) for number in numbers])
-    text = pad([corpus.source(number) for number in numbers], 0)
-    return Labelled(text, torch.from_numpy(labels), torch.tensor(list(numbers), dtype=torch.int64))
+    labels = sides.target.tensor([corpus.target(number) for number in numbers])
+    text = sides.source.sequences([corpus.source(number) for number in numbers])
+    return Labelled(text, labels, torch.tensor(list(numbers), dtype=torch.int64))
 
 
-def stream(corpus: Corpus, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[Labelled]:
+def stream(
+    corpus: Corpus, sides: Sides, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
+) -> Iterator[Labelled]:
     """Batches without end, from the rank's own number `start`: its k-th is batch k·world + rank of all."""
     for samples in islice(order(corpus, options).numbers(start * world), rank, None, world):
-        yield collate(corpus, samples.tolist())
+        yield collate(corpus, samples.tolist(), sides)

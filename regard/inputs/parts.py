@@ -13,9 +13,14 @@ if TYPE_CHECKING:
 PARTS = ("train", "validation", "test")
 
 
+def number_of(value: str) -> int:
+    """64 bits of a value's hash, the same everywhere."""
+    return int.from_bytes(hashlib.sha256(value.encode()).digest()[:8])
+
+
 def part_of(value: str, validation: float, test: float) -> str:
     """The part a value belongs to, by its hash alone: the order of a file and the other samples do not matter."""
-    place = int.from_bytes(hashlib.sha256(value.encode()).digest()[:8]) / 2**64
+    place = number_of(value) / 2**64
     # One from below, one from above: changing one fraction moves nothing in the other.
     return "validation" if place < validation else "test" if place >= 1 - test else "train"
 

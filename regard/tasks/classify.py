@@ -16,7 +16,6 @@ from regard.inputs.batch import BatchOptions, batches_per_epoch, epochs, pad
 from regard.inputs.labels import (
     BETWEEN,
     Labelled,
-    Labels,
     Sides,
     Texts,
     collate,
@@ -26,6 +25,7 @@ from regard.inputs.labels import (
     read,
     stream,
 )
+from regard.inputs.targets import Labels, balanced_weights
 from regard.inputs.text import Tokenizer, Vocabulary, train_tokenizer
 from regard.models.classifier import Classifier
 from regard.recipe import Recipe
@@ -70,15 +70,20 @@ class Classify:
             raise UserError(
                 f"train.score = '{self.score_name}' is none of task = 'classify'; possible: {', '.join(SCORES)}"
             )
+        if recipe.data.label_kind != "one":
+            raise UserError(f"data.label_kind = '{recipe.data.label_kind}': task = 'classify' tells one label a text")
         self.length = recipe.data.max_length or limit
         if self.length > limit:
             raise UserError(
                 f"data.max_length = {self.length}, but the model reads at most {limit} tokens: lower data.max_length"
             )
-        self.sides = Sides(Texts(vocabulary.target, bool(recipe.data.text2)), Labels(labels))
+        self.labels = Labels(labels)
+        self.sides = Sides(Texts(vocabulary.target, bool(recipe.data.text2)), self.labels)
         training = self.corpus("train")
         assert training is not None
         self.training, self.validation = training, self.corpus("validation")
+        balanced = recipe.train.class_weights == "balanced"
+        self.weights = balanced_weights(training, self.labels) if balanced else None
         self.batching = BatchOptions(recipe.train.batch_tokens, recipe.train.batch_size, recipe.seed)
         self.batches_per_epoch = batches_per_epoch(training, self.batching)
         self.fingerprint: Mapping[str, str] = {
@@ -102,7 +107,7 @@ class Classify:
         return prepare(self.recipe.data, part, self.sides, self._cache, self.length, Path(self.recipe.origin))
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[Labelled]:
-        return stream(self.training, self.batching, start, rank, world)
+        return stream(self.training, self.sides, self.batching, start, rank, world)
 
     def epoch(self, batches: int) -> float:
         return epochs(self.training, self.batching, batches)
@@ -115,7 +120,8 @@ class Classify:
         states = network.encode(batch.text)
         smoothing = self.options.label_smoothing
         logits = network.told(states, batch.text).float()
-        loss = F.cross_entropy(logits, batch.labels, label_smoothing=smoothing, reduction="sum")
+        weights = None if self.weights is None else self.weights.to(logits.device)
+        loss = F.cross_entropy(logits, batch.labels, weights, label_smoothing=smoothing, reduction="sum")
         return loss + self.options.auxiliary * _text_loss(network, states, batch) if self.options.auxiliary else loss
 
     @torch.no_grad()
@@ -126,7 +132,7 @@ class Classify:
         count, total = min(self.options.eval_samples, len(self.validation)), 0.0
         found, wanted = [0] * count, [0] * count
         for numbers in by_length(self.validation.source_lengths[:count].tolist(), BATCH):
-            batch = collate(self.validation, numbers).to(next(network.parameters()).device)
+            batch = collate(self.validation, numbers, self.sides).to(next(network.parameters()).device)
             logits = network(batch.text).float()
             total += float(F.cross_entropy(logits, batch.labels, reduction="sum"))
             for number, guess, label in zip(numbers, logits.argmax(1).tolist(), batch.labels.tolist(), strict=True):
@@ -184,7 +190,7 @@ def classify(
     rows = read_rows(network, texts, inputs, truncate)
     answers: dict[int, Label] = {}
     for numbers in by_length([len(row.tokens) for row in rows], batch_size):
-        text = pad([rows[number].tokens for number in numbers], 0).to(next(network.parameters()).device)
+        text = texts.sequences([rows[number].tokens for number in numbers]).to(next(network.parameters()).device)
         chances = network(text).float().softmax(-1).tolist()
         for number, each in zip(numbers, chances, strict=True):
             scores = dict(zip(network.labels, each, strict=True))

@@ -36,6 +36,34 @@ def macro_f1(table: np.ndarray) -> float:
     return float(by_class(table)[2][occur].mean()) if occur.any() else 0.0
 
 
+def f1_of(table: np.ndarray, label: int) -> float:
+    """The F1 of one label, in percent: that of "paraphrase" in MRPC (Dolan & Brockett 2005)."""
+    return float(by_class(table)[2][label])
+
+
+def matthews(table: np.ndarray) -> float:
+    """Matthews' correlation, in percent (Warstadt et al. 2019, CoLA); of more labels than two, Gorodkin's R_K (2004).
+
+    0 where all are called the same, or are to be.
+    """
+    right, total = float(np.trace(table)), float(table.sum())
+    found, wanted = table.sum(0).astype(float), table.sum(1).astype(float)
+    size = float(np.sqrt((total**2 - found @ found) * (total**2 - wanted @ wanted)))
+    return 100.0 * (right * total - float(found @ wanted)) / size if size > 0 else 0.0
+
+
+def several(found: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
+    """Texts of several labels, True where one holds (samples, labels): F1 over all, the labels' mean, all right."""
+    right, called, held = (found & wanted).sum(0), found.sum(0), wanted.sum(0)
+    each = 200.0 * right / np.maximum(1, called + held)
+    occur = called + held > 0
+    return {
+        "micro_f1": 200.0 * float(right.sum()) / max(1, int((called + held).sum())),
+        "macro_f1": float(each[occur].mean()) if occur.any() else 0.0,
+        "exact": 100.0 * float((found == wanted).all(1).mean()),
+    }
+
+
 def report(found: Sequence[int], wanted: Sequence[int], chances: Sequence[float], labels: Sequence[str]) -> dict:
     """Scores with intervals, a row a label, and the confusions; `chances` are those given to what was wanted.
 

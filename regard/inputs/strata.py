@@ -1,0 +1,64 @@
+"""Held-out parts in which each label has its share, the same samples on every machine.
+
+    Equal texts are one group. The groups of a label, in the order of their hashes: ┃ validation ┃ train … ┃ test ┃
+
+The fraction is taken of each label's groups, rounded, and at least one is left to train on. A text that has several
+labels in a file belongs to the first of them in the order of letters. The order of the file does not matter; unlike a
+part that is held out by hash alone, a sample that is added may move one at the border.
+"""
+
+from array import array
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from regard.inputs.parts import number_of
+
+
+class Strata(NamedTuple):
+    """The hashes of what is held out, in order."""
+
+    validation: np.ndarray
+    test: np.ndarray
+
+    def part(self, group: str) -> str:
+        value = np.uint64(number_of(group))
+        if _holds(self.validation, value):
+            return "validation"
+        return "test" if _holds(self.test, value) else "train"
+
+
+def _holds(values: np.ndarray, value: np.uint64) -> bool:
+    place = int(np.searchsorted(values, value))
+    return place < len(values) and values[place] == value
+
+
+def strata(samples: Iterable[tuple[str, str]], validation: float, test: float) -> Strata:
+    """Which groups are held out, of (group, label) of all samples; 16 bytes a sample are kept meanwhile."""
+    hashes, labels, names = array("Q"), array("Q"), dict[str, int]()
+    for group, label in samples:
+        hashes.append(number_of(group))
+        labels.append(names.setdefault(label, len(names)))
+    rank = np.argsort(np.argsort(list(names))) if names else np.zeros(0, int)
+    values, kinds = np.array(hashes, np.uint64), rank[np.array(labels, int)] if names else np.zeros(0, int)
+    order = np.lexsort((kinds, values))
+    values, kinds = values[order], kinds[order]
+    first = np.append(True, values[1:] != values[:-1])[: len(values)]
+    values, kinds = values[first], kinds[first]
+    held: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    for kind in range(len(names)):
+        own = values[kinds == kind]
+        low, high = counts(len(own), validation, test)
+        held[0].append(own[:low])
+        held[1].append(own[len(own) - high :])
+    empty = np.zeros(0, np.uint64)
+    return Strata(*(np.sort(np.concatenate([empty, *parts])) for parts in held))
+
+
+def counts(groups: int, validation: float, test: float) -> tuple[int, int]:
+    """How many of a label's groups are held out for validation and for test."""
+    low, high = round(validation * groups), round(test * groups)
+    while low + high >= max(1, groups) and low + high:
+        low, high = (low - 1, high) if low > high else (low, high - 1)
+    return low, high
