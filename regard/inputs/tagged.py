@@ -1,0 +1,111 @@
+"""Sentences whose words have tags, as files have them; an error names file and line.
+
+ner.conll .iob .bio .txt .tsv    a word a line, its tag in the last column, a blank line between sentences,
+                                 -DOCSTART- lines left out; columns with a tab between where a line has one, else spaces
+ner.jsonl                        {"tokens": ["Ada", "wrote"], "tags": ["B-PER", "O"]}
+each also as .gz
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from regard.errors import UserError
+from regard.inputs.files import lines
+from regard.inputs.parts import file_of, fractions, own_file, part_of
+
+if TYPE_CHECKING:
+    from regard.recipe import DataOptions
+
+BEGINNING = "-DOCSTART-"
+MOST = 10_000  # tags; more are surely another column
+SUFFIXES = (".conll", ".iob", ".bio", ".txt", ".tsv")
+
+
+class Sentence(NamedTuple):
+    """Words, a tag each, and where the first of them stands."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    place: str
+
+    @property
+    def group(self) -> str:
+        """What decides the part: equal sentences lie in the same."""
+        return " ".join(self.words)
+
+
+def read(data: "DataOptions", part: str, beside: Path | None = None) -> Iterator[Sentence]:
+    """Every sentence of a part in the order of its file."""
+    path, own, held_out = file_of(data, part, beside), own_file(data, part), fractions(data)
+    for sentence in sentences(path, data):
+        if own or part_of(sentence.group, *held_out) == part:
+            yield sentence
+
+
+def sentences(path: Path, data: "DataOptions") -> Iterator[Sentence]:
+    name = path.name.removesuffix(".gz")
+    if name.endswith(".jsonl"):
+        return _of_objects(path, data.text or "tokens", data.label or "tags")
+    if name.endswith(SUFFIXES):
+        return _of_lines(path)
+    raise UserError(f"{path}: cannot tell what kind of file this is; possible: .jsonl, {', '.join(SUFFIXES)}")
+
+
+def _of_lines(path: Path) -> Iterator[Sentence]:
+    words, tags, begun, width = [], [], 0, 0
+    for number, line in enumerate(lines(path), 1):
+        if not line.strip() or line.startswith(BEGINNING):
+            if words:
+                yield Sentence(tuple(words), tuple(tags), f"{path}:{begun}")
+            words, tags = [], []
+            continue
+        fields = [field.strip() for field in line.split("\t")] if "\t" in line else line.split()
+        width = width or len(fields)
+        if len(fields) < 2 or len(fields) != width or not fields[0] or not fields[-1]:
+            raise UserError(
+                f"{path}:{number}: {line!r:.60} has {len(fields)} columns; expected {max(2, width)}, the word first "
+                "and its tag last, and a blank line between sentences"
+            )
+        begun = begun if words else number
+        words.append(fields[0])
+        tags.append(fields[-1])
+    if words:
+        yield Sentence(tuple(words), tuple(tags), f"{path}:{begun}")
+
+
+def _of_objects(path: Path, words: str, tags: str) -> Iterator[Sentence]:
+    for number, line in enumerate(lines(path), 1):
+        if not line.strip():
+            continue
+        place = f"{path}:{number}"
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{place}: not a JSON object ({error})") from None
+        found = [_texts(value, key, place) for key in (words, tags)]
+        if len(found[0]) != len(found[1]):
+            raise UserError(f"{place}: {len(found[0])} {words}, but {len(found[1])} {tags}: each word has one")
+        if found[0]:
+            yield Sentence(*found, place)
+
+
+def _texts(value: Any, key: str, place: str) -> tuple[str, ...]:
+    given = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(given, list) or not all(isinstance(each, str) and each.strip() for each in given):
+        raise UserError(f'{place}: "{key}" should be a list of words, such as ["Ada", "wrote"]; it is {given!r:.60}')
+    return tuple(given)
+
+
+def learn_tags(data: "DataOptions", beside: Path | None = None) -> tuple[str, ...]:
+    """Every tag of the training part: O first, the others in the order of their letters."""
+    found: set[str] = set()
+    for sentence in read(data, "train", beside):
+        found.update(sentence.tags)
+        if len(found) > MOST:
+            raise UserError(f"{sentence.place}: over {MOST:,} different tags so far; does the last column have them?")
+    if len(found) < 2:
+        only = f"the one tag {found.pop()!r}" if found else "no tag"
+        raise UserError(f"{file_of(data, 'train', beside)}: has {only}; to tell words apart takes two")
+    return tuple(sorted(found, key=lambda tag: (tag != "O", tag)))
