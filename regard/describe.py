@@ -67,7 +67,9 @@ def sites(network: nn.Module, vocabulary: Vocabulary) -> list[str]:
     """Every place where the network attends, found by letting it read one token."""
     source = Sequences(tensor([[vocabulary.source.end]]), tensor([1]))
     with record() as recorder:
-        if isinstance(network, LanguageModel):
+        if FAMILIES[family_of(network)].encodes:
+            network.encode(Sequences(tensor([[0]]), tensor([1])))  # type: ignore[operator]
+        elif isinstance(network, LanguageModel):
             network(tensor([[0]]))
         elif isinstance(network, Classifier):
             network(source)

@@ -15,27 +15,31 @@ from regard.attention.trace import Trace
 from regard.decoding.given import WAYS, accepted
 from regard.decoding.speculative import Draft, Guess, PromptLookup
 from regard.errors import UserError, nearest
-from regard.inputs.batch import pad
 from regard.inputs.labels import Texts
 from regard.inputs.text import Vocabulary
 from regard.interop import folder as folders
 from regard.interop.generation import decode_fields
 from regard.interop.module import Module
+from regard.interop.sentence import POOLINGS, Pooling, pooling_of, write_pooling
 from regard.layers.generator import LanguageModel
+from regard.models import FAMILIES, family_of
 from regard.models.classifier import Classifier
+from regard.models.heads import MaskedWords, Spans, TokenLabels
 from regard.recipe import DecodeOptions, Recipe
 from regard.runtime import hasten
 from regard.tasks.alignment import look, look_back
 from regard.tasks.classify import classify, look_over, read_rows
 from regard.tasks.continuation import Writer, Writing
+from regard.tasks.embed import Read, embed, look_at, read_texts
+from regard.tasks.fill import MOST, fill
 from regard.tasks.recall import Recall
-from regard.tasks.rows import by_length
 from regard.tasks.translate import generate, read, translate
 from regard.training.distributed import choose_device
 from regard.training.machine import use_huge_pages
 from regard.training.run import find_model, open_run
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.float32}  # int8: of the weights
+HEADS = {MaskedWords: "fill", Spans: "answer", TokenLabels: "tag"}  # what encoders are for, by what stands on them
 LARGE = 1 << 26  # bytes of weights: more than caches hold
 
 
@@ -50,12 +54,15 @@ class Model:
     recipe: Recipe | None = None
     folder: Path | None = None
     precision: str = "float32"
+    pooling: Pooling | None = None  # how its folder makes one vector of a text, if it says
 
     @property
     def task(self) -> str:
         """What it was trained for, else what its kind is for."""
         if self.recipe is not None:
             return self.recipe.task
+        if self.encodes and not self.tells_labels:
+            return next((task for head, task in HEADS.items() if isinstance(self.network, head)), "embed")
         return "generate" if self.continues else "classify" if self.tells_labels else "translate"
 
     @property
@@ -64,15 +71,24 @@ class Model:
         return isinstance(self.network, LanguageModel)
 
     @property
+    def encodes(self) -> bool:
+        """Whether it reads texts and writes none, as BERT does."""
+        return FAMILIES[family_of(self.network)].encodes
+
+    @property
     def tells_labels(self) -> bool:
         """Whether it says what a text is called."""
         return isinstance(self.network, Classifier)
 
     def run(self, inputs: str | Sequence[Any], *, task: str = "", **options: Any) -> Any:
         """An answer to one text, or a list of answers to a list. Options are the words of a recipe's [decode]."""
-        run = {"translate": self._translate, "generate": self._generate, "classify": self._classify}
+        run = {
+            "translate": self._translate, "generate": self._generate, "classify": self._classify, "fill": self._fill
+        }  # fmt: skip
         if (task or self.task) != self.task:
             raise UserError(f"this model cannot '{task}'; possible: {self.task}")
+        if self.task not in run:
+            raise UserError(f"a model made to '{self.task}' has no answer to run for: ask embed, trace or module")
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
         ways = {name: options.pop(name) for name in WAYS if name in options}
         if type(size := ways.get("batch_size", 1)) is not int or size < 1:
@@ -94,6 +110,14 @@ class Model:
         for name in options:
             raise UserError(f"'{name}' is no option of a model that tells labels; possible: {', '.join(WAYS)}")
         return classify(self.network, self.texts, texts, **ways)
+
+    def _fill(self, texts: list[Any], ways: dict[str, Any], options: dict[str, Any]) -> list[Any]:
+        words = options.pop("words", MOST)
+        for name in options:
+            raise UserError(f"'{name}' is no option of a model that fills in words; possible: words, {', '.join(WAYS)}")
+        if type(words) is not int or words < 1:
+            raise UserError(f"words = {words!r} should be a number of words to tell for each hidden one")
+        return fill(self.network, self.vocabulary.target, texts, words=words, **ways)
 
     @property
     def texts(self) -> Texts:
@@ -138,7 +162,7 @@ class Model:
 
     def generate(self, ids: Any, **options: Any) -> Any:
         """New ids for prompt ids, or for an encoder–decoder's source ids; nested as given, without the end."""
-        if self.tells_labels:
+        if self.tells_labels or self.encodes:
             raise UserError(f"this model cannot generate: it was made to {self.task}")
         rows = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else ids
         if not isinstance(rows, Sequence) or isinstance(rows, str):
@@ -169,7 +193,7 @@ class Model:
     def rows(self) -> int:
         """How many tokens the network knows: of its source, if it has one."""
         config = self.network.config
-        return config.vocabulary if self.continues or self.tells_labels else config.source_vocabulary
+        return config.source_vocabulary if FAMILIES[family_of(self.network)].translates else config.vocabulary
 
     def _source_ids(self, row: list[int]) -> list[int]:
         """Ids as the network is given them, without their end."""
@@ -178,29 +202,44 @@ class Model:
             raise UserError(f"{len(row)} ids are more than the {self.network.limit - 1} that the model reads")
         return row
 
-    @torch.inference_mode()
-    def embed(self, texts: str | Sequence[str], batch_size: int = 64, truncate: bool = False) -> np.ndarray:
-        """The mean of the last states of each text: float32 (texts, width), or (width,) for one text."""
+    def embed(
+        self,
+        texts: str | Sequence[Any],
+        batch_size: int = 64,
+        truncate: bool = False,
+        pooling: str = "",
+        normalise: bool | None = None,
+    ) -> np.ndarray:
+        """One vector for each text: float32 (texts, width), or (width,) for one text.
+
+        Its states become one as its folder says or as is said here, else they are averaged.
+        """
+        if pooling and pooling not in POOLINGS:
+            raise UserError(f"pooling = '{pooling}' is unknown{nearest(pooling, POOLINGS)}")
+        said = self.pooling or Pooling()
+        how = said._replace(kind=pooling or said.kind, normalise=said.normalise if normalise is None else normalise)
         given = [texts] if isinstance(texts, str) else list(texts)
-        if self.continues:
-            rows = [row.tokens for row in self.writer().prompts(given, truncate)]
-        elif self.tells_labels:
-            rows = [row.tokens for row in read_rows(self.network, self.texts, given, truncate)]
-        else:
-            end = [self.vocabulary.source.end]
-            rows = [row.tokens + end for row in read(self.network, self.vocabulary, given, truncate)]
-        vectors = np.zeros((len(rows), 0), np.float32)
-        for numbers in by_length([len(row) for row in rows], batch_size):
-            source = pad([rows[number] for number in numbers], 0).to(self.device)
-            states, real = self.network.encode(source).float(), source.real[:, :, None]
-            found = ((states * real).sum(1) / real.sum(1)).cpu().numpy()
-            vectors = vectors if vectors.size else np.zeros((len(rows), found.shape[1]), np.float32)
-            vectors[numbers] = found
+        vectors = embed(self.network, self._readings(given, truncate), how, batch_size)
         return vectors[0] if isinstance(texts, str) else vectors
+
+    def _readings(self, texts: list[Any], truncate: bool) -> list[Read]:
+        """Texts as the network is given them."""
+        if self.encodes:
+            limit = min(self.network.limit, self.pooling.longest if self.pooling else 0) or self.network.limit
+            return read_texts(self.vocabulary.target, texts, limit, truncate, self.network.config.segments)
+        if self.continues:
+            return [Read(row.tokens, []) for row in self.writer().prompts(texts, truncate)]
+        if self.tells_labels:
+            return [Read(row.tokens, []) for row in read_rows(self.network, self.texts, texts, truncate)]
+        end = [self.vocabulary.source.end]
+        return [Read(row.tokens + end, []) for row in read(self.network, self.vocabulary, texts, truncate)]
 
     def trace(self, text: str, target: str | None = None, prove: bool = False, **options: Any) -> Trace:
         """What is attended to while `target`, or the model's own answer, is written: one pass over all of it."""
         truncate = options.pop("truncate", False)
+        if self.encodes:
+            (reading,) = self._readings([text], truncate)
+            return look_at(self.network, self.vocabulary.target, reading, prove)
         if self.continues:
             return self._trace_back(text, target, prove, truncate, options)
         if self.tells_labels:
@@ -235,6 +274,8 @@ class Model:
         if self.precision == "int8":
             raise UserError("weights of eight bits are not saved: load the model in float32 and save that")
         folders.save(Path(folder), self.network, self.vocabulary, self.generation, config=self.config)
+        if self.pooling is not None:
+            write_pooling(Path(folder), self.pooling, self.network.config.width)
 
     @property
     def module(self) -> Module:
@@ -267,15 +308,18 @@ class Model:
             raise UserError(f"this model cannot {deed}: it was made to {self.task}")
 
 
-def load(path: str | Path, *, device: str = "auto", precision: str = "float32") -> Model:
-    """A run folder (its best checkpoint), a checkpoint folder, or a Hugging Face folder."""
+def load(path: str | Path, *, device: str = "auto", precision: str = "float32", model_type: str | None = None) -> Model:
+    """A run folder (its best checkpoint), a checkpoint folder, or a Hugging Face folder.
+
+    A `model_type` such as "bert" is for a config.json that says none.
+    """
     if precision not in PRECISIONS:
         raise UserError(f"precision = '{precision}' is unknown{nearest(precision, PRECISIONS)}")
     folder, run, refused = find_model(path)
     for reason in refused:
         print(f"warning: {reason}; {folder.name} is used instead", file=sys.stderr)
     recipe = open_run(run) if run else None
-    loaded = folders.load(folder)
+    loaded = folders.load(folder, model_type=model_type)
     where = choose_device(device)
     if precision == "int8" and where.type != "cpu":
         raise UserError(f"precision = 'int8' is for CPUs, not for '{where}': take bfloat16 there, or device = 'cpu'")
@@ -285,4 +329,5 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "float32") 
         network = hasten(network, precision)
         if loaded_bytes >= LARGE:
             use_huge_pages()
-    return Model(network, loaded.vocabulary, loaded.generation, loaded.config, recipe, folder, precision)
+    pooling = pooling_of(folder)
+    return Model(network, loaded.vocabulary, loaded.generation, loaded.config, recipe, folder, precision, pooling)

@@ -74,8 +74,8 @@ def _tokens(free: np.ndarray, counts: np.ndarray, chance: np.random.Generator) -
     return free & (ranks < counts[:, None])
 
 
-def masker_of(tokenizer: Tokenizer) -> Masker:
-    """What there is to know of a tokenizer's tokens; it must have one that hides the others."""
+def mask_of(tokenizer: Tokenizer) -> int:
+    """The token that hides others."""
     named = tokenizer.settings.get("mask_token")
     named = named.get("content") if isinstance(named, dict) else named
     mask = next((tokenizer.table[name] for name in (named, *MASKS) if name in tokenizer.table), MISSING)
@@ -84,6 +84,12 @@ def masker_of(tokenizer: Tokenizer) -> Masker:
             f"the tokenizer has no token that hides others (looked for {', '.join(MASKS)}); name it as mask_token in "
             "its tokenizer_config.json"
         )
+    return mask
+
+
+def masker_of(tokenizer: Tokenizer) -> Masker:
+    """What there is to know of a tokenizer's tokens; it must have one that hides the others."""
+    mask = mask_of(tokenizer)
     special, goes_on = np.ones(tokenizer.size, bool), np.zeros(tokenizer.size, bool)
     inside = _inside(tokenizer)
     for piece, token in tokenizer.table.items():

@@ -1,0 +1,132 @@
+"""What `regard.load` gives of an encoder: vectors, hidden words, traces, labels, and errors that teach."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_wordpiece import PIECES
+from torch import nn
+
+import regard
+from regard.errors import UserError
+from regard.inputs.text import Vocabulary
+from regard.interop.folder import save
+from regard.models import build
+from regard.models.classifier import Classifier
+from regard.models.heads import MaskedWords
+
+TEXTS = ["the spaces and quotes", "a", "hello, naive quotes!"]
+
+
+def folder(place: Path, head: Any = lambda body: body, **fields: Any) -> Path:
+    """A small BERT with a WordPiece tokenizer."""
+    (place / "words").mkdir(parents=True)
+    (place / "words/vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    sizes = {"family": "bert", "width": 22, "heads": 2, "depth": 2, "limit": 29}
+    network = head(build(sizes | fields, vocabulary=len(PIECES) + 3))
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    save(place / "model", network, Vocabulary.load(place / "words"), {})
+    return place / "model"
+
+
+def states(model: Any, text: str) -> np.ndarray:
+    ids = model.vocabulary.target.inner.encode(text).ids
+    with torch.no_grad():
+        return model.module(input_ids=torch.tensor([ids])).last_hidden_state[0].numpy()
+
+
+def test_vectors_are_pooled_as_asked_whatever_the_batch(tmp_path: Path) -> None:
+    model = regard.load(folder(tmp_path))
+    assert model.task == "embed"
+    ways = {"mean": lambda each: each.mean(0), "cls": lambda each: each[0], "max": lambda each: each.max(0)}
+    for pooling, expected in ways.items():
+        found = model.embed(TEXTS, pooling=pooling, batch_size=2)
+        assert found.dtype == np.float32 and found.shape == (3, 22)
+        for text, vector in zip(TEXTS, found, strict=True):
+            assert np.abs(vector - expected(states(model, text))).max() <= 1e-5
+        unit = model.embed(TEXTS, pooling=pooling, normalise=True)
+        assert np.allclose(unit, found / np.linalg.norm(found, axis=1, keepdims=True), atol=1e-6)
+    assert np.array_equal(model.embed(TEXTS), model.embed(TEXTS, pooling="mean"))
+    assert model.embed("a").shape == (22,)
+
+
+def test_a_folder_says_how_it_embeds_and_so_does_its_copy(tmp_path: Path) -> None:
+    place = folder(tmp_path)
+    modules = [{"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{word}"}
+               for number, (word, path) in enumerate(
+                   {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}.items())]  # fmt: skip
+    (place / "modules.json").write_text(json.dumps(modules))
+    (place / "1_Pooling").mkdir()
+    (place / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
+    (place / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 7}))
+    model = regard.load(place)
+    expected = model.embed(TEXTS, truncate=True)
+    assert np.array_equal(expected, model.embed(TEXTS, truncate=True, pooling="cls", normalise=True))
+    with pytest.raises(UserError, match="at most 7"):
+        model.embed(TEXTS)
+    model.save(tmp_path / "copy")
+    assert np.array_equal(regard.load(tmp_path / "copy").embed(TEXTS, truncate=True), expected)
+    (place / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
+    with pytest.raises(UserError, match="pooling_mode_lasttoken"):
+        regard.load(place)
+
+
+def test_hidden_words_are_told_likeliest_first(tmp_path: Path) -> None:
+    model = regard.load(folder(tmp_path, MaskedWords, pooler=False))
+    assert model.task == "fill"
+    texts = ["the [MASK] and [MASK]", "hello [MASK]"]
+    answers = model.run(texts, words=3)
+    for text, answer in zip(texts, answers, strict=True):
+        ids = model.vocabulary.target.inner.encode(text).ids
+        with torch.no_grad():
+            chances = model.module(input_ids=torch.tensor([ids])).logits[0, :, : len(PIECES)].softmax(-1)
+        hidden = [place for place, token in enumerate(ids) if token == PIECES.index("[MASK]")]
+        for place, words in zip(hidden, answer.words, strict=True):
+            best = chances[place].topk(3)
+            assert [word.token for word in words] == best.indices.tolist()
+            assert [word.score for word in words] == pytest.approx(best.values.tolist(), abs=1e-6)
+        assert "[MASK]" not in answer.text
+    assert model.run(texts[1], words=3).text == answers[1].text
+    with pytest.raises(UserError, match=r"hides no word.*\[MASK\]"):
+        model.run("the spaces")
+
+
+def test_pairs_are_read_in_two_segments(tmp_path: Path) -> None:
+    model = regard.load(folder(tmp_path))
+    pair = model.vocabulary.target.inner.encode("hello", "the quotes")
+    assert set(pair.type_ids) == {0, 1}
+    with torch.no_grad():
+        found = model.module(input_ids=torch.tensor([pair.ids]), token_type_ids=torch.tensor([pair.type_ids]))
+    (vector,) = model.embed([("hello", "the quotes")])
+    assert np.abs(vector - found.last_hidden_state[0].mean(0).numpy()).max() <= 1e-5
+    blind = model.module(input_ids=torch.tensor([pair.ids])).last_hidden_state[0].mean(0).detach().numpy()
+    assert np.abs(vector - blind).max() > 1e-3
+
+
+def test_a_trace_has_the_pieces_of_what_was_read(tmp_path: Path) -> None:
+    model = regard.load(folder(tmp_path, lambda body: Classifier(body, ["x", "y"])))
+    trace = model.trace("hello quotes", prove=True)
+    assert trace.sites == ["encoder.blocks.0.self", "encoder.blocks.1.self"]
+    pieces = ["[CLS]", "hel", "##lo", "quotes", "[SEP]"]
+    assert trace.labels("encoder.blocks.1.self") == (pieces, pieces)
+    assert trace.weights("encoder.blocks.1.self", head=1).shape == (5, 5)
+    assert trace.answer == model.run("hello quotes").label
+
+
+def test_what_an_encoder_cannot_do_is_said(tmp_path: Path) -> None:
+    model = regard.load(folder(tmp_path))
+    for wrong, word in (
+        (lambda: model.generate([1, 2]), "cannot generate"),
+        (lambda: model.run("hello"), "embed"),
+        (lambda: model.embed("a " * 40), "at most 29"),
+        (lambda: model.embed("a", pooling="sum"), "mean"),
+        (lambda: model.module(input_ids=torch.tensor([[1]]), token_type_ids=torch.tensor([[2]])), "segments"),
+        (lambda: regard.load(tmp_path / "model", model_type="albert"), "asked for"),
+    ):
+        with pytest.raises(UserError, match=word):
+            wrong()
+    assert model.embed("a " * 40, truncate=True).shape == (22,)
