@@ -240,6 +240,7 @@ def test_best_spans_equal_trying_all() -> None:
     windows = [Seen(chance.normal(size=19), chance.normal(size=19), 4, 18, offset) for offset in (0, 6)]
     for seen in windows:
         np.testing.assert_allclose(best_spans(seen, 9, 5), exhaustive(seen, 5)[:9])
+    assert len(best_spans(windows[0], 999, 5)) == 14 * 5 - 10  # all there are
     best: dict[tuple[int, int], float] = {}
     for score, first, last in chain(*(exhaustive(seen, 5) for seen in windows)):
         best[first, last] = max(score, best.get((first, last), -np.inf))

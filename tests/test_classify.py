@@ -440,7 +440,7 @@ def test_balanced_labels_count_the_same(tmp_path: Path) -> None:
     (place / "validation.tsv").write_text("label\ttext\nfew\tw1\n")
     plain, weighted = (recipe(place, SCRATCH, 1, f"train.class_weights={each}") for each in ("none", "balanced"))
     prepared = prepare_network(plain)
-    tasks = [build(each, prepared.vocabulary, prepared.network) for each in (plain, weighted)]
+    tasks: list[Any] = [build(each, prepared.vocabulary, prepared.network) for each in (plain, weighted)]
     network = prepared.network.eval()
     batch = next(tasks[0].batches(0, 0, 1))
     losses = F.cross_entropy(network(batch.text), batch.labels, reduction="none")

@@ -84,11 +84,11 @@ def _of_objects(path: Path, words: str, tags: str) -> Iterator[Sentence]:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{place}: not a JSON object ({error})") from None
-        found = [_texts(value, key, place) for key in (words, tags)]
-        if len(found[0]) != len(found[1]):
-            raise UserError(f"{place}: {len(found[0])} {words}, but {len(found[1])} {tags}: each word has one")
-        if found[0]:
-            yield Sentence(*found, place)
+        found, called = _texts(value, words, place), _texts(value, tags, place)
+        if len(found) != len(called):
+            raise UserError(f"{place}: {len(found)} {words}, but {len(called)} {tags}: each word has one")
+        if found:
+            yield Sentence(found, called, place)
 
 
 def _texts(value: Any, key: str, place: str) -> tuple[str, ...]:

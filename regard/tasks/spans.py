@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from regard.tasks.scores import mean_score
 
@@ -54,13 +55,12 @@ class Found(NamedTuple):
 def best_spans(seen: Seen, best: int = 20, longest: int = 30) -> list[Span]:
     """A window's spans of at most `longest` tokens of the text, best first: the last is not before the first."""
     first, last = (np.asarray(each, float)[seen.begin : seen.end] for each in (seen.first, seen.last))
-    scores = first[:, None] + last[None, :]
-    places = np.arange(len(first))
-    length = places[None, :] - places[:, None]
-    scores = np.where((length >= 0) & (length < longest), scores, -np.inf).ravel()
-    some = np.argsort(-scores, kind="stable")[:best]
-    ends = [divmod(int(place), len(first)) for place in some if np.isfinite(scores[place])]
-    return [Span(float(first[begin] + last[end]), seen.offset + begin, seen.offset + end) for begin, end in ends]
+    behind = np.append(last, np.full(longest - 1, -np.inf))
+    scores = (first[:, None] + sliding_window_view(behind, longest)).ravel()  # of a first token, and so many more
+    some = np.argpartition(-scores, best - 1)[:best] if len(scores) > best else np.arange(len(scores))
+    some = some[np.lexsort((some, -scores[some]))]
+    found = [(float(scores[place]), *divmod(int(place), longest)) for place in some if np.isfinite(scores[place])]
+    return [Span(score, seen.offset + begin, seen.offset + begin + more) for score, begin, more in found]
 
 
 def best_of(windows: Iterable[Seen], best: int = 20, longest: int = 30) -> Found:
