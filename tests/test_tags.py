@@ -1,7 +1,7 @@
 """Tagged words: files, pieces, windows, spans of every scheme, and conlleval's figures worked by hand."""
 
 import json
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +168,33 @@ def test_long_sentences_are_read_in_windows(tmp_path: Path, cache: Path) -> None
 )
 def test_spans_of_every_scheme(tags: str, wanted: list[tuple]) -> None:
     assert entities(tags.split()) == [Entity(*each) for each in wanted]
+
+
+def tags_of(spans: list[Entity], length: int, scheme: str) -> list[str]:
+    """The tags by which a scheme says these spans."""
+    tags, before = ["O"] * length, Entity("", -2, -2)
+    for span in spans:
+        inside = [f"I-{span.kind}"] * (span.last - span.first + 1)
+        if scheme != "IOB1" or (before.kind == span.kind and before.last == span.first - 1):
+            inside[0] = f"B-{span.kind}"
+        if scheme == "BIOES":
+            inside[-1] = f"{'E' if len(inside) > 1 else 'S'}-{span.kind}"
+        tags[span.first : span.last + 1], before = inside, span
+    return tags
+
+
+@pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "BIOES"])
+def test_any_spans_are_found_again(scheme: str) -> None:
+    chance = np.random.default_rng(6)
+    for _ in range(200):
+        borders = np.unique(chance.integers(0, 20, 9)).tolist()
+        spans = [
+            Entity(str(chance.choice(["A", "B"])), first, end - 1)
+            for first, end in pairwise(borders)
+            if chance.random() < 0.7
+        ]
+        tags = tags_of(spans, 20, scheme)
+        assert entities(tags) == spans and (unbegun(tags) == 0 or scheme == "IOB1")
 
 
 def test_what_none_began_is_counted() -> None:
