@@ -15,8 +15,8 @@ from regard.inputs.labels import read
 from regard.inputs.targets import Labels, known
 from regard.recipe import DataOptions, Recipe
 from regard.tasks import marks
-from regard.tasks.classify import Label
 from regard.tasks.scores import Difference, compare_hits
+from regard.tasks.told import Label
 
 
 class Selection(NamedTuple):

@@ -130,3 +130,26 @@ def test_what_an_encoder_cannot_do_is_said(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=word):
             wrong()
     assert model.embed("a " * 40, truncate=True).shape == (22,)
+
+
+@pytest.mark.parametrize("kind", ["one", "several", "number"])
+def test_labels_and_numbers_are_told_by_their_kind(kind: str, tmp_path: Path) -> None:
+    """Also of pairs, whose second text is in a segment of its own; and by a folder that was saved and loaded."""
+    names = ["x"] if kind == "number" else ["x", "y", "z"]
+    model = regard.load(folder(tmp_path, lambda body: Classifier(body, names, kind=kind)))
+    inputs: list[Any] = [("hello", "the quotes"), *TEXTS]
+    for given, answer in zip(inputs, model.run(inputs), strict=True):
+        pair = given if isinstance(given, tuple) else (given,)
+        encoded = model.vocabulary.target.inner.encode(*pair)
+        with torch.no_grad():
+            ids, types = torch.tensor([encoded.ids]), torch.tensor([encoded.type_ids])
+            (logits,) = model.module(input_ids=ids, token_type_ids=types).logits
+        if kind == "number":
+            assert answer.value == pytest.approx(float(logits[0]), abs=1e-5)
+            continue
+        chances = logits.softmax(-1) if kind == "one" else logits.sigmoid()
+        assert answer.scores == pytest.approx(dict(zip(names, chances.tolist(), strict=True)), abs=1e-6)
+        if kind == "one":
+            assert answer.label == names[int(logits.argmax())]
+        else:
+            assert {*answer.labels} == {name for name, logit in zip(names, logits, strict=True) if logit >= 0}

@@ -1,7 +1,7 @@
 """Telling texts apart by labels: its data, loss, score and answer. Radford et al. 2018, section 3.2."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,28 +31,11 @@ from regard.models.classifier import Classifier
 from regard.recipe import Recipe
 from regard.tasks import marks
 from regard.tasks.rows import Row, by_length, check_texts
+from regard.tasks.told import Told, answer_of
 
 SCORES = ("accuracy", "f1", "loss")
 BATCH = 64  # texts that are read at once where nobody says how many
 Text = str | tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Label:
-    """What a text is called. `score` is its probability among all `scores`, a softmax that nothing has calibrated."""
-
-    label: str
-    score: float
-    scores: dict[str, float] = field(default_factory=dict)
-    truncated: bool = False  # the text lost its end
-
-    @property
-    def text(self) -> str:
-        return self.label
-
-    @property
-    def others(self) -> tuple["Label", ...]:
-        return ()
 
 
 class Classify:
@@ -185,17 +168,16 @@ def classify(
     batch_size: int = BATCH,
     truncate: bool = False,
     progress: Callable[[int], None] = lambda done: None,
-) -> list[Label]:
-    """The label of each text, or pair of texts; read in batches of like length."""
+) -> list[Any]:
+    """What each text, or pair of texts, is called: a Label, Several or a Number; read in batches of like length."""
     rows = read_rows(network, texts, inputs, truncate)
-    answers: dict[int, Label] = {}
+    texts = replace(texts, paired=texts.paired or any(not isinstance(each, str) for each in inputs))
+    answers: dict[int, Told] = {}
     for numbers in by_length([len(row.tokens) for row in rows], batch_size):
         text = texts.sequences([rows[number].tokens for number in numbers]).to(next(network.parameters()).device)
-        chances = network(text).float().softmax(-1).tolist()
+        chances = network.chances(network(text).float()).tolist()
         for number, each in zip(numbers, chances, strict=True):
-            scores = dict(zip(network.labels, each, strict=True))
-            best = max(scores, key=scores.__getitem__)
-            answers[number] = Label(best, scores[best], scores, rows[number].cut)
+            answers[number] = answer_of(network, each, rows[number].cut)
         progress(len(numbers))
     return [answers[number] for number in range(len(rows))]
 
