@@ -177,3 +177,10 @@ def test_presets_have_their_published_sizes() -> None:
                 {"family": "bert", "preset": preset}, vocabulary=VOCABULARIES.get(preset.split("-")[0], 30522)
             )
         assert sum(parameter.numel() for parameter in network.parameters()) == count, preset
+
+
+def test_clinicalbert_is_bert_with_a_cased_vocabulary() -> None:
+    """Alsentzer et al. 2019: bert-base-cased, trained on; its 28,996 tokens are all that differs."""
+    with torch.device("meta"):
+        network = build({"family": "bert", "preset": "base"}, vocabulary=28996)
+    assert sum(parameter.numel() for parameter in network.parameters()) == 108_310_272

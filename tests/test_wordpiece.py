@@ -59,3 +59,44 @@ def test_a_vocab_txt_must_have_a_word_for_the_unknown(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("a\nb\n")
     with pytest.raises(UserError, match=r"\[UNK\]"):
         Vocabulary.load(tmp_path)
+
+
+def test_a_saved_copy_opens_in_transformers_with_all_its_marks(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    ours = Vocabulary.load(tmp_path)
+    ours.save(tmp_path / "copy")
+    theirs, again = AutoTokenizer.from_pretrained(tmp_path / "copy"), Vocabulary.load(tmp_path / "copy").target
+    assert (theirs.mask_token, theirs.cls_token, theirs.sep_token) == ("[MASK]", "[CLS]", "[SEP]")
+    for text in HARD.splitlines():
+        assert ours.target.inner.encode(text).ids == again.inner.encode(text).ids == theirs(text)["input_ids"]
+
+
+UNIGRAM = [
+    ("<unk>", 0.0),
+    ("▁", -2.0),
+    ("▁hel", -3.0),
+    ("lo", -3.5),
+    ("▁the", -2.5),
+    *((letter, -5.0) for letter in LETTERS),
+]
+
+
+@pytest.mark.parametrize("kind", ["camembert", "albert"])
+def test_pieces_of_sentencepiece_are_read_from_tokenizer_json(kind: str, tmp_path: Path) -> None:
+    """As transformers writes it: what stands round a text, and the segments of a pair."""
+    import transformers
+
+    marks = {"camembert": ["<s>", "<pad>", "</s>", "<mask>"], "albert": ["<pad>", "[CLS]", "[SEP]", "[MASK]"]}[kind]
+    pieces = [*((mark, 0.0) for mark in marks), *UNIGRAM]
+    made = {"camembert": transformers.CamembertTokenizer, "albert": transformers.AlbertTokenizer}[kind]
+    theirs = made(vocab=pieces)
+    theirs.save_pretrained(tmp_path)
+    ours = Vocabulary.load(tmp_path).target
+    for text in ("hello the world", "Hello  (the)", HARD):
+        found, expected = ours.inner.encode(text), theirs(text)
+        assert found.ids == expected["input_ids"], text
+    found, expected = ours.inner.encode("hello", "the world"), theirs("hello", "the world", return_token_type_ids=True)
+    assert (found.ids, found.type_ids) == (expected["input_ids"], expected["token_type_ids"])
+    assert len({*found.type_ids}) == (2 if kind == "albert" else 1)

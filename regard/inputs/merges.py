@@ -29,13 +29,12 @@ def load_merges(folder: Path) -> Tokenizer:
     first = Tokenizer.of(inner, config)
     special = {first.name(index) for index in first.ids.values() if index != MISSING}
     inner.add_special_tokens([AddedToken(name, normalized=False) for name in sorted(special)])
-    if not words:
-        _enclose(inner, table)
-    return Tokenizer.of(inner, config)
+    marks = {} if words else _enclose(inner, table)
+    return Tokenizer.of(inner, marks | config)
 
 
-def _enclose(inner: tokenizers.Tokenizer, table: dict[str, int]) -> None:
-    """What an encoder's texts stand between: it has a mask, in RoBERTa's spelling or in BERT's."""
+def _enclose(inner: tokenizers.Tokenizer, table: dict[str, int]) -> dict[str, str]:
+    """What an encoder's texts stand between: it has a mask, in RoBERTa's spelling or in BERT's. Gives their keys."""
     for first, last, mask in (ROBERTA, BERT):
         if not {first, last, mask} <= set(table):
             continue
@@ -46,6 +45,8 @@ def _enclose(inner: tokenizers.Tokenizer, table: dict[str, int]) -> None:
         else:
             ends = (last, table[last]), (first, table[first])
             inner.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=_prefixed(inner))  # pyright: ignore[reportAttributeAccessIssue]
+        return {"cls_token": first, "sep_token": last, "mask_token": mask}
+    return {}
 
 
 def _prefixed(inner: tokenizers.Tokenizer) -> bool:

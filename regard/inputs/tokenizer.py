@@ -192,8 +192,8 @@ def _special(role: str, table: dict[str, int], config: dict) -> int:
 
 
 def _surround(inner: tokenizers.Tokenizer, config: dict, ids: Mapping[str, int]) -> None:
-    """What the config puts round a text stands over the post-processor's own, as in transformers."""
-    if not isinstance(config.get("add_bos_token"), bool):
+    """What the config puts round a text stands over the post-processor's own, as in transformers; not an encoder's."""
+    if not isinstance(config.get("add_bos_token"), bool) or config.get("mask_token"):
         return
     first, last = (
         [(inner.id_to_token(ids[role]), ids[role])] if config.get(key) and ids[role] != MISSING else []

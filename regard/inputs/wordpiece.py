@@ -32,10 +32,10 @@ def load_wordpiece(folder: Path) -> Tokenizer:
     )
     inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # pyright: ignore[reportAttributeAccessIssue]
     inner.decoder = decoders.WordPiece()  # pyright: ignore[reportAttributeAccessIssue]
-    there = [mark for mark in marks.values() if mark in table]
-    inner.add_special_tokens([AddedToken(mark, normalized=False) for mark in there])
+    there = {key: mark for key, mark in marks.items() if mark in table}
+    inner.add_special_tokens([AddedToken(mark, normalized=False) for mark in there.values()])
     enclose(inner, marks["cls_token"], marks["sep_token"])
-    return Tokenizer.of(inner, config)
+    return Tokenizer.of(inner, config | there)
 
 
 def enclose(inner: tokenizers.Tokenizer, first: str, last: str) -> None:

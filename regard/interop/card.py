@@ -41,7 +41,7 @@ Or, with transformers:
 
     from transformers import AutoTokenizer, {auto}
     tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), {auto}.from_pretrained("FOLDER")
-    print(model(**tokenizer("…", return_tensors="pt")))
+    print(model(**tokenizer("…", return_tensors="pt"{types})))
 """
 AUTOS = {
     MaskedWords: "AutoModelForMaskedLM",
@@ -63,7 +63,9 @@ def card_of(network: nn.Module, vocabulary: Vocabulary, config: dict[str, Any], 
         elsewhere = LABELLER if known else ""
     elif isinstance(network, Encoder | Head):
         kind, sides = "An encoder, which reads texts and writes none", f"{vocabulary.target.size:,} tokens"
-        elsewhere = ENCODER.format(auto=AUTOS.get(type(network), "AutoModel")) if known else ""  # type: ignore[arg-type]
+        types = "" if network.config.segments else ", return_token_type_ids=False"
+        auto = AUTOS.get(type(network), "AutoModel")  # type: ignore[arg-type]
+        elsewhere = ENCODER.format(auto=auto, types=types) if known else ""
     else:
         kind, sides = "A sequence-to-sequence model", f"{vocabulary.source.size:,} tokens for both sides"
         if not vocabulary.joint:
