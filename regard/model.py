@@ -30,7 +30,7 @@ from regard.runtime import hasten
 from regard.tasks.alignment import look, look_back
 from regard.tasks.classify import classify, look_over, read_rows
 from regard.tasks.continuation import Writer, Writing
-from regard.tasks.embed import Read, embed, look_at, read_texts
+from regard.tasks.embed import BATCH, Read, Vector, embed, look_at, read_texts
 from regard.tasks.fill import MOST, fill
 from regard.tasks.recall import Recall
 from regard.tasks.translate import generate, read, translate
@@ -83,12 +83,13 @@ class Model:
     def run(self, inputs: str | Sequence[Any], *, task: str = "", **options: Any) -> Any:
         """An answer to one text, or a list of answers to a list. Options are the words of a recipe's [decode]."""
         run = {
-            "translate": self._translate, "generate": self._generate, "classify": self._classify, "fill": self._fill
+            "translate": self._translate, "generate": self._generate, "classify": self._classify, "fill": self._fill,
+            "embed": self._embed,
         }  # fmt: skip
         if (task or self.task) != self.task:
             raise UserError(f"this model cannot '{task}'; possible: {self.task}")
         if self.task not in run:
-            raise UserError(f"a model made to '{self.task}' has no answer to run for: ask embed, trace or module")
+            raise UserError(f"a model made to '{self.task}' has no answer to run for: ask its module, or embed")
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
         ways = {name: options.pop(name) for name in WAYS if name in options}
         if type(size := ways.get("batch_size", 1)) is not int or size < 1:
@@ -118,6 +119,16 @@ class Model:
         if type(words) is not int or words < 1:
             raise UserError(f"words = {words!r} should be a number of words to tell for each hidden one")
         return fill(self.network, self.vocabulary.target, texts, words=words, **ways)
+
+    def _embed(self, texts: list[Any], ways: dict[str, Any], options: dict[str, Any]) -> list[Any]:
+        for name in options:
+            if name not in ("pooling", "normalise"):
+                raise UserError(f"'{name}' is no option of embedding; possible: pooling, normalise, {', '.join(WAYS)}")
+        done, size = ways.pop("progress", lambda done: None), ways.pop("batch_size", BATCH)
+        cut = [row.cut for row in self._readings(texts, ways.get("truncate", False))]
+        vectors = self.embed(texts, size, **ways, **options)
+        done(len(texts))
+        return [Vector(vector.tolist(), each) for vector, each in zip(vectors, cut, strict=True)]
 
     @property
     def texts(self) -> Texts:
@@ -205,7 +216,7 @@ class Model:
     def embed(
         self,
         texts: str | Sequence[Any],
-        batch_size: int = 64,
+        batch_size: int = BATCH,
         truncate: bool = False,
         pooling: str = "",
         normalise: bool | None = None,

@@ -52,6 +52,10 @@ def test_vectors_are_pooled_as_asked_whatever_the_batch(tmp_path: Path) -> None:
         assert np.allclose(unit, found / np.linalg.norm(found, axis=1, keepdims=True), atol=1e-6)
     assert np.array_equal(model.embed(TEXTS), model.embed(TEXTS, pooling="mean"))
     assert model.embed("a").shape == (22,)
+    answers = model.run(TEXTS, pooling="cls", truncate=True)
+    assert np.array_equal([each.vector for each in answers], model.embed(TEXTS, pooling="cls"))
+    with pytest.raises(UserError, match=r"temperature.*pooling"):
+        model.run(TEXTS, temperature=1.0)
 
 
 def test_a_folder_says_how_it_embeds_and_so_does_its_copy(tmp_path: Path) -> None:
@@ -121,7 +125,6 @@ def test_what_an_encoder_cannot_do_is_said(tmp_path: Path) -> None:
     model = regard.load(folder(tmp_path))
     for wrong, word in (
         (lambda: model.generate([1, 2]), "cannot generate"),
-        (lambda: model.run("hello"), "embed"),
         (lambda: model.embed("a " * 40), "at most 29"),
         (lambda: model.embed("a", pooling="sum"), "mean"),
         (lambda: model.module(input_ids=torch.tensor([[1]]), token_type_ids=torch.tensor([[2]])), "segments"),

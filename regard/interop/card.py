@@ -62,7 +62,7 @@ def card_of(network: nn.Module, vocabulary: Vocabulary, config: dict[str, Any], 
         kind, sides = "A model that tells labels", f"{vocabulary.target.size:,} tokens, {len(network.labels)} labels"
         elsewhere = LABELLER if known else ""
     elif isinstance(network, Encoder | Head):
-        kind, sides = "An encoder, which reads texts and writes none", f"{vocabulary.target.size:,} tokens"
+        kind, sides = "An encoder", f"{vocabulary.target.size:,} tokens"
         types = "" if network.config.segments else ", return_token_type_ids=False"
         auto = AUTOS.get(type(network), "AutoModel")  # type: ignore[arg-type]
         elsewhere = ENCODER.format(auto=auto, types=types) if known else ""

@@ -4,6 +4,7 @@ Shapes: states (batch, length, width), vectors (texts, width).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from regard.models.classifier import Classifier
 from regard.tasks.rows import by_length, check_texts
 
 Text = str | tuple[str, str]
+BATCH = 64  # texts that are read at once where nobody says how many
 
 
 class Read(NamedTuple):
@@ -28,6 +30,22 @@ class Read(NamedTuple):
     tokens: list[int]
     segments: list[int]
     cut: bool = False  # it lost its end
+
+
+@dataclass(frozen=True)
+class Vector:
+    """A text as numbers."""
+
+    vector: list[float]
+    truncated: bool = False
+
+    @property
+    def text(self) -> str:
+        return " ".join(f"{number:.6g}" for number in self.vector)
+
+    @property
+    def others(self) -> tuple["Vector", ...]:
+        return ()
 
 
 def read_texts(

@@ -10,10 +10,9 @@ from regard.errors import UserError
 from regard.inputs.masking import mask_of
 from regard.inputs.text import Tokenizer
 from regard.models.heads import MaskedWords, Pretraining
-from regard.tasks.embed import Read, Text, read_texts, together
+from regard.tasks.embed import BATCH, Read, Text, read_texts, together
 from regard.tasks.rows import by_length
 
-BATCH = 64  # texts that are read at once where nobody says how many
 MOST = 5  # words that are told for a hidden one
 
 
