@@ -40,7 +40,7 @@ def states(model: Any, text: str) -> np.ndarray:
 
 
 def test_vectors_are_pooled_as_asked_whatever_the_batch(tmp_path: Path) -> None:
-    model = regard.load(folder(tmp_path))
+    model: Any = regard.load(folder(tmp_path))
     assert model.task == "embed"
     ways = {"mean": lambda each: each.mean(0), "cls": lambda each: each[0], "max": lambda each: each.max(0)}
     for pooling, expected in ways.items():
@@ -80,7 +80,7 @@ def test_a_folder_says_how_it_embeds_and_so_does_its_copy(tmp_path: Path) -> Non
 
 
 def test_hidden_words_are_told_likeliest_first(tmp_path: Path) -> None:
-    model = regard.load(folder(tmp_path, MaskedWords, pooler=False))
+    model: Any = regard.load(folder(tmp_path, MaskedWords, pooler=False))
     assert model.task == "fill"
     texts = ["the [MASK] and [MASK]", "hello [MASK]"]
     answers = model.run(texts, words=3)
@@ -100,7 +100,7 @@ def test_hidden_words_are_told_likeliest_first(tmp_path: Path) -> None:
 
 
 def test_pairs_are_read_in_two_segments(tmp_path: Path) -> None:
-    model = regard.load(folder(tmp_path))
+    model: Any = regard.load(folder(tmp_path))
     pair = model.vocabulary.target.inner.encode("hello", "the quotes")
     assert set(pair.type_ids) == {0, 1}
     with torch.no_grad():
@@ -112,7 +112,7 @@ def test_pairs_are_read_in_two_segments(tmp_path: Path) -> None:
 
 
 def test_a_trace_has_the_pieces_of_what_was_read(tmp_path: Path) -> None:
-    model = regard.load(folder(tmp_path, lambda body: Classifier(body, ["x", "y"])))
+    model: Any = regard.load(folder(tmp_path, lambda body: Classifier(body, ["x", "y"])))
     trace = model.trace("hello quotes", prove=True)
     assert trace.sites == ["encoder.blocks.0.self", "encoder.blocks.1.self"]
     pieces = ["[CLS]", "hel", "##lo", "quotes", "[SEP]"]
@@ -122,7 +122,7 @@ def test_a_trace_has_the_pieces_of_what_was_read(tmp_path: Path) -> None:
 
 
 def test_what_an_encoder_cannot_do_is_said(tmp_path: Path) -> None:
-    model = regard.load(folder(tmp_path))
+    model: Any = regard.load(folder(tmp_path))
     for wrong, word in (
         (lambda: model.generate([1, 2]), "cannot generate"),
         (lambda: model.embed("a " * 40), "at most 29"),
@@ -139,7 +139,7 @@ def test_what_an_encoder_cannot_do_is_said(tmp_path: Path) -> None:
 def test_labels_and_numbers_are_told_by_their_kind(kind: str, tmp_path: Path) -> None:
     """Also of pairs, whose second text is in a segment of its own; and by a folder that was saved and loaded."""
     names = ["x"] if kind == "number" else ["x", "y", "z"]
-    model = regard.load(folder(tmp_path, lambda body: Classifier(body, names, kind=kind)))
+    model: Any = regard.load(folder(tmp_path, lambda body: Classifier(body, names, kind=kind)))
     inputs: list[Any] = [("hello", "the quotes"), *TEXTS]
     for given, answer in zip(inputs, model.run(inputs), strict=True):
         pair = given if isinstance(given, tuple) else (given,)

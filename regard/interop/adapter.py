@@ -200,7 +200,7 @@ def write(folder: Path, network: nn.Module, names: Names, base: Base, task: str)
         "rank_pattern": fused,
         "alpha_pattern": {module: _number(alpha * size / rank) for module, size in fused.items()},
         "fan_in_fan_out": any(slot.turned for parts in groups.values() for slot, _ in parts),
-        "modules_to_save": [names[name].names[0].removesuffix(".weight") for name in new] or None,
+        "modules_to_save": list(dict.fromkeys(names[name].names[0].rpartition(".")[0] for name in new)) or None,
         "lora_dropout": 0.0,
         "bias": "none",
         "inference_mode": True,

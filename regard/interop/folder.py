@@ -128,6 +128,8 @@ def _task(config: dict[str, Any]) -> str:
     """PEFT's word for what a model is for."""
     if is_labelled(config):
         return "SEQ_CLS"
+    if isinstance(LAYOUTS[config["model_type"]], Headed):
+        return "FEATURE_EXTRACTION"
     return "SEQ_2_SEQ_LM" if config["is_encoder_decoder"] else "CAUSAL_LM"
 
 

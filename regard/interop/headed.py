@@ -121,19 +121,25 @@ class Headed(Layout):
         for name, _ in network.named_parameters():
             if not name.startswith("body."):
                 found[name] = self._top(head, name, tied)
-            elif head == LABELS and name.startswith("body.pooler."):
-                found[name] = self._top(head, name.replace("body.pooler", "summary"), tied)
+        if head == LABELS:  # the pooler has one name, whether the body came with it or it is new
+            for kind in ("weight", "bias"):
+                slot = self._top(head, f"summary.dense.{kind}", tied)
+                found |= {f"summary.dense.{kind}": slot, f"body.pooler.dense.{kind}": slot}
         if head in (WORDS, BOTH) and tied:
             table, copy = found["body.embed.table.weight"], self._top(head, "words.output.weight", tied)
             found["body.embed.table.weight"] = table._replace(names=table.names + copy.names)
         return found
 
     def receive(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
-        """Norms under their new names; without a bias that nothing uses beside the one that is."""
+        """Norms under their new names; without what pre-training left that this head does not use."""
         for old, new in OLD.items():
             tensors = {
                 name.removesuffix(old) + new if name.endswith(old) else name: each for name, each in tensors.items()
             }
+        if self._head(config) in (LABELS, TAGS, SPANS):
+            left = {theirs for head in (WORDS, BOTH) for theirs in self.tops.get(head, {}).values()}
+            left |= {theirs.removesuffix(".decoder") for theirs in left}
+            return {name: tensor for name, tensor in tensors.items() if name.rpartition(".")[0] not in left}
         if config.get("tie_word_embeddings", True) or self._head(config) not in (WORDS, BOTH):
             return tensors
         used, *others = self._top(self._head(config) or WORDS, "words.output.bias", False).names

@@ -42,6 +42,12 @@ class Classifier(Head):
             nn.init.zeros_(self.head.bias)
 
     @property
+    def new(self) -> list[nn.Module]:
+        """What is trained whole also where the body is only adapted: the head, and the pooler it stands on."""
+        pooler = self.summary if isinstance(self.summary, nn.Module) else getattr(self.body, "pooler", None)
+        return [self.head] if pooler is None else [self.head, pooler]
+
+    @property
     def tells(self) -> bool:
         """Whether the body can also say what comes next."""
         return isinstance(self.body, LanguageModel) and not isinstance(self.body.output, nn.Identity)

@@ -25,8 +25,10 @@ from regard.inputs.labels import (
     read,
     stream,
 )
+from regard.inputs.masking import maskable
 from regard.inputs.targets import Labels, balanced_weights
 from regard.inputs.text import Tokenizer, Vocabulary, train_tokenizer
+from regard.models import FAMILIES
 from regard.models.classifier import Classifier
 from regard.recipe import Recipe
 from regard.tasks import marks
@@ -143,10 +145,12 @@ def _text_loss(network: Classifier, states: Tensor, batch: Labelled) -> Tensor:
 
 
 def learn_vocabulary(recipe: Recipe) -> Vocabulary:
-    """A tokenizer trained on the texts of the training part."""
+    """A tokenizer trained on the texts of the training part; for an encoder one that also marks their beginning."""
     records = read(recipe.data, "train", Path(recipe.origin))
     texts = (text for record in records for text in record.source.split(BETWEEN))
-    both = enclosed(train_tokenizer(texts, recipe.tokenizer, ends=False))
+    family = FAMILIES.get(recipe.model.get("family", ""))
+    around = maskable if family and family.encodes else enclosed
+    both = around(train_tokenizer(texts, recipe.tokenizer, ends=False))
     return Vocabulary(both, both)
 
 

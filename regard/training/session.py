@@ -105,19 +105,25 @@ def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
     if adapting:
         adapt(loaded.network, adapting)
         if isinstance(loaded.network, Classifier):
-            loaded.network.head.requires_grad_(True)
+            for part in loaded.network.new:
+                part.requires_grad_(True)
     return loaded._replace(generation=loaded.generation | _chosen(recipe.decode), base=base)
 
 
 def _with_labels(loaded: Loaded, recipe: Recipe) -> Loaded:
-    """A language model with a new head for the labels of the training part; what has one keeps it."""
+    """A language model or an encoder with a new head for the labels of the training part; what has one keeps it.
+
+    A language model's texts get an end to tell them from; an encoder's stand between what its tokenizer puts there.
+    """
     network, vocabulary, config = loaded.network, loaded.vocabulary, loaded.config
     if not isinstance(network, Classifier):
-        network = Classifier(network, labels_for(recipe), bool(recipe.data.text2))
+        encodes = models.FAMILIES[models.family_of(network)].encodes
+        network = Classifier(getattr(network, "body", network), labels_for(recipe), bool(recipe.data.text2))
         network = network if recipe.train.auxiliary else network.silenced()
-        both = enclosed(vocabulary.target)
-        vocabulary = Vocabulary(both, both)
-        config = config | {"pad_token_id": both.pad} if config else {}
+        if not encodes:
+            both = enclosed(vocabulary.target)
+            vocabulary = Vocabulary(both, both)
+            config = config | {"pad_token_id": both.pad} if config else {}
     if network.paired != bool(recipe.data.text2):
         pairs = "pairs of texts: name the second's column" if network.paired else "single texts: remove it"
         raise UserError(f"data.text2 = '{recipe.data.text2}', but the model was trained on {pairs}")
