@@ -26,7 +26,7 @@ class Output:
     Of a classifier, logits (batch, labels); of an encoder what its head gives, under the reference library's names.
     """
 
-    logits: Tensor | None = None
+    logits: Any = None  # a Tensor, of all but bare encoders and those of several outputs
     encoder_last_hidden_state: Tensor | None = None
     last_hidden_state: Tensor | None = None
     pooler_output: Tensor | None = None
