@@ -6,7 +6,7 @@
 
 book.txt            one document, without an end
 books/*.txt         a document each
-news.jsonl .tsv     a document a row
+news.jsonl .tsv .csv  a document a row
 """
 
 import codecs
@@ -46,7 +46,7 @@ def documents(data: "DataOptions", part: str, beside: Path | None = None) -> Ite
     files = expand(path)
     held_out = (0.0, 0.0) if own_file(data, part) else fractions(data)
     if data.text and not any(map(_in_rows, files.values())):
-        raise UserError(f"data.text = '{data.text}', but {path} is running text: .jsonl and .tsv have columns")
+        raise UserError(f"data.text = '{data.text}', but {path} is running text: .jsonl, .tsv and .csv have columns")
     if "" in files and not _in_rows(path):
         yield _section(path, part, held_out)
         return
@@ -62,7 +62,7 @@ def _belongs(value: str, part: str, held_out: tuple[float, float]) -> bool:
 
 
 def _in_rows(path: Path) -> bool:
-    return path.name.removesuffix(".gz").endswith((".jsonl", ".tsv"))
+    return path.name.removesuffix(".gz").endswith((".jsonl", ".tsv", ".csv"))
 
 
 def _rows(path: Path, data: "DataOptions", part: str, held_out: tuple[float, float]) -> Iterator[Document]:
@@ -78,7 +78,7 @@ def _rows(path: Path, data: "DataOptions", part: str, held_out: tuple[float, flo
 def unnamed_column(data: "DataOptions", part: str, beside: Path | None = None) -> bool:
     """Whether a first line with names would be taken as a document, because nothing asks for a name."""
     files = expand(file_of(data, part, beside)).values()
-    tabbed = any(file.name.removesuffix(".gz").endswith(".tsv") for file in files)
+    tabbed = any(file.name.removesuffix(".gz").endswith((".tsv", ".csv")) for file in files)
     return tabbed and not data.text and not data.columns and data.split_by == "source"
 
 
