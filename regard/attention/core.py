@@ -52,7 +52,7 @@ class Memory(NamedTuple):
         before, new = self.length, later.length
         room = self.roomy(new).room
         assert room
-        for whole, part in zip(room, later, strict=False):
+        for whole, part in zip(room, (later.key, later.value), strict=True):
             whole.narrow(2, before, new).copy_(part)
         key, value = (whole.narrow(2, 0, before + new) for whole in room)
         return Memory(key, value, real, self.start, room)
@@ -117,7 +117,7 @@ class Attention(nn.Module):
         self.query, self.key, self.value, self.output = query, key, value, output
         self.score, self.heads, self.key_heads = score, heads, key_heads or heads
         self.together: Callable[[Tensor], Tensor] | None = None  # all three projections in one product, where packed,
-        self.sizes = (0, 0, 0)  # of queries, keys and values in it
+        self.sizes: tuple[int, ...] = (0, 0, 0)  # of queries, keys and values in it
 
     def remember(self, source: Tensor, real: Tensor | None = None) -> Memory:
         return Memory(_split(self.key(source), self.key_heads), _split(self.value(source), self.key_heads), real)

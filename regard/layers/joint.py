@@ -16,8 +16,8 @@ from regard.attention.core import Attention
 
 def join(network: nn.Module) -> nn.Module:
     """The network in place, each attention that looks at itself with one product for its three projections."""
-    for attention in network.modules():
-        parts = joinable(attention) if isinstance(attention, Attention) else []
+    for attention in [module for module in network.modules() if isinstance(module, Attention)]:
+        parts = joinable(attention)
         if parts and all(parameter.requires_grad for part in parts for parameter in part.parameters()):
             attention.together = Joint(parts, trained=True)
             attention.sizes = sizes(parts)
@@ -35,10 +35,9 @@ def joinable(attention: Attention) -> list[nn.Linear]:
     return linears if len(alike) == 1 and apart else []
 
 
-def sizes(parts: list[nn.Linear]) -> tuple[int, int, int]:
+def sizes(parts: list[nn.Linear]) -> tuple[int, ...]:
     """How many outputs are queries, keys and values."""
-    query, key, value = (part.out_features for part in parts)
-    return query, key, value
+    return tuple(part.out_features for part in parts)
 
 
 class Joint:

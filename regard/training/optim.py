@@ -26,9 +26,10 @@ def adamw(network: nn.Module, options: TrainOptions) -> torch.optim.AdamW:
 def clip(parameters: Iterable[nn.Parameter], most: float) -> float:
     """Shorten all gradients together where their norm is over `most`; gives the norm they had. Pascanu et al. 2013."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))) if gradients else 0.0
+    norms = torch._foreach_norm(gradients) if gradients else ()  # pyright: ignore[reportPrivateImportUsage]
+    norm = float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
     if norm > most:
-        torch._foreach_mul_(gradients, most / (norm + 1e-6))
+        torch._foreach_mul_(gradients, most / (norm + 1e-6))  # pyright: ignore[reportPrivateImportUsage]
     return norm
 
 
