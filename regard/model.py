@@ -1,7 +1,7 @@
 """What `regard.load` returns: one object that runs, generates, embeds, traces and saves."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -90,6 +90,8 @@ class Model:
             raise UserError(f"this model cannot '{task}'; possible: {self.task}")
         if self.task not in run:
             raise UserError(f"a model made to '{self.task}' has no answer to run for: ask its module, or embed")
+        if not isinstance(inputs, Iterable):
+            raise UserError(f"inputs should be a text or a list of them, not {inputs!r:.60}")
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
         ways = {name: options.pop(name) for name in WAYS if name in options}
         if type(size := ways.get("batch_size", 1)) is not int or size < 1:

@@ -109,3 +109,8 @@ def test_only_its_own_score_is_taken(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match=r"train\.score = 'bleu' is none of task = 'generate'"):
         start(recipe)
+
+
+def test_what_is_no_text_is_refused(stories: Model) -> None:
+    with pytest.raises(UserError, match="a text or a list of them, not None"):
+        stories.run(None)  # type: ignore[arg-type]
