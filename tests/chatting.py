@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -69,5 +70,7 @@ def _take_terminal() -> None:
     """Makes the slave, which is stdin, the terminal that Ctrl-C comes from."""
     import fcntl
     import termios
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs the tests in the background ignores it
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
