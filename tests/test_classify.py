@@ -373,7 +373,10 @@ def test_pairs_are_read_and_asked_for(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="input 1 should be two texts"):
         model.run("w0 w1")
     with pytest.raises(UserError, match="the model was trained on pairs of texts"):
-        start(recipe(tmp_path, f'from = "{tmp_path / "ours"}"', 1, "data.text=first", "output=/tmp/never"), quiet=True)
+        start(
+            recipe(tmp_path, f'from = "{tmp_path / "ours"}"', 1, "data.text=first", f"output={tmp_path}/never"),
+            quiet=True,
+        )
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

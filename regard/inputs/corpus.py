@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from regard.inputs.arrays import Corpus, Sample, cached, unfit
 from regard.inputs.files import Record, expand, find, records, unnamed_header
-from regard.inputs.parts import file_of, fractions, own_file, part_of
+from regard.inputs.parts import file_of, fractions, held, part_of
 from regard.inputs.prepared import Report, Skip, hash_file
 from regard.inputs.progress import Progress
 from regard.inputs.text import Vocabulary
@@ -23,12 +23,7 @@ __all__ = [
 
 def read(data: "DataOptions", part: str, beside: Path | None = None) -> Iterator[Record]:
     """Every sample of a part in the order of its file, also those `prepare` will skip."""
-    path = file_of(data, part, beside)
-    validation, test = fractions(data)
-    own = own_file(data, part)
-    for record in records(path, data):
-        if own or part_of(record.group, validation, test) == part:
-            yield record
+    yield from held(records(file_of(data, part, beside), data), data, part)
 
 
 def prefixes(data: "DataOptions", part: str = "train", beside: Path | None = None) -> list[str]:

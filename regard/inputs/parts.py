@@ -1,8 +1,9 @@
 """The parts of a data set: files of their own, or fractions held out of the training file."""
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from regard.errors import UserError, nearest
 from regard.inputs.files import find
@@ -16,6 +17,24 @@ PARTS = ("train", "validation", "test")
 def number_of(value: str) -> int:
     """64 bits of a value's hash, the same everywhere."""
     return int.from_bytes(hashlib.sha256(value.encode()).digest()[:8])
+
+
+class Grouped(Protocol):
+    """What a part is held out from: equal groups lie in the same part."""
+
+    @property
+    def group(self) -> str: ...
+
+
+Of = TypeVar("Of", bound=Grouped)
+
+
+def held(records: Iterable[Of], data: "DataOptions", part: str) -> Iterator[Of]:
+    """Those that belong to the part: all of them where it has a file of its own, else as their groups fall."""
+    own, shares = own_file(data, part), fractions(data)
+    for record in records:
+        if own or part_of(record.group, *shares) == part:
+            yield record
 
 
 def part_of(value: str, validation: float, test: float) -> str:

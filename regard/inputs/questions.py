@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard.errors import UserError
 from regard.inputs.files import COLUMNS, lines, rows
-from regard.inputs.parts import file_of, fractions, own_file, part_of
+from regard.inputs.parts import file_of, held
 from regard.inputs.running import decoded
 
 if TYPE_CHECKING:
@@ -48,10 +48,7 @@ class Question(NamedTuple):
 
 def read(data: "DataOptions", part: str, beside: Path | None = None) -> Iterator[Question]:
     """Every question of a part in the order of its file; parts are held out by the text that is asked about."""
-    path, own, held_out = file_of(data, part, beside), own_file(data, part), fractions(data)
-    for question in questions(path, data):
-        if own or part_of(question.group, *held_out) == part:
-            yield question
+    yield from held(questions(file_of(data, part, beside), data), data, part)
 
 
 def questions(path: Path, data: "DataOptions") -> Iterator[Question]:

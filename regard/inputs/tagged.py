@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard.errors import UserError
 from regard.inputs.files import lines
-from regard.inputs.parts import file_of, fractions, own_file, part_of
+from regard.inputs.parts import file_of, held
 
 if TYPE_CHECKING:
     from regard.recipe import DataOptions
@@ -38,10 +38,7 @@ class Sentence(NamedTuple):
 
 def read(data: "DataOptions", part: str, beside: Path | None = None) -> Iterator[Sentence]:
     """Every sentence of a part in the order of its file."""
-    path, own, held_out = file_of(data, part, beside), own_file(data, part), fractions(data)
-    for sentence in sentences(path, data):
-        if own or part_of(sentence.group, *held_out) == part:
-            yield sentence
+    yield from held(sentences(file_of(data, part, beside), data), data, part)
 
 
 def sentences(path: Path, data: "DataOptions") -> Iterator[Sentence]:
