@@ -97,7 +97,10 @@ class ToyTask:
 def make_recipe(run: Path, *overrides: str) -> Recipe:
     """The toy's recipe with some keys changed, as `regard train` would resolve it."""
     path = run.with_name(f"{run.name}.toml")
-    path.write_text(HEADER)
+    if not path.exists():  # by rename: of several processes, none reads what another has half written
+        draft = path.with_suffix(f".{os.getpid()}")
+        draft.write_text(HEADER)
+        draft.replace(path)
     return load_recipe(path, [f"output={run}", *overrides])
 
 
