@@ -117,6 +117,9 @@ class TrainOptions:
     epochs: float = 0.0
     minutes: float = 0.0
     learning_rate: float = 5e-4
+    layer_decay: float = 1.0  # a layer's rate is that of the one above it times this
+    freeze: str | int = ""  # "embeddings", "body" (all but the head), or a number of layers from the bottom
+    unfreeze_steps: int = 0  # the head is trained first, and one layer more from the top every so many steps; 0 = off
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
     warmup_steps: int = 400
     weight_decay: float = 0.01
@@ -144,7 +147,7 @@ class TrainOptions:
     def __post_init__(self) -> None:
         at_least_one = ("gradient_accumulation_steps", "eval_steps", "eval_samples", "save_steps", "log_steps", "keep")
         not_negative = ("batch_tokens", "batch_size", "max_steps", "epochs", "minutes", "learning_rate", "warmup_steps")
-        not_negative += ("weight_decay", "max_grad_norm", "patience", "threads", "auxiliary")
+        not_negative += ("weight_decay", "max_grad_norm", "patience", "threads", "auxiliary", "unfreeze_steps")
         for name in at_least_one:
             require(getattr(self, name) >= 1, f"train.{name} = {getattr(self, name)}: must be at least 1")
         for name in not_negative:
@@ -153,6 +156,14 @@ class TrainOptions:
             value = getattr(self, name)
             require(0 <= value < 1, f"train.{name} = {value}: must be at least 0 and below 1")
         require(all(0 <= beta < 1 for beta in self.betas), f"train.betas = {list(self.betas)}: each in [0, 1)")
+        require(0 < self.layer_decay <= 1, f"train.layer_decay = {self.layer_decay}: must be above 0 and at most 1")
+        freezes = self.freeze >= 0 if isinstance(self.freeze, int) else self.freeze in ("", "embeddings", "body")
+        require(freezes, f"train.freeze = {show(self.freeze)}: possible: 'embeddings', 'body', or a number of layers")
+        require(
+            not (self.unfreeze_steps and self.minutes),
+            f"train.unfreeze_steps = {self.unfreeze_steps}: later steps take longer than the first, by which "
+            f"train.minutes = {self.minutes:g} would be measured: give train.max_steps or train.epochs",
+        )
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from regard.tasks.task import Task
 from regard.training import checkpoint, distributed, machine, state
 from regard.training.display import SHOWN_SAMPLES, Display
 from regard.training.interrupt import Interrupt
+from regard.training.levels import Thaw
 from regard.training.optim import Average, adamw, clip, learning_rate
 from regard.training.run import Journal, resume_command, settle_environment
 from regard.training.state import Progress
@@ -79,6 +80,7 @@ class Loop:
         self.parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         self.optimizer = adamw(network, self.options)
         self.average = Average(network, self.options.average_decay)
+        self.thaw = Thaw(network, self.options.unfreeze_steps)
         self.progress = Progress()
         self.saved = (0, 0)
         self.window = Window()
@@ -144,6 +146,7 @@ class Loop:
         numbers = [progress.batch + group.rank + group.world * place for place in range(len(taken))]
         count = int(group.total(torch.tensor(sum(map(self.task.count, taken)), device=group.device)))
         loss = torch.zeros((), device=group.device)
+        self.thaw(progress.step)
         for number, batch in zip(numbers, taken, strict=True):
             state.seed_batch(self.seed, number, group.device)
             with self.autocast:
@@ -158,7 +161,7 @@ class Loop:
         self.window.add(float(group.total(loss)), norm, count)
         if self.window.finite:
             for parameters in self.optimizer.param_groups:
-                parameters["lr"] = self.window.rate
+                parameters["lr"] = self.window.rate * parameters["scale"]
             self.optimizer.step()
             self.average.update(progress.step)
             progress.skipped = 0

@@ -1,6 +1,7 @@
 """AdamW, the learning rate as a pure function of the step, and the moving average of the weights."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -8,17 +9,24 @@ import torch
 from torch import Tensor, nn
 
 from regard.recipe import TrainOptions
+from regard.training.levels import rates
 
 
 def adamw(network: nn.Module, options: TrainOptions) -> torch.optim.AdamW:
-    """AdamW (Loshchilov & Hutter 2019) that shrinks matrices only: no biases, norms or embeddings."""
+    """AdamW (Loshchilov & Hutter 2019) that shrinks matrices only: no biases, norms or embeddings.
+
+    A group's `scale` is what its learning rate is multiplied by: all are 1, or each layer has its own.
+    """
     embeddings = {id(each.weight) for each in network.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)}
-    matrices, rest = [], []
+    scales, found = rates(network, options.layer_decay), defaultdict(list)
     for parameter in network.parameters():
         if parameter.requires_grad:
-            (rest if parameter.ndim < 2 or id(parameter) in embeddings else matrices).append(parameter)
-    groups = [{"params": matrices, "weight_decay": options.weight_decay}, {"params": rest, "weight_decay": 0.0}]
-    groups = [group for group in groups if group["params"]]
+            shrinks = parameter.ndim >= 2 and id(parameter) not in embeddings
+            found[scales[parameter], options.weight_decay if shrinks else 0.0].append(parameter)
+    groups = [
+        {"params": found[scale, decay], "scale": scale, "weight_decay": decay}
+        for scale, decay in sorted(found, reverse=True)
+    ]
     return torch.optim.AdamW(groups, lr=options.learning_rate, betas=options.betas, eps=1e-9, fused=True)
 
 

@@ -22,7 +22,7 @@ except ImportError:  # Windows: there a run is not guarded against a second proc
 
 LOCK = ".lock"
 FREE = ("output", "origin", "decode", "train")  # sections that may change while a run goes on; of train all but these:
-SETTLED = ("batch_tokens", "batch_size", "gradient_accumulation_steps", "average_decay", "score")
+SETTLED = ("batch_tokens", "batch_size", "gradient_accumulation_steps", "average_decay", "score", "freeze")
 
 
 def resume_command(folder: Path) -> str:
@@ -82,7 +82,9 @@ def settled(recipe: Recipe) -> dict[str, Any]:
 
 
 def _refuse_changes(folder: Path, then: Mapping[str, Any], recipe: Recipe) -> None:
+    """A key that there was none of when the run began had its default."""
     now = settled(recipe)
+    then = {**settled(Recipe(recipe.task, recipe.output)), **then}
     for key in sorted(then.keys() | now.keys()):
         if then.get(key) != now.get(key):
             raise UserError(

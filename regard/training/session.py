@@ -23,6 +23,7 @@ from regard.tasks.task import Task
 from regard.training import checkpoint
 from regard.training.display import Display
 from regard.training.distributed import choose_device, rank
+from regard.training.levels import settle
 from regard.training.loop import Outcome, train
 from regard.training.run import find_model, lock, open_run, refuse_existing, rewrite_recipe, start_run
 
@@ -70,6 +71,13 @@ def _prepare(recipe: Recipe, run: Path | None, display: Display) -> tuple[nn.Mod
 
 
 def prepare_network(recipe: Recipe, run: Path | None = None) -> Loaded:
+    """The network that the recipe speaks of, with those of its weights frozen that it freezes."""
+    loaded = _network(recipe, run)
+    settle(loaded.network, recipe.train)
+    return loaded
+
+
+def _network(recipe: Recipe, run: Path | None) -> Loaded:
     """A new network with a learnt vocabulary, or the weights that `model.from` names; a run has its own by now."""
     require(recipe.task)
     choose_device(recipe.train.device)

@@ -45,7 +45,7 @@ def save(
     folder: Path, progress: Progress, network: nn.Module, optimizer: torch.optim.Optimizer, average: Average
 ) -> None:
     """Write training.safetensors and training.json."""
-    tensors = {f"weights/{name}": tensor for name, tensor in _weights(network).items()}
+    tensors = {f"weights/{name}": tensor for name, tensor in _weights(network, optimizer).items()}
     tensors |= {f"average/{name}": tensor for name, tensor in average.weights.items()}
     for name, parameter in network.named_parameters():
         tensors |= {f"optimizer/{name}/{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
@@ -58,9 +58,10 @@ def save(
 def load(folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer, average: Average) -> Progress:
     """Put everything back as it was."""
     tensors = load_file(folder / "training.safetensors")
-    _refuse_unlike(tensors, network, average, folder)
+    weights = _weights(network, optimizer)
+    _refuse_unlike(tensors, weights, average, folder)
     parameters = dict(network.named_parameters())
-    for name, tensor in _weights(network).items():
+    for name, tensor in weights.items():
         tensor.copy_(tensors[f"weights/{name}"])
     for name, tensor in average.weights.items():
         tensor.copy_(tensors[f"average/{name}"])
@@ -72,7 +73,7 @@ def load(folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer, ave
     return Progress(**json.loads((folder / "training.json").read_text()))
 
 
-def _refuse_unlike(tensors: dict[str, Tensor], network: nn.Module, average: Average, folder: Path) -> None:
+def _refuse_unlike(tensors: dict[str, Tensor], weights: dict[str, Tensor], average: Average, folder: Path) -> None:
     """The state must be of this very network, averaged if the recipe averages: else recipe.toml was changed."""
     averaged = any(name.startswith("average/") for name in tensors)
     if averaged != bool(average.weights):
@@ -80,7 +81,7 @@ def _refuse_unlike(tensors: dict[str, Tensor], network: nn.Module, average: Aver
             f"train.average_decay = {average.decay} in recipe.toml, but {folder} was written "
             f"{'with' if averaged else 'without'} averaged weights: put it back as it was"
         )
-    wanted = {f"weights/{name}": tuple(tensor.shape) for name, tensor in _weights(network).items()}
+    wanted = {f"weights/{name}": tuple(tensor.shape) for name, tensor in weights.items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name.startswith("weights/")}
     unlike = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
     if unlike:
@@ -91,8 +92,9 @@ def _refuse_unlike(tensors: dict[str, Tensor], network: nn.Module, average: Aver
         )
 
 
-def _weights(network: nn.Module) -> dict[str, Tensor]:
-    """Each tensor once, also where layers share it; what is frozen, or can be computed anew, is left out."""
+def _weights(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Each tensor once, also where layers share it; what is never trained, or can be computed anew, is left out."""
+    trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     lasting = network.state_dict().keys()
     buffers = {name: buffer for name, buffer in network.named_buffers() if name in lasting}
-    return {name: each for name, each in network.named_parameters() if each.requires_grad} | buffers
+    return {name: each for name, each in network.named_parameters() if each in trained} | buffers
