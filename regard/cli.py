@@ -9,7 +9,7 @@ import typer
 
 from regard import UserError, __version__
 from regard.cli_tokenizer import tokenizer
-from regard.options import Answering, Machine, Output, Place, Prompting, Search, unfold
+from regard.options import Answering, Machine, Output, Place, Prompting, Scoring, Search, unfold
 
 if TYPE_CHECKING:
     from regard.training.loop import Outcome
@@ -98,49 +98,24 @@ def resume(
 @unfold
 def evaluate(
     model: ModelPath,
+    scoring: Scoring,
     search: Search,
     prompting: Prompting,
     machine: Machine,
     output: Output,
     file: Annotated[str | None, typer.Argument(metavar="FILE", help="Else the recipe's test or validation.")] = None,
     compare: Annotated[str | None, typer.Option(metavar="MODEL", help="A second model, tested in pairs.")] = None,
-    source: Annotated[str, typer.Option(help="The side or column to read from.")] = "",
-    target: Annotated[str, typer.Option(help="The side or column to compare with.")] = "",
-    truncate: Annotated[bool, typer.Option("--truncate", help="Cut inputs over the limit.")] = False,
-    by_length: Annotated[bool, typer.Option("--by-length", help="Also BLEU by length of the source.")] = False,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw BLEU by length, or the shots.")] = None,
-    lowercase: Annotated[bool | None, typer.Option(help="Compare without case; by default as it was trained.")] = None,
 ) -> None:
     """Score a model, or compare two.
 
     The metrics are the field's own, with signatures and bootstrap intervals.
     """
-    from regard.evaluation import draw_lengths, label, measure, refuse, select
-    from regard.evaluation import evaluate as score
+    from regard.evaluation import Exam, judge
     from regard.report import emit
 
-    models = [_load(path, machine) for path in (model, compare) if path]
-    recipe, quiet = models[0].recipe, output.quiet or output.json
-    if models[0].continues:
-        unfit = {"compare": compare, "truncate": truncate, "by-length": by_length, "lowercase": lowercase}
-        refuse(unfit | search.given(), "a language model")
-        found = measure(models[0], file, (source, target), prompting, plot, batch_size=machine.batch_size, quiet=quiet)
-        emit(found, output, "evaluation")
-        return
-    refuse(prompting.given(), "a model that does not go on with a text")
-    if models[0].tells_labels:
-        refuse({"plot": plot, "by-length": by_length, "lowercase": lowercase} | search.given(), "a model of labels")
-        options = {"batch_size": machine.batch_size, "truncate": truncate, "quiet": quiet}
-        emit(label(models, file, (source, target), **options), output, "evaluation")
-        return
-    folded = recipe is not None and recipe.tokenizer.lowercase if lowercase is None else lowercase
-    chosen = select(recipe, file, source, target)
-    options = search.given() | {"batch_size": machine.batch_size, "truncate": truncate}
-    options |= {"by_length": by_length or plot is not None, "quiet": quiet}
-    found = score(models, chosen, folded, **options)
-    if plot:
-        draw_lengths(plot, [Path(path).name for path in (model, compare) if path], found["by_length"])
-    emit(found, output, "evaluation")
+    names = [path for path in (model, compare) if path]
+    exam = Exam(file, scoring, search, prompting, machine, output.quiet or output.json, names)
+    emit(judge([_load(path, machine) for path in names], exam), output, "evaluation")
 
 
 @app.command()

@@ -1,7 +1,7 @@
 """`regard evaluate`: which samples a model is scored on, and its scores, alone or beside another's."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,13 +15,89 @@ from regard import labelling, perplexity, shots
 from regard.errors import UserError
 from regard.explorer.plot import Line, line_chart
 from regard.inputs.corpus import Sample
-from regard.options import Prompting
+from regard.options import Machine, Prompting, Scoring, Search
 from regard.recipe import DataOptions, Recipe
 from regard.tasks import scores
 from regard.tasks.parallel import samples
 
 LENGTH_GROUPS = 6
-TEXT = "running text; it is for questions with --shots"
+
+
+@dataclass(frozen=True)
+class Exam:
+    """What `regard evaluate` was asked for."""
+
+    file: str | None
+    scoring: Scoring
+    search: Search
+    prompting: Prompting
+    machine: Machine
+    quiet: bool
+    names: list[str]  # of the models, as they were given
+
+    @property
+    def columns(self) -> tuple[str, str]:
+        return self.scoring.source, self.scoring.target
+
+    def only(self, what: str, *allowed: str) -> None:
+        """Options that would change nothing are an error, not a silence."""
+        given = self.scoring.given() | self.search.given() | self.prompting.given()
+        for name in [*given, *(["compare"] if len(self.names) > 1 else [])]:
+            if name not in allowed:
+                raise UserError(f"--{name.replace('_', '-')} has no meaning for {what}")
+
+
+def judge(models: list[Any], exam: Exam) -> dict[str, Any]:
+    """Figures of a model, or of two, by what it was made for."""
+    if models[0].task not in JUDGES:
+        able = ", ".join(JUDGES)
+        raise UserError(f"{exam.names[0]} was made to '{models[0].task}': there is no score for it; possible: {able}")
+    return JUDGES[models[0].task](models, exam)
+
+
+def _labels(models: list[Any], exam: Exam) -> dict[str, Any]:
+    """Of models that tell labels."""
+    exam.only("a model of labels", "source", "target", "truncate", "compare")
+    if not all(model.tells_labels for model in models):
+        raise UserError("--compare: a model that tells labels is compared with another that does")
+    options = {"batch_size": exam.machine.batch_size, "truncate": exam.scoring.truncate, "quiet": exam.quiet}
+    return labelling.evaluate(models, labelling.select(models[0], exam.file, *exam.columns), **options)
+
+
+def _texts(models: list[Any], exam: Exam) -> dict[str, Any]:
+    """Of a language model: of running text, or with `--shots` of questions with examples before them."""
+    (model, *_), prompting = models, exam.prompting
+    options = {"batch_size": exam.machine.batch_size, "quiet": exam.quiet}
+    if not prompting.shots:
+        exam.only("running text, unless it is asked with --shots", "source", "target", "stride")
+        chosen = perplexity.select(model.recipe, exam.file, exam.scoring.source, model.vocabulary.target)
+        return perplexity.evaluate(model, chosen, prompting.stride, **options)
+    exam.only("questions with --shots", "source", "target", "plot", *(set(prompting.given()) - {"stride"}))
+    questions = shots.exam_of(model.recipe, exam.file, prompting, *exam.columns)
+    found = shots.evaluate(model, questions, shots.numbers_of(prompting.shots), **options)
+    if exam.scoring.plot:
+        shots.draw_curve(exam.scoring.plot, model.folder.parent.name if model.recipe else model.folder.name, found)
+    return found
+
+
+def _translations(models: list[Any], exam: Exam) -> dict[str, Any]:
+    """Of models that turn one text into another."""
+    exam.only("a model that translates", *exam.scoring.given(), *exam.search.given(), "compare")
+    recipe, scoring = models[0].recipe, exam.scoring
+    folded = recipe is not None and recipe.tokenizer.lowercase if scoring.lowercase is None else scoring.lowercase
+    options = exam.search.given() | {"batch_size": exam.machine.batch_size, "truncate": scoring.truncate}
+    options |= {"by_length": scoring.by_length or scoring.plot is not None, "quiet": exam.quiet}
+    found = evaluate(models, select(recipe, exam.file, *exam.columns), folded, **options)
+    if scoring.plot:
+        draw_lengths(scoring.plot, [Path(name).name for name in exam.names], found["by_length"])
+    return found
+
+
+JUDGES: dict[str, Callable[[list[Any], Exam], dict[str, Any]]] = {
+    "classify": _labels,
+    "generate": _texts,
+    "translate": _translations,
+}
 
 
 @dataclass(frozen=True)
@@ -78,36 +154,6 @@ def evaluate(
     result["scores"] = named
     differences = scores.compare(answers[0], answers[1], references, lowercase)
     return result | {"comparison": [_told(each) for each in differences]}
-
-
-def measure(
-    model: Any, file: str | None, columns: tuple[str, str], prompting: Prompting, plot: Path | None, **options: Any
-) -> dict[str, Any]:
-    """Figures of a language model: of running text, or with `--shots` of questions with examples before them."""
-    if not prompting.shots:
-        refuse({"plot": plot} | {name: each for name, each in prompting.given().items() if name != "stride"}, TEXT)
-        chosen = perplexity.select(model.recipe, file, columns[0], model.vocabulary.target)
-        return perplexity.evaluate(model, chosen, prompting.stride, **options)
-    refuse({"stride": prompting.stride}, "questions with --shots")
-    exam = shots.exam_of(model.recipe, file, prompting, *columns)
-    found = shots.evaluate(model, exam, shots.numbers_of(prompting.shots), **options)
-    if plot:
-        shots.draw_curve(plot, model.folder.parent.name if model.recipe else model.folder.name, found)
-    return found
-
-
-def label(models: list[Any], file: str | None, columns: tuple[str, str], **options: Any) -> dict[str, Any]:
-    """Figures of a model that tells labels, or of two."""
-    if not all(model.tells_labels for model in models):
-        raise UserError("--compare: a model that tells labels is compared with another that does")
-    return labelling.evaluate(models, labelling.select(models[0], file, *columns), **options)
-
-
-def refuse(given: Mapping[str, Any], what: str) -> None:
-    """Options that would change nothing are an error, not a silence."""
-    for name, value in given.items():
-        if value not in (None, False, "", 0):
-            raise UserError(f"--{name.replace('_', '-')} has no meaning for {what}")
 
 
 def lengths(

@@ -26,14 +26,14 @@ from regard.models import FAMILIES, family_of
 from regard.models.classifier import Classifier
 from regard.models.heads import MaskedWords, Spans, TokenLabels
 from regard.recipe import DecodeOptions, Recipe
+from regard.running import RUNNERS
 from regard.runtime import hasten
 from regard.tasks.alignment import look, look_back
-from regard.tasks.classify import classify, look_over, read_rows
+from regard.tasks.classify import look_over, read_rows
 from regard.tasks.continuation import Writer, Writing
-from regard.tasks.embed import BATCH, Read, Vector, embed, look_at, read_texts
-from regard.tasks.fill import MOST, fill
+from regard.tasks.embed import BATCH, Read, embed, look_at, read_texts
 from regard.tasks.recall import Recall
-from regard.tasks.translate import generate, read, translate
+from regard.tasks.translate import generate, read
 from regard.training.distributed import choose_device
 from regard.training.machine import use_huge_pages
 from regard.training.run import find_model, open_run
@@ -82,55 +82,17 @@ class Model:
 
     def run(self, inputs: str | Sequence[Any], *, task: str = "", **options: Any) -> Any:
         """An answer to one text, or a list of answers to a list. Options are the words of a recipe's [decode]."""
-        run = {
-            "translate": self._translate, "generate": self._generate, "classify": self._classify, "fill": self._fill,
-            "embed": self._embed,
-        }  # fmt: skip
-        if (task or self.task) != self.task:
-            raise UserError(f"this model cannot '{task}'; possible: {self.task}")
-        if self.task not in run:
-            raise UserError(f"a model made to '{self.task}' has no answer to run for: ask its module, or embed")
+        task = task or self.task
+        if task not in (self.task, "embed"):
+            raise UserError(f"this model cannot '{task}'; possible: {', '.join(dict.fromkeys((self.task, 'embed')))}")
         if not isinstance(inputs, Iterable):
             raise UserError(f"inputs should be a text or a list of them, not {inputs!r:.60}")
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
         ways = {name: options.pop(name) for name in WAYS if name in options}
         if type(size := ways.get("batch_size", 1)) is not int or size < 1:
             raise UserError(f"batch_size = {size!r} should be a whole number of at least 1")
-        answers = run[self.task](texts, ways, options)
+        answers = RUNNERS[task](self, texts, ways, options)
         return answers[0] if isinstance(inputs, str) else answers
-
-    def _translate(self, texts: list[str], ways: dict[str, Any], options: dict[str, Any]) -> list[Any]:
-        alignments = options.pop("alignments", False)
-        found = self.decoding(**options)
-        return translate(self.network, self.vocabulary, texts, found, alignments=alignments, **ways)
-
-    def _generate(self, texts: list[str], ways: dict[str, Any], options: dict[str, Any]) -> list[Any]:
-        logs = options.pop("log_probabilities", False)
-        writer = self.writer(options.pop("draft", None), options.pop("lookup", False))
-        return writer.run(texts, self.decoding(**options), logs=logs, **ways)
-
-    def _classify(self, texts: list[Any], ways: dict[str, Any], options: dict[str, Any]) -> list[Any]:
-        for name in options:
-            raise UserError(f"'{name}' is no option of a model that tells labels; possible: {', '.join(WAYS)}")
-        return classify(self.network, self.texts, texts, **ways)
-
-    def _fill(self, texts: list[Any], ways: dict[str, Any], options: dict[str, Any]) -> list[Any]:
-        words = options.pop("words", MOST)
-        for name in options:
-            raise UserError(f"'{name}' is no option of a model that fills in words; possible: words, {', '.join(WAYS)}")
-        if type(words) is not int or words < 1:
-            raise UserError(f"words = {words!r} should be a number of words to tell for each hidden one")
-        return fill(self.network, self.vocabulary.target, texts, words=words, **ways)
-
-    def _embed(self, texts: list[Any], ways: dict[str, Any], options: dict[str, Any]) -> list[Any]:
-        for name in options:
-            if name not in ("pooling", "normalise"):
-                raise UserError(f"'{name}' is no option of embedding; possible: pooling, normalise, {', '.join(WAYS)}")
-        done, size = ways.pop("progress", lambda done: None), ways.pop("batch_size", BATCH)
-        cut = [row.cut for row in self._readings(texts, ways.get("truncate", False))]
-        vectors = self.embed(texts, size, **ways, **options)
-        done(len(texts))
-        return [Vector(vector.tolist(), each) for vector, each in zip(vectors, cut, strict=True)]
 
     @property
     def texts(self) -> Texts:
@@ -232,10 +194,10 @@ class Model:
         said = self.pooling or Pooling()
         how = said._replace(kind=pooling or said.kind, normalise=said.normalise if normalise is None else normalise)
         given = [texts] if isinstance(texts, str) else list(texts)
-        vectors = embed(self.network, self._readings(given, truncate), how, batch_size)
+        vectors = embed(self.network, self.readings(given, truncate), how, batch_size)
         return vectors[0] if isinstance(texts, str) else vectors
 
-    def _readings(self, texts: list[Any], truncate: bool) -> list[Read]:
+    def readings(self, texts: list[Any], truncate: bool = False) -> list[Read]:
         """Texts as the network is given them."""
         if self.encodes:
             limit = min(self.network.limit, self.pooling.longest if self.pooling else 0) or self.network.limit
@@ -251,7 +213,7 @@ class Model:
         """What is attended to while `target`, or the model's own answer, is written: one pass over all of it."""
         truncate = options.pop("truncate", False)
         if self.encodes:
-            (reading,) = self._readings([text], truncate)
+            (reading,) = self.readings([text], truncate)
             return look_at(self.network, self.vocabulary.target, reading, prove)
         if self.continues:
             return self._trace_back(text, target, prove, truncate, options)

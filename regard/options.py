@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -147,6 +148,24 @@ class Prompting:
 
     def given(self) -> dict[str, Any]:
         """Only what differs from the default."""
-        return {
-            each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default
-        }
+        return _given(self)
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What a model is scored on, and how it is told."""
+
+    source: Annotated[str, typer.Option(help="The side or column to read from.")] = ""
+    target: Annotated[str, typer.Option(help="The side or column to compare with.")] = ""
+    truncate: Annotated[bool, typer.Option("--truncate", help="Cut inputs over the limit.")] = False
+    by_length: Annotated[bool, typer.Option("--by-length", help="Also BLEU by length of the source.")] = False
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw BLEU by length, or the shots.")] = None
+    lowercase: Annotated[bool | None, typer.Option(help="Compare without case; by default as it was trained.")] = None
+
+    def given(self) -> dict[str, Any]:
+        """Only what differs from the default."""
+        return _given(self)
+
+
+def _given(group: Any) -> dict[str, Any]:
+    return {each.name: value for each in fields(group) if (value := getattr(group, each.name)) != each.default}

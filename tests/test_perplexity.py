@@ -174,8 +174,8 @@ def test_the_command_asks_with_shots(run: Path, tmp_path: Path, capfd: pytest.Ca
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--num-beams", "2"], "--num-beams has no meaning for a language model"),
-        (["--by-length"], "--by-length has no meaning for a language model"),
+        (["--num-beams", "2"], "--num-beams has no meaning for running text"),
+        (["--by-length"], "--by-length has no meaning for running text"),
         (["--limit", "3"], "--limit has no meaning for running text"),
         (["--plot", "a.svg"], "--plot has no meaning for running text"),
         (["--shots", "1", "--stride", "3"], "--stride has no meaning for questions"),

@@ -1,32 +1,28 @@
 """What a model is for, by name."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from regard import models
 from regard.errors import UserError, nearest
 from regard.inputs.text import Vocabulary
+from regard.interop.folder import Loaded
 from regard.recipe import Recipe
 from regard.tasks.classify import Classify
 from regard.tasks.generate import Generate
 from regard.tasks.parallel import cache_folder
 from regard.tasks.translate import Translate
 
-TASKS = {"classify": Classify, "generate": Generate, "translate": Translate}
-ABLE: dict[str, Callable[[models.Family], bool]] = {  # which families can do a task
-    "classify": lambda family: not family.translates,
-    "generate": lambda family: family.continues,
-    "translate": lambda family: family.translates,
-}
+Trained = Classify | Generate | Translate
+TASKS: dict[str, type[Trained]] = {each.name: each for each in (Classify, Generate, Translate)}
 
 
 def require(task: str, family: str | None = None) -> None:
     """Refuse a task of an unknown name, or one that a family cannot do, before any work is done for it."""
     if task not in TASKS:
         raise UserError(f"task = '{task}' is unknown{nearest(task, TASKS)}")
-    if family in models.FAMILIES and not ABLE[task](models.FAMILIES[family]):
-        able = [name for name, each in models.FAMILIES.items() if ABLE[task](each)]
+    if family in models.FAMILIES and not TASKS[task].able(models.FAMILIES[family]):
+        able = [name for name, each in models.FAMILIES.items() if TASKS[task].able(each)]
         raise UserError(f"model.family = '{family}' cannot do task = '{task}'; possible families: {', '.join(able)}")
 
 
@@ -35,12 +31,12 @@ def learn_vocabulary(recipe: Recipe) -> Vocabulary:
     return TASKS[recipe.task].learn(recipe)
 
 
-def build(
-    recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path | None = None
-) -> Classify | Generate | Translate:
+def fit(loaded: Loaded, recipe: Recipe) -> Loaded:
+    """A network with what the recipe's task needs on it."""
+    return TASKS[recipe.task].fit(loaded, recipe)
+
+
+def build(recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path | None = None) -> Trained:
     """The recipe's task with its data prepared, for this network: for what it reads, and the labels that it knows."""
     require(recipe.task)
-    limit, place = int(network.limit), cache or cache_folder()
-    if recipe.task == "classify":
-        return Classify(recipe, vocabulary, place, limit, network.labels)
-    return TASKS[recipe.task](recipe, vocabulary, place, limit)
+    return TASKS[recipe.task](recipe, vocabulary, network, cache or cache_folder())

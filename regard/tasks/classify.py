@@ -1,6 +1,6 @@
 """Telling texts apart by labels: its data, loss, score and answer. Radford et al. 2018, section 3.2."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.attention.trace import Trace, record
 from regard.errors import UserError
 from regard.inputs.arrays import Corpus
-from regard.inputs.batch import BatchOptions, batches_per_epoch, epochs, pad
+from regard.inputs.batch import pad
 from regard.inputs.labels import (
     BETWEEN,
     Labelled,
@@ -20,7 +20,6 @@ from regard.inputs.labels import (
     Texts,
     collate,
     enclosed,
-    learn_labels,
     prepare,
     read,
     stream,
@@ -28,74 +27,52 @@ from regard.inputs.labels import (
 from regard.inputs.masking import maskable
 from regard.inputs.targets import Labels, balanced_weights
 from regard.inputs.text import Tokenizer, Vocabulary, train_tokenizer
-from regard.models import FAMILIES
+from regard.models import FAMILIES, Family
 from regard.models.classifier import Classifier
 from regard.recipe import Recipe
 from regard.tasks import marks
+from regard.tasks.fitting import labelled
+from regard.tasks.parted import Parted
 from regard.tasks.rows import Row, by_length, check_texts
 from regard.tasks.told import Told, answer_of
 
-SCORES = ("accuracy", "f1", "loss")
 BATCH = 64  # texts that are read at once where nobody says how many
 Text = str | tuple[str, ...]
 
 
-class Classify:
+class Classify(Parted[Corpus]):
     """What the training loop asks of telling texts apart."""
 
+    name, scores = "classify", ("accuracy", "f1", "loss")
     learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
+    fit = staticmethod(labelled)
 
-    def __init__(
-        self, recipe: Recipe, vocabulary: Vocabulary, cache: Path, limit: int, labels: Sequence[str] = ()
-    ) -> None:
-        self.recipe, self.options, self._cache = recipe, recipe.train, cache
-        self.score_name = "accuracy" if recipe.train.score == "auto" else recipe.train.score
-        self.ascending = self.score_name != "loss"
-        if self.score_name not in SCORES:
-            raise UserError(
-                f"train.score = '{self.score_name}' is none of task = 'classify'; possible: {', '.join(SCORES)}"
-            )
+    @staticmethod
+    def able(family: Family) -> bool:
+        return not family.translates
+
+    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path) -> None:
+        super().__init__(recipe, network, cache)
         if recipe.data.label_kind != "one":
             raise UserError(f"data.label_kind = '{recipe.data.label_kind}': task = 'classify' tells one label a text")
-        self.length = recipe.data.max_length or limit
-        if self.length > limit:
-            raise UserError(
-                f"data.max_length = {self.length}, but the model reads at most {limit} tokens: lower data.max_length"
-            )
-        self.labels = Labels(labels)
+        self.labels = Labels(network.labels)
         self.sides = Sides(Texts(vocabulary.target, bool(recipe.data.text2)), self.labels)
-        training = self.corpus("train")
-        assert training is not None
-        self.training, self.validation = training, self.corpus("validation")
+        self.open()
         balanced = recipe.train.class_weights == "balanced"
-        self.weights = balanced_weights(training, self.labels) if balanced else None
-        self.batching = BatchOptions(recipe.train.batch_tokens, recipe.train.batch_size, recipe.seed)
-        self.batches_per_epoch = batches_per_epoch(training, self.batching)
-        self.fingerprint: Mapping[str, str] = {
-            f"{part}/{name}": digest
-            for part, each in (("train", training), ("validation", self.validation))
-            if each
-            for name, digest in each.hashes.items()
-        }
+        self.weights = balanced_weights(self.training, self.labels) if balanced else None
 
     @property
     def reports(self) -> dict[str, str]:
         """What became of each part's samples, in words; of train also its labels."""
-        parts = {"train": self.training, "validation": self.validation}
-        told = {part: str(each.report) for part, each in parts.items() if each is not None}
-        return told | {"labels": ", ".join(self.sides.target.table)}
+        return super().reports | {"labels": ", ".join(self.sides.target.table)}
 
     def corpus(self, part: str) -> Corpus | None:
-        """A part of the data, prepared; nothing where the recipe names none."""
         if not getattr(self.recipe.data, part):
             return None
-        return prepare(self.recipe.data, part, self.sides, self._cache, self.length, Path(self.recipe.origin))
+        return prepare(self.recipe.data, part, self.sides, self.cache, self.length, Path(self.recipe.origin))
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[Labelled]:
         return stream(self.training, self.sides, self.batching, start, rank, world)
-
-    def epoch(self, batches: int) -> float:
-        return epochs(self.training, self.batching, batches)
 
     def count(self, batch: Labelled) -> int:
         return len(batch.labels)
@@ -152,13 +129,6 @@ def learn_vocabulary(recipe: Recipe) -> Vocabulary:
     around = maskable if family and family.encodes else enclosed
     both = around(train_tokenizer(texts, recipe.tokenizer, ends=False))
     return Vocabulary(both, both)
-
-
-def labels_for(recipe: Recipe) -> tuple[str, ...]:
-    """The labels of the training part."""
-    if recipe.data.generate:
-        raise UserError(f"data.generate = '{recipe.data.generate}' makes no labels: name a file in data.train")
-    return learn_labels(recipe.data, Path(recipe.origin))
 
 
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────

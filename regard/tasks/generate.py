@@ -1,7 +1,7 @@
 """Language modelling: a text's next token, over and over; its data, loss and score."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,12 @@ from regard.inputs.packing import Blocks, PackOptions, batches_per_epoch, epochs
 from regard.inputs.running import lessons
 from regard.inputs.stream import Stream, prepare_documents, prepare_stream
 from regard.inputs.text import Tokenizer, Vocabulary, train_tokenizer
+from regard.models import Family
 from regard.recipe import DecodeOptions, Recipe
 from regard.tasks.continuation import Writer
+from regard.tasks.fitting import bare
 from regard.tasks.likelihood import Likelihood, of_windows
+from regard.tasks.parted import Parted
 
 EXACT = ("byte_bpe", "bytes", "characters")  # the kinds of tokenizers that lose nothing
 SHOWN = 48  # tokens of a prompt, and of its continuation, that are shown between steps
@@ -35,45 +38,30 @@ def learn_vocabulary(recipe: Recipe) -> Vocabulary:
     return Vocabulary(tokenizer, tokenizer)
 
 
-class Generate:
+class Generate(Parted[Stream]):
     """What the training loop asks of language modelling."""
 
+    name = "generate"
     learn = staticmethod(learn_vocabulary)
-    score_name, ascending = "loss", False
+    fit = staticmethod(bare)
 
-    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, cache: Path, limit: int):
-        self.recipe, self.tokenizer, self.options = recipe, vocabulary.target, recipe.train
-        self._cache = cache
-        if recipe.train.score not in ("auto", self.score_name):
-            raise UserError(f"train.score = '{recipe.train.score}' is none of task = 'generate'; possible: loss")
-        self.length = recipe.data.max_length or limit
-        if self.length > limit:
-            raise UserError(
-                f"data.max_length = {self.length}, but the model sees at most {limit} tokens at once (model.limit): "
-                "lower data.max_length, or raise model.limit"
-            )
-        training = self.corpus("train")
-        assert training is not None
-        self.training, self.validation = training, self.corpus("validation")
-        size = recipe.train.batch_size or max(1, recipe.train.batch_tokens // self.length)
-        self.packing = PackOptions(self.length, size, recipe.seed)
-        self.batches_per_epoch = batches_per_epoch(training, self.packing)
-        self.fingerprint: Mapping[str, str] = {
-            f"{part}/{name}": digest
-            for part, each in (("train", training), ("validation", self.validation))
-            if each is not None
-            for name, digest in each.hashes.items()
-        }
+    @staticmethod
+    def able(family: Family) -> bool:
+        return family.continues
+
+    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path) -> None:
+        super().__init__(recipe, network, cache)
+        self.tokenizer = vocabulary.target
+        self.open()
 
     def corpus(self, part: str) -> Stream | None:
-        """A part of the data, prepared; nothing where the recipe names none."""
-        return corpus(self.recipe, part, self.tokenizer, self._cache)
+        return corpus(self.recipe, part, self.tokenizer, self.cache)
 
-    @property
-    def reports(self) -> dict[str, str]:
-        """What became of each part, in words."""
-        parts = {"train": self.training, "validation": self.validation}
-        return {part: str(each.report) for part, each in parts.items() if each is not None}
+    def plan(self) -> None:
+        """Blocks of one length, cut out of all texts in a row."""
+        size = self.options.batch_size or max(1, self.options.batch_tokens // self.length)
+        self.packing = PackOptions(self.length, size, self.recipe.seed)
+        self.batches_per_epoch = batches_per_epoch(self.training, self.packing)
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[Blocks]:
         return packed(self.training, self.packing, start, rank, world)

@@ -1,6 +1,6 @@
 """Translation, and whatever else turns one text into another: its data, loss, score and answer."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,17 @@ from torch import Tensor, nn
 from regard.decoding.sampling import key_of
 from regard.decoding.search import Hypothesis, search
 from regard.errors import UserError
-from regard.inputs.batch import Batch, BatchOptions, Sequences, batches_per_epoch, collate, epochs, stream
+from regard.inputs.batch import Batch, Sequences, collate, stream
 from regard.inputs.corpus import Corpus, Sample
 from regard.inputs.text import Vocabulary
+from regard.models import Family
 from regard.recipe import DecodeOptions, Recipe
 from regard.tasks import scores
 from regard.tasks.alignment import align, look
+from regard.tasks.fitting import bare
 from regard.tasks.parallel import corpus, learn_vocabulary
+from regard.tasks.parted import Parted
 from regard.tasks.rows import Row, by_length, check_texts
-
-SCORES = ("bleu", "chrf", "exact", "loss")
 
 
 @dataclass(frozen=True)
@@ -37,53 +38,36 @@ class Translation:
     others: tuple["Translation", ...] = ()
 
 
-class Translate:
+class Translate(Parted[Corpus]):
     """What the training loop asks of translation."""
 
+    name, scores = "translate", ("bleu", "chrf", "exact", "loss")
     learn = staticmethod(learn_vocabulary)
+    fit = staticmethod(bare)
 
-    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, cache: Path, limit: int):
-        self.recipe, self.vocabulary, self.options = recipe, vocabulary, recipe.train
-        self.score_name = "bleu" if recipe.train.score == "auto" else recipe.train.score
-        self.ascending = self.score_name != "loss"
-        if self.score_name not in SCORES:
-            raise UserError(
-                f"train.score = '{self.score_name}' is none of task = 'translate'; possible: {', '.join(SCORES)}"
-            )
-        self._cache, room = cache, limit - 1
-        if not 1 <= recipe.data.max_length <= room:
-            raise UserError(
-                f"data.max_length = {recipe.data.max_length}, but the model reads and writes at most {room} tokens and "
-                f"an end (model.limit = {room + 1}): lower data.max_length, or raise model.limit"
-            )
-        training = self.corpus("train")
-        if not training:
-            raise UserError(f"data.train has no sample to train on: {training.report if training else 'nothing named'}")
-        self.training, self.validation = training, self.corpus("validation")
-        self.batching = BatchOptions(recipe.train.batch_tokens, recipe.train.batch_size, recipe.seed)
-        self.batches_per_epoch = batches_per_epoch(training, self.batching)
-        self.fingerprint: Mapping[str, str] = {
-            f"{part}/{name}": digest
-            for part, each in (("train", training), ("validation", self.validation))
-            if each
-            for name, digest in each.hashes.items()
-        }
+    @staticmethod
+    def able(family: Family) -> bool:
+        return family.translates
 
-    @property
-    def reports(self) -> dict[str, str]:
-        """What became of each part's samples, in words."""
-        parts = {"train": self.training, "validation": self.validation}
-        return {part: str(each.report) for part, each in parts.items() if each is not None}
+    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path) -> None:
+        super().__init__(recipe, network, cache)
+        self.vocabulary = vocabulary
+        self.open()
+
+    def longest(self, wanted: int, limit: int) -> int:
+        room = limit - 1
+        if not 1 <= wanted <= room:
+            raise UserError(
+                f"data.max_length = {wanted}, but the model reads and writes at most {room} tokens and an end "
+                f"(model.limit = {limit}): lower data.max_length, or raise model.limit"
+            )
+        return wanted
 
     def corpus(self, part: str) -> Corpus | None:
-        """A part of the data, prepared; nothing where the recipe names none."""
-        return corpus(self.recipe, part, self.vocabulary, self._cache)
+        return corpus(self.recipe, part, self.vocabulary, self.cache)
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[Batch]:
         return stream(self.training, self.vocabulary, self.batching, start, rank, world)
-
-    def epoch(self, batches: int) -> float:
-        return epochs(self.training, self.batching, batches)
 
     def count(self, batch: Batch) -> int:
         return int((batch.target.lengths - 1).sum())

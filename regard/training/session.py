@@ -10,15 +10,12 @@ from torch import nn
 
 from regard import models
 from regard.errors import UserError
-from regard.inputs.labels import enclosed
 from regard.inputs.text import Vocabulary
 from regard.interop import folder as folders
 from regard.interop.folder import Loaded
 from regard.layers.adapter import AdapterOptions, adapt
-from regard.models.classifier import Classifier
 from regard.recipe import DecodeOptions, Recipe
-from regard.tasks import build, learn_vocabulary, require
-from regard.tasks.classify import labels_for
+from regard.tasks import build, fit, learn_vocabulary, require
 from regard.tasks.task import Task
 from regard.training import checkpoint
 from regard.training.display import Display
@@ -89,8 +86,7 @@ def _network(recipe: Recipe, run: Path | None) -> Loaded:
     vocabulary = Vocabulary.load(newest) if newest else learn_vocabulary(recipe)
     sizes = models.sizes(recipe.model["family"], vocabulary.source.size, vocabulary.target.size)
     torch.manual_seed(recipe.seed)
-    loaded = Loaded(models.build(recipe.model, **sizes), vocabulary, _chosen(recipe.decode), {})
-    return _with_labels(loaded, recipe) if recipe.task == "classify" else loaded
+    return fit(Loaded(models.build(recipe.model, **sizes), vocabulary, _chosen(recipe.decode), {}), recipe)
 
 
 def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
@@ -104,43 +100,14 @@ def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
             "remove model.family"
         )
     require(recipe.task, family)
-    if isinstance(loaded.network, Classifier) and recipe.task != "classify":
-        raise UserError(f"model.from = '{recipe.model['from']}' tells labels: it cannot do task = '{recipe.task}'")
     base = (loaded.base if newest else folders.base_at(folder, loaded)) if adapting else None
     torch.manual_seed(recipe.seed)
-    if recipe.task == "classify":
-        loaded = _with_labels(loaded, recipe)
+    loaded = fit(loaded, recipe)
     if adapting:
         adapt(loaded.network, adapting)
-        if isinstance(loaded.network, Classifier):
-            for part in loaded.network.new:
-                part.requires_grad_(True)
+        for part in getattr(loaded.network, "new", ()):
+            part.requires_grad_(True)
     return loaded._replace(generation=loaded.generation | _chosen(recipe.decode), base=base)
-
-
-def _with_labels(loaded: Loaded, recipe: Recipe) -> Loaded:
-    """A language model or an encoder with a new head for the labels of the training part; what has one keeps it.
-
-    A language model's texts get an end to tell them from; an encoder's stand between what its tokenizer puts there.
-    """
-    network, vocabulary, config = loaded.network, loaded.vocabulary, loaded.config
-    if not isinstance(network, Classifier):
-        encodes = models.FAMILIES[models.family_of(network)].encodes
-        network = Classifier(getattr(network, "body", network), labels_for(recipe), bool(recipe.data.text2))
-        network = network if recipe.train.auxiliary else network.silenced()
-        if not encodes:
-            both = enclosed(vocabulary.target)
-            vocabulary = Vocabulary(both, both)
-            config = config | {"pad_token_id": both.pad} if config else {}
-    if network.paired != bool(recipe.data.text2):
-        pairs = "pairs of texts: name the second's column" if network.paired else "single texts: remove it"
-        raise UserError(f"data.text2 = '{recipe.data.text2}', but the model was trained on {pairs}")
-    if recipe.train.auxiliary and not network.tells:
-        raise UserError(
-            f"train.auxiliary = {recipe.train.auxiliary}, but the model has no output left for what comes next in a "
-            "text: begin with the language model, or leave it 0"
-        )
-    return loaded._replace(network=network, vocabulary=vocabulary, config=config)
 
 
 def _with_weights_found(recipe: Recipe, display: Display) -> Recipe:

@@ -1,0 +1,67 @@
+"""Behind `model.run`: how a model answers, by its task. Each takes texts, the ways of reading, and a task's options."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from regard.decoding.given import WAYS
+from regard.errors import UserError
+from regard.tasks.classify import classify
+from regard.tasks.embed import BATCH, Vector
+from regard.tasks.fill import MOST, fill
+from regard.tasks.translate import translate
+
+if TYPE_CHECKING:
+    from regard.model import Model
+
+Options = dict[str, Any]
+
+
+def _translate(model: "Model", texts: list[str], ways: Options, options: Options) -> list[Any]:
+    alignments = options.pop("alignments", False)
+    found = model.decoding(**options)
+    return translate(model.network, model.vocabulary, texts, found, alignments=alignments, **ways)
+
+
+def _generate(model: "Model", texts: list[str], ways: Options, options: Options) -> list[Any]:
+    logs = options.pop("log_probabilities", False)
+    writer = model.writer(options.pop("draft", None), options.pop("lookup", False))
+    return writer.run(texts, model.decoding(**options), logs=logs, **ways)
+
+
+def _classify(model: "Model", texts: list[Any], ways: Options, options: Options) -> list[Any]:
+    _allow(options, (), "a model that tells labels")
+    return classify(model.network, model.texts, texts, **ways)
+
+
+def _fill(model: "Model", texts: list[Any], ways: Options, options: Options) -> list[Any]:
+    _allow(options, ("words",), "a model that fills in words")
+    words = options.get("words", MOST)
+    if type(words) is not int or words < 1:
+        raise UserError(f"words = {words!r} should be a number of words to tell for each hidden one")
+    return fill(model.network, model.vocabulary.target, texts, words=words, **ways)
+
+
+def _embed(model: "Model", texts: list[Any], ways: Options, options: Options) -> list[Any]:
+    _allow(options, ("pooling", "normalise"), "embedding")
+    done, size = ways.pop("progress", lambda done: None), ways.pop("batch_size", BATCH)
+    cut = [row.cut for row in model.readings(texts, ways.get("truncate", False))]
+    vectors = model.embed(texts, size, **ways, **options)
+    done(len(texts))
+    return [Vector(vector.tolist(), each) for vector, each in zip(vectors, cut, strict=True)]
+
+
+def _allow(options: Iterable[str], known: tuple[str, ...], what: str) -> None:
+    """Refuse an option that a task does not know, by its name."""
+    for name in options:
+        if name not in known:
+            raise UserError(f"'{name}' is no option of {what}; possible: {', '.join((*known, *WAYS))}")
+
+
+Runner = Callable[["Model", list[Any], Options, Options], list[Any]]
+RUNNERS: dict[str, Runner] = {
+    "classify": _classify,
+    "embed": _embed,
+    "fill": _fill,
+    "generate": _generate,
+    "translate": _translate,
+}

@@ -1,0 +1,51 @@
+"""What a task puts on a network before it trains it: a head, and what its tokenizer must put round a text."""
+
+from pathlib import Path
+
+from regard import models
+from regard.errors import UserError
+from regard.inputs.labels import enclosed, learn_labels
+from regard.inputs.text import Vocabulary
+from regard.interop.folder import Loaded
+from regard.models.classifier import Classifier
+from regard.recipe import Recipe
+
+
+def bare(loaded: Loaded, recipe: Recipe) -> Loaded:
+    """A network as it is; one that tells labels was made for that alone."""
+    if isinstance(loaded.network, Classifier):
+        named = f"model.from = '{recipe.model['from']}'" if "from" in recipe.model else "the model"
+        raise UserError(f"{named} tells labels: it cannot do task = '{recipe.task}'")
+    return loaded
+
+
+def labelled(loaded: Loaded, recipe: Recipe) -> Loaded:
+    """A language model or an encoder with a new head for the labels of the training part; what has one keeps it.
+
+    A language model's texts get an end to tell them from; an encoder's stand between what its tokenizer puts there.
+    """
+    network, vocabulary, config = loaded.network, loaded.vocabulary, loaded.config
+    if not isinstance(network, Classifier):
+        encodes = models.FAMILIES[models.family_of(network)].encodes
+        network = Classifier(getattr(network, "body", network), labels_for(recipe), bool(recipe.data.text2))
+        network = network if recipe.train.auxiliary else network.silenced()
+        if not encodes:
+            both = enclosed(vocabulary.target)
+            vocabulary = Vocabulary(both, both)
+            config = config | {"pad_token_id": both.pad} if config else {}
+    if network.paired != bool(recipe.data.text2):
+        pairs = "pairs of texts: name the second's column" if network.paired else "single texts: remove it"
+        raise UserError(f"data.text2 = '{recipe.data.text2}', but the model was trained on {pairs}")
+    if recipe.train.auxiliary and not network.tells:
+        raise UserError(
+            f"train.auxiliary = {recipe.train.auxiliary}, but the model has no output left for what comes next in a "
+            "text: begin with the language model, or leave it 0"
+        )
+    return loaded._replace(network=network, vocabulary=vocabulary, config=config)
+
+
+def labels_for(recipe: Recipe) -> tuple[str, ...]:
+    """The labels of the training part."""
+    if recipe.data.generate:
+        raise UserError(f"data.generate = '{recipe.data.generate}' makes no labels: name a file in data.train")
+    return learn_labels(recipe.data, Path(recipe.origin))

@@ -1,0 +1,85 @@
+"""What tasks do alike whose data are prepared parts: the score, the longest sample, and what became of each part."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from regard.errors import UserError
+from regard.inputs.batch import BatchOptions, batches_per_epoch, epochs
+from regard.inputs.prepared import Report
+from regard.recipe import Recipe
+
+
+class Part(Protocol):
+    """A part of the data, prepared."""
+
+    report: Report
+    hashes: dict[str, str]
+
+    def __len__(self) -> int: ...
+
+
+P = TypeVar("P", bound=Part)
+
+
+class Parted(Generic[P]):
+    """A task with `corpus(part)`; it says what it is called, and by what it can be scored, its own choice first."""
+
+    name: str
+    scores: tuple[str, ...] = ("loss",)
+    training: P
+    validation: P | None
+
+    def __init__(self, recipe: Recipe, network: Any, cache: Path) -> None:
+        self.recipe, self.options, self.cache = recipe, recipe.train, cache
+        self.score_name = self.scores[0] if recipe.train.score == "auto" else recipe.train.score
+        self.ascending = self.score_name != "loss"
+        if self.score_name not in self.scores:
+            possible = ", ".join(self.scores)
+            raise UserError(f"train.score = '{self.score_name}' is none of task = '{self.name}'; possible: {possible}")
+        self.length = self.longest(recipe.data.max_length, int(network.limit))
+
+    def longest(self, wanted: int, limit: int) -> int:
+        """The tokens of the longest sample: as many as the network reads, or fewer."""
+        if wanted > limit:
+            raise UserError(
+                f"data.max_length = {wanted}, but the model reads at most {limit} tokens (model.limit): lower "
+                "data.max_length, or raise model.limit where the model is new"
+            )
+        return wanted or limit
+
+    def corpus(self, part: str) -> P | None:
+        """A part of the data, prepared; nothing where the recipe names none."""
+        raise NotImplementedError
+
+    def open(self) -> None:
+        """Prepare the parts that training asks for."""
+        training = self.corpus("train")
+        if not training:
+            told = "nothing named" if training is None else training.report
+            raise UserError(f"data.train has no sample to train on: {told}")
+        self.training, self.validation = training, self.corpus("validation")
+        self.plan()
+
+    def plan(self) -> None:
+        """How samples become batches: those of like length together."""
+        self.batching = BatchOptions(self.options.batch_tokens, self.options.batch_size, self.recipe.seed)
+        self.batches_per_epoch = batches_per_epoch(self.training, self.batching)  # type: ignore[arg-type]
+
+    def epoch(self, batches: int) -> float:
+        return epochs(self.training, self.batching, batches)  # type: ignore[arg-type]
+
+    @property
+    def parts(self) -> dict[str, P]:
+        """What is prepared, by name."""
+        return {"train": self.training} | ({} if self.validation is None else {"validation": self.validation})
+
+    @property
+    def fingerprint(self) -> Mapping[str, str]:
+        """What the data was made of: name → sha256."""
+        return {f"{part}/{name}": digest for part, each in self.parts.items() for name, digest in each.hashes.items()}
+
+    @property
+    def reports(self) -> dict[str, str]:
+        """What became of each part's samples, in words."""
+        return {part: str(each.report) for part, each in self.parts.items()}
