@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from regard.errors import UserError
+from regard.interop.installed import carried
 from regard.interop.keys import refuse_others
 from regard.interop.weights import SHARDS, WHOLE, Names, Slot, read_file, read_json, write_json
 from regard.layers.adapter import Adapted, adapters
@@ -75,7 +76,10 @@ def _hashes(folder: Path) -> dict[str, str]:
 
 
 def base_of(folder: Path) -> Base:
-    """The base of an adapter: as it was named, from the adapter's place, or in REGARD_WEIGHTS; it must be the same."""
+    """The base of an adapter: as it was named, from the adapter's place, in REGARD_WEIGHTS, or in an installed package.
+
+    It must be the same.
+    """
     known = read_json(folder / BASE) if (folder / BASE).is_file() else {}
     name = known.get("folder", read_json(folder / CONFIG).get("base_model_name_or_path"))
     if not isinstance(name, str) or not name:
@@ -107,6 +111,8 @@ def _places(folder: Path, name: str, relative: Any) -> Iterator[Path]:
         if weights:
             yield Path(weights) / name
             yield Path(weights) / Path(name).name
+    for package in (name, Path(name).parent.name, Path(name).name):
+        yield from carried(package)
 
 
 # ── in ───────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.errors import UserError
+from regard.interop.installed import carried, module_of
 from regard.recipe import Recipe, load_recipe, to_toml
 from regard.training import checkpoint, machine
 from regard.training.distributed import rank
@@ -134,16 +135,13 @@ class Found(NamedTuple):
 
 
 def find_model(path: str | Path) -> Found:
-    """A run folder (its best checkpoint), a checkpoint folder or another; as given, else inside REGARD_WEIGHTS."""
+    """A run folder (its best checkpoint), a checkpoint folder or another.
+
+    It is looked for as given, inside REGARD_WEIGHTS, and in the installed package of that name.
+    """
     places = [Path(path).expanduser()]
     places += [Path(each) / path for each in os.environ.get("REGARD_WEIGHTS", "").split(os.pathsep) if each]
-    folder = next((place for place in places if place.is_dir()), None)
-    if folder is None:
-        looked = ", ".join(str(place) for place in places)
-        raise UserError(
-            f"no model '{path}': looked for the folder {looked} (config.json, weights, tokenizer); "
-            "REGARD_WEIGHTS may name more folders"
-        )
+    folder = next((place for place in places if place.is_dir()), None) or _carried(str(path), places)
     if (folder / "recipe.toml").is_file():
         best, refused = checkpoint.best(folder)
         return Found(best, folder, refused)
@@ -151,6 +149,21 @@ def find_model(path: str | Path) -> Found:
         checkpoint.verify(folder)
     of_run = (folder.parent / "recipe.toml").is_file() and folder.name.startswith("checkpoint-")
     return Found(folder, folder.parent if of_run else None, [])
+
+
+def _carried(name: str, places: list[Path]) -> Path:
+    """The model of an installed package; where there is none, the end of the search: `places` were tried before."""
+    found = carried(name)
+    if len(found) > 1:
+        raise UserError(f"the package '{name}' has several models: name the folder, such as {found[0]}")
+    if not found:
+        module = module_of(name)
+        packages = f" and for an installed package '{module}' that has such a folder" if module else ""
+        raise UserError(
+            f"no model '{name}': looked for the folder {', '.join(map(str, places))} (config.json, weights, tokenizer)"
+            f"{packages}; REGARD_WEIGHTS may name more folders"
+        )
+    return found[0]
 
 
 def settle_environment(
