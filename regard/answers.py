@@ -2,12 +2,24 @@
 
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from regard.options import Output, given_texts
 from regard.report import answer_line, harmless
 
+
+@dataclass(frozen=True)
+class Nothing:
+    """The answer to an empty line."""
+
+    text: str = ""
+    truncated: bool = False
+    others: tuple["Nothing", ...] = ()
+
+
+EMPTY = Nothing()
 AHEAD = ("draft", "lookup")  # what guesses ahead writes several tokens at once
 
 
@@ -19,10 +31,17 @@ def answer_all(model: Any, inputs: list[str] | None, size: int, output: Output, 
         return
     at_once = size if inputs or not sys.stdin.isatty() else 1  # a terminal is answered line by line
     while texts := list(islice(lines, at_once)):
-        for text, answer in zip(texts, model.run(texts, batch_size=size, **options), strict=True):
-            if not output.json:
+        for text, answer in zip(texts, _answers(model, texts, inputs, batch_size=size, **options), strict=True):
+            if not output.json and answer is not EMPTY:
                 _warn(model, text, answer)
             print(answer_line(answer, output), flush=sys.stdin.isatty())
+
+
+def _answers(model: Any, texts: list[str], inputs: list[str] | None, **options: Any) -> list[Any]:
+    """An answer to each; an empty line of stdin has an empty one, so that lines and answers stay side by side."""
+    full = [text for text in texts if inputs or text.strip()]
+    found = iter(model.run(full, **options) if full else ())
+    return [next(found) if inputs or text.strip() else EMPTY for text in texts]
 
 
 def write(model: Any, prompt: str, options: Mapping[str, Any]) -> None:

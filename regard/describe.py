@@ -44,7 +44,7 @@ def describe(path: str, heads: bool = False) -> dict[str, Any]:
     """A model's sizes, config, attention sites and the hashes of its files; of a language model also what heads do."""
     model = load(path, device="cpu")
     folder = model.folder or Path(path)
-    parameters = {name: _count(part) for name, part in model.network.named_children()}
+    parameters = _counts(model.network)
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.network.parameters())
     if heads and not model.continues:
         raise UserError("--heads is for language models, which look back over their own text")
@@ -81,6 +81,16 @@ def sites(network: nn.Module, vocabulary: Vocabulary) -> list[str]:
 def _as_language_model(model: Any) -> dict[str, Any]:
     """How far it sees, and whether it knows the form of a conversation."""
     return {"context": model.network.limit, "chat_template": "chat_template" in model.vocabulary.target.settings}
+
+
+def _counts(network: nn.Module) -> dict[str, int]:
+    """Parameters by part; what two parts share counts in the first."""
+    counts, seen = dict[str, int](), set[int]()
+    for name, part in network.named_children():
+        own = {id(each): each.numel() for each in part.parameters() if id(each) not in seen}
+        counts[name] = sum(own.values())
+        seen.update(own)
+    return counts
 
 
 def _count(part: nn.Module) -> int:

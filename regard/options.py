@@ -96,7 +96,7 @@ class Search:
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest output, in tokens.")] = None
     temperature: Annotated[float | None, typer.Option(min=0.0, help="Sample with it; 0 searches.")] = None
     top_k: Annotated[int | None, typer.Option(min=0, help="Sample from the likeliest k; 0 from all.")] = None
-    top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Sample from this much probability.")] = None
+    top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Sample from this probability, over 0.")] = None
     min_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Sample from this share of the best.")] = None
     seed: Annotated[int | None, typer.Option(help="Of the sampling.")] = None
     num_return_sequences: Annotated[int | None, typer.Option(min=1, help="Answers to each input.")] = None

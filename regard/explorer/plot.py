@@ -1,5 +1,6 @@
 """Charts as SVG files: no library, readable on light and dark pages, and as text."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -141,7 +142,7 @@ def _seen_most(rows: Sequence[str], columns: Sequence[str], weights: Sequence[Se
 def _scale(largest: float) -> tuple[int, int]:
     """The step between the lines of a scale, and where it ends."""
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100) if largest / step <= 8)
-    return step, step * (int(largest / step) + 1)
+    return step, step * max(1, math.ceil(round(largest / step, 9)))
 
 
 def _joined(places: Sequence[tuple[float, float]]) -> str:
