@@ -8,6 +8,11 @@ from regard.errors import UserError
 from regard.schema import show
 
 DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {  # of a task, where they differ from those below
+    "answer": {
+        "data": {"max_length": 0},
+        "tokenizer": {"kind": "wordpiece"},
+        "train": {"schedule": "linear", "warmup_steps": 100, "betas": [0.9, 0.999], "label_smoothing": 0.0},
+    },
     "classify": {
         "data": {"max_length": 0},
         "tokenizer": {"kind": "byte_bpe"},
@@ -55,7 +60,7 @@ class DataOptions:
     question: str = ""  # columns of questions, of the texts that they are asked of,
     context: str = ""
     answer: str = ""  # and of their answers
-    stride: int = 0  # tokens from one window of a long text to the next; 0 = a third of max_length
+    stride: int = 0  # tokens from one window of a long text to the next; 0 = a third of the longest
     pairs: Literal["none", "next", "order"] = "none"  # what a second text is, beside words to be told
     masked: float = 0.15  # the share of tokens that are hidden,
     whole_words: bool = False  # a word's pieces together

@@ -28,7 +28,7 @@ from regard.inputs.windows import ABSENT, Window, Windows
 if TYPE_CHECKING:
     from regard.recipe import DataOptions
 
-FORMAT = "windows 1"  # part of every key: raise it when the files change
+FORMAT = "windows 2"  # part of every key: raise it when the files change
 AT_ONCE = 512  # questions encoded at once
 
 
@@ -95,8 +95,8 @@ class Writer:
         self.folder, self.tokenizer, self.frame = folder, tokenizer, frame
         self.max_length, self.stride = max_length, stride
         self.report = Report(unit="questions")
-        self.counts = {"contexts": 0, "questions": 0, "windows": 0}
-        self.unanswered = self.widened = 0
+        self.counts = {"contexts": 0, "questions": 0, "windows": 0, "unanswered": 0}
+        self.widened = 0
         self.dtype = narrowest(tokenizer.size)
         self._stack = ExitStack()
         self._context = ""
@@ -148,7 +148,7 @@ class Writer:
             held = self._spans[wanted[0], 0], self._spans[wanted[1], 1]
             self.widened += question.context[held[0] : held[1]].strip() != text.strip()
         else:
-            self.unanswered += 1
+            self.counts["unanswered"] += 1
         return self._add_windows(question, row, room, wanted)
 
     def _add_context(self, text: str, encoded: tokenizers.Encoding) -> None:
@@ -185,8 +185,8 @@ class Writer:
         if not self.report.kept:
             raise UserError(f"no question left to use: {self.report}")
         self.report.notes.append(f"{self.counts['windows']} windows of at most {self.max_length} tokens")
-        if self.unanswered:
-            self.report.notes.append(f"{self.unanswered} without an answer in their text")
+        if self.counts["unanswered"]:
+            self.report.notes.append(f"{self.counts['unanswered']} without an answer in their text")
         if self.widened:
             self.report.notes.append(f"{self.widened} answers end inside a token: the whole token is learnt")
         for file in self._files.values():

@@ -95,6 +95,11 @@ class Windows:
     def questions(self) -> int:
         return self._counts["questions"]
 
+    @property
+    def unanswered(self) -> int:
+        """How many questions their texts say nothing of."""
+        return self._counts["unanswered"]
+
     def window(self, number: int) -> Window:
         return Window(*self._table[number].tolist()[:5])
 

@@ -6,7 +6,8 @@ Shapes: tokens, segments (batch, length), states (batch, length, width).
 """
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
 from torch import Tensor, nn
 
@@ -85,6 +86,12 @@ class Encoder(nn.Module):
         """One vector for each text (batch, width), from its states."""
         assert self.pooler is not None
         return self.pooler(states)
+
+    def unpooled(self) -> Self:
+        """Without the pooler, which those that look at every place leave idle."""
+        if self.pooler is not None:
+            self.pooler, self.config = None, replace(self.config, pooler=False)
+        return self
 
     def summary(self) -> Summary:
         """What labels are told from: the pooler it was trained with, or a new one."""

@@ -104,6 +104,11 @@ class TokenLabels(Head):
         self.dropout, self.head = Dropout(body.config.dropout), nn.Linear(body.config.width, len(self.labels))
         initialise(self.head)
 
+    @property
+    def new(self) -> list[nn.Module]:
+        """What is trained whole also where the body is only adapted."""
+        return [self.head]
+
     def forward(self, text: Sequences) -> Tensor:
         """Logits (batch, length, labels)."""
         return self.told(self.encode(text))

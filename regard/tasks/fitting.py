@@ -8,6 +8,7 @@ from regard.inputs.labels import enclosed, learn_labels
 from regard.inputs.text import Vocabulary
 from regard.interop.folder import Loaded
 from regard.models.classifier import Classifier
+from regard.models.heads import Spans
 from regard.recipe import Recipe
 
 
@@ -49,3 +50,11 @@ def labels_for(recipe: Recipe) -> tuple[str, ...]:
     if recipe.data.generate:
         raise UserError(f"data.generate = '{recipe.data.generate}' makes no labels: name a file in data.train")
     return learn_labels(recipe.data, Path(recipe.origin))
+
+
+def answering(loaded: Loaded, recipe: Recipe) -> Loaded:
+    """An encoder with a new head for where an answer begins and ends; what has one keeps it."""
+    network = loaded.network
+    if isinstance(network, Spans):
+        return loaded
+    return loaded._replace(network=Spans(getattr(network, "body", network).unpooled()))

@@ -1,0 +1,158 @@
+"""Answering questions from texts that hold the answers: its data, loss, score and answer. Devlin et al. 2019, 4.2.
+
+    [CLS] question [SEP] text [SEP] ─▶ encoder ─▶ two logits a place ─▶ where the answer begins, where it ends
+
+A window that does not hold the answer points at [CLS] (section 4.3).
+
+Shapes: logits (batch, length, 2), first and last (batch).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.inputs.answers import prepare
+from regard.inputs.masking import maskable
+from regard.inputs.questions import read
+from regard.inputs.text import Vocabulary, train_tokenizer
+from regard.inputs.windows import Asked, Windows, collate, stream
+from regard.models import Family
+from regard.recipe import Recipe
+from regard.tasks.fitting import answering
+from regard.tasks.parted import Parted
+from regard.tasks.rows import by_length
+from regard.tasks.spans import Found, Seen, best_of, exact, f1, tell
+
+BATCH = 32  # windows that are read at once where nobody says how many
+LONGEST = 384  # tokens of a window where nobody says, and the network reads as many
+
+
+class Answer(Parted[Windows]):
+    """What the training loop asks of answering questions."""
+
+    name, scores = "answer", ("f1", "exact", "loss")
+    learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
+    fit = staticmethod(answering)
+
+    @staticmethod
+    def able(family: Family) -> bool:
+        return family.encodes
+
+    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path) -> None:
+        super().__init__(recipe, network, cache)
+        self.tokenizer = vocabulary.target
+        self.open()
+
+    def longest(self, wanted: int, limit: int) -> int:
+        return super().longest(wanted, limit) if wanted else min(LONGEST, limit)
+
+    def corpus(self, part: str) -> Windows | None:
+        if not getattr(self.recipe.data, part):
+            return None
+        return prepare(self.recipe.data, part, self.tokenizer, self.cache, self.length, Path(self.recipe.origin))
+
+    def batches(self, start: int, rank: int, world: int) -> Iterator[Asked]:
+        return stream(self.training, self.batching, start, rank, world)
+
+    def count(self, batch: Asked) -> int:
+        return len(batch.first)
+
+    def loss(self, network: Any, batch: Asked) -> Tensor:
+        """The mean of the cross-entropies of the first place and of the last, summed over the windows."""
+        return _loss(possible(network(batch.text), batch), batch, self.options.label_smoothing)
+
+    @torch.no_grad()
+    def validate(self, network: Any) -> dict[str, float]:
+        """Loss of the windows, exact match and F1 of the answers, of the first `eval_samples` questions."""
+        if self.validation is None:
+            return {}
+        count = min(self.options.eval_samples, self.validation.questions)
+        losses: list[float] = []
+        found = find(network, self.validation, range(count), BATCH, told=losses.append)
+        answers = [self._text(number, each) for number, each in enumerate(found)]
+        golds = [[gold.text for gold in self.validation.question(number).answers] for number in range(count)]
+        pairs = list(zip(answers, golds, strict=True))
+        shares = {"exact": np.mean([exact(*pair) for pair in pairs]), "f1": np.mean([f1(*pair) for pair in pairs])}
+        windows = sum(len(self.validation.windows_of(number)) for number in range(count))
+        return {"loss": sum(losses) / windows} | {name: 100.0 * float(share) for name, share in shares.items()}
+
+    def samples(self, network: Any, count: int) -> list[tuple[str, str, str]]:
+        if self.validation is None:
+            return []
+        numbers = range(min(count, self.validation.questions))
+        found = find(network, self.validation, numbers, BATCH)
+        asked = [self.validation.question(number) for number in numbers]
+        golds = [" | ".join(dict.fromkeys(gold.text for gold in each.answers)) for each in asked]
+        told = [self._text(number, each) for number, each in zip(numbers, found, strict=True)]
+        return list(zip([each.text for each in asked], golds, told, strict=True))
+
+    def _text(self, question: int, found: Found) -> str:
+        """The best answer to a validation question; where all of train have one, it is never none."""
+        assert self.validation is not None
+        threshold = 0.0 if self.training.unanswered else None
+        context = self.validation.question(question).context
+        return tell(found, self.validation.spans(question), context, threshold)[0].text
+
+
+def learn_vocabulary(recipe: Recipe) -> Vocabulary:
+    """A tokenizer trained on the questions and the texts of the training part, each text once where it is repeated."""
+    tokenizer = maskable(train_tokenizer(_texts(recipe), recipe.tokenizer, ends=False))
+    return Vocabulary(tokenizer, tokenizer)
+
+
+def _texts(recipe: Recipe) -> Iterator[str]:
+    context = None
+    for question in read(recipe.data, "train", Path(recipe.origin)):
+        if question.context != context:
+            context = question.context
+            yield context
+        yield question.text
+
+
+# ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def possible(logits: Tensor, batch: Asked) -> Tensor:
+    """Logits of where an answer may stand, the window's text and [CLS]; −∞ of the question, the marks and padding."""
+    places = torch.arange(logits.shape[1], device=logits.device)
+    inside = (places >= batch.context[:, :1]) & (places < batch.context[:, 1:])
+    inside[:, 0] = True
+    return logits.float().masked_fill(~inside[:, :, None], float("-inf"))
+
+
+def _loss(logits: Tensor, batch: Asked, smoothing: float = 0.0) -> Tensor:
+    first, last = (
+        F.cross_entropy(logits[:, :, side], wanted, reduction="sum", label_smoothing=smoothing)
+        for side, wanted in enumerate((batch.first, batch.last))
+    )
+    return (first + last) / 2
+
+
+@torch.no_grad()
+def find(
+    network: Any,
+    windows: Windows,
+    questions: Sequence[int],
+    batch_size: int,
+    told: Callable[[float], None] | None = None,
+) -> list[Found]:
+    """What each of these questions may have for an answer, best first; windows are read in batches of like length.
+
+    `told` hears the loss of each batch.
+    """
+    numbers = [number for question in questions for number in windows.windows_of(question)]
+    seen: dict[int, Seen] = {}
+    for some in by_length([int(windows.lengths[number]) for number in numbers], batch_size):
+        batch = collate(windows, [numbers[each] for each in some]).to(next(network.parameters()).device)
+        logits = possible(network(batch.text), batch)
+        if told is not None:
+            told(float(_loss(logits, batch)))
+        places = zip(batch.index.tolist(), logits.cpu().numpy(), batch.context.tolist(), strict=True)
+        for number, each, (begin, end) in places:
+            seen[number] = Seen(each[:, 0], each[:, 1], begin, end, windows.window(number).begin)
+    return [best_of(seen[number] for number in windows.windows_of(question)) for question in questions]
