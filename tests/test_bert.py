@@ -1,4 +1,4 @@
-"""Laws of networks that read a whole text: BERT's and its relatives', of every shape and with every head."""
+"""Laws of networks that read a whole text: BERT's, its relatives' and DeBERTa's, of every shape, with every head."""
 
 from typing import Any
 
@@ -16,12 +16,16 @@ from regard.models.heads import MaskedWords, Pretraining, Spans, TokenLabels
 
 TOKENS, LIMIT = 31, 41
 BERT = dict(family="bert", width=24, heads=3, depth=3, feedforward=37, limit=LIMIT)
+DEBERTA = BERT | dict(family="deberta")
 MODELS: dict[str, dict[str, Any]] = {
     "bert": BERT,
     "three segments, untied": BERT | dict(segments=3, tied=False, activation="relu"),
     "roberta": BERT | dict(segments=1, first=2, output_activation="gelu", activation="swish"),
     "distilbert": BERT | dict(segments=0, pooler=False, pooler_activation="relu"),
     "albert": BERT | dict(embedding=11, groups=2, inner=2, depth=3, activation="gelu_tanh"),
+    "deberta, first": DEBERTA | dict(shared=False, normed=False, key_bias=False, segments=2, absolute=True, reach=5),
+    "deberta, second": DEBERTA | dict(buckets=6, kernel=5, kernel_groups=3, embedding=11),
+    "deberta, third": DEBERTA | dict(buckets=8),
 }
 HEADS = {
     "words": MaskedWords,
@@ -143,7 +147,7 @@ def test_a_site_is_a_place_also_where_weights_are_shared(network: Encoder) -> No
     """And weights · values are the context that was used, at each of them."""
     with record(prove=True) as recorder:
         network.encode(texts(network, rows=1))
-    trace, turns = Trace(recorder), network.config.depth * network.config.inner
+    trace, turns = Trace(recorder), network.config.depth * getattr(network.config, "inner", 1)
     assert trace.sites == [f"encoder.blocks.{number}.self" for number in range(turns)]
     for site in trace.sites:
         alike(*trace.proof(site))

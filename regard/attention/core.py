@@ -9,7 +9,7 @@ Shapes, throughout:
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from regard.attention.positions import Turn
 from regard.attention.scores import Product, Score, scaled_dot, weigh
 from regard.attention.trace import Look, keep, recorder
 
-BAND = 1 << 22  # booleans made at a time where a rule must be spelled out
+BAND = 1 << 22  # booleans, or terms of a bias, made at a time where they must be spelled out
 
 
 class Memory(NamedTuple):
@@ -99,6 +99,12 @@ def _roomy(part: Tensor, length: int) -> Tensor:
     return whole
 
 
+class Relation(Protocol):
+    """Makes a bias from what an attention projected: how each place stands to each other one."""
+
+    def __call__(self, attention: "Attention", query: Tensor, memory: Memory) -> Bias: ...
+
+
 class Attention(nn.Module):
     """Queries, keys and values are projected, `score` compares them, and the values are mixed by weight."""
 
@@ -112,10 +118,12 @@ class Attention(nn.Module):
         score: Score = scaled_dot,
         heads: int = 1,
         key_heads: int | None = None,
+        relation: Relation | None = None,
     ):
+        """A `relation` adds to the scores where it looks at itself."""
         super().__init__()
         self.query, self.key, self.value, self.output = query, key, value, output
-        self.score, self.heads, self.key_heads = score, heads, key_heads or heads
+        self.score, self.heads, self.key_heads, self.relation = score, heads, key_heads or heads, relation
         self.together: Callable[[Tensor], Tensor] | None = None  # all three projections in one product, where packed,
         self.sizes: tuple[int, ...] = (0, 0, 0)  # of queries, keys and values in it
 
@@ -144,7 +152,8 @@ class Attention(nn.Module):
             query, key = turn(query), turn(key)
         memory = Memory(key, value, real)
         memory = memory if past is None else past.extended(memory)
-        return self._look(query, memory, rule, None), memory
+        bias = None if self.relation is None else self.relation(self, query, memory)
+        return self._look(query, memory, rule, bias), memory
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of the same x."""
@@ -188,11 +197,9 @@ class Attention(nn.Module):
         if bias is None and (rule is None or (rule is causal and queries == length)):
             return attend(query, memory.key, memory.value, is_causal=rule is causal), None
         places, keys = _places(query, memory)
-        size = (
-            max(1, BAND // (length * query.size(0)))
-            if bias is not None or (rule is not None and rule.by_query)
-            else queries
-        )
+        size = queries
+        if bias is not None or (rule is not None and rule.by_query):
+            size = max(1, BAND // (length * query.size(0) * (1 if bias is None else bias.heads)))
         bands = []
         for band, rows in zip(query.split(size, -2), places.split(size), strict=True):
             start, end = (0, None) if rule is None else rule.span(int(rows[0]), int(rows[-1]))

@@ -97,5 +97,12 @@ class Padding(Rule):
 class Bias:
     """A term added to the scores, made like a mask for a band of queries at a time."""
 
+    heads = 1  # for which it makes terms: the more, the shorter a band
+
     def rows(self, query: Tensor, key: Tensor) -> Tensor:
         raise NotImplementedError
+
+    def rows_of(self, heads: slice, query: Tensor, key: Tensor) -> Tensor:
+        """The rows of some heads alone."""
+        found = self.rows(query, key)
+        return found[:, heads] if found.size(1) > 1 else found

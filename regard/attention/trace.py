@@ -48,8 +48,7 @@ class Look:
         key = self.key if shared == 1 else self.key.repeat_interleave(shared, 1)
         scores = self.score(self.query[:, heads, rows], key[:, heads])
         if self.bias is not None:
-            bias = self.bias.rows(places, keys).to(scores.dtype)
-            scores = scores + (bias[:, heads] if bias.size(1) > 1 else bias)
+            scores = scores + self.bias.rows_of(heads, places, keys).to(scores.dtype)
         return weigh(scores, None if self.rule is None else self.rule.rows(places, keys))
 
 

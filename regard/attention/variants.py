@@ -8,6 +8,7 @@ from collections.abc import Callable
 from torch import nn
 
 from regard.attention.core import Attention
+from regard.attention.disentangled import Disentangled, product
 from regard.attention.scores import Additive, Score, dot, scaled_dot, uniform
 
 
@@ -25,6 +26,13 @@ def grouped(width: int, heads: int, key_heads: int, head_width: int, bias: bool 
     inner, shared = heads * head_width, key_heads * head_width
     sizes = (width, inner), (width, shared), (width, shared), (inner, width)
     return Attention(*(nn.Linear(*size, bias=bias) for size in sizes), heads=heads, key_heads=key_heads)
+
+
+def disentangled(width: int, heads: int, relation: Disentangled | None, key_bias: bool = True) -> Attention:
+    """Contents are compared with contents, and with the distances of a relation. He et al. 2021, section 3.1."""
+    query, key, value, output = (nn.Linear(width, width, bias=bias) for bias in (True, key_bias, True, True))
+    score = product(relation.terms if relation else 0)
+    return Attention(query, key, value, output, score=score, heads=heads, relation=relation)
 
 
 def bahdanau(width: int, source: int, hidden: int) -> Attention:

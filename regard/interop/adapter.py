@@ -220,11 +220,11 @@ def _together(parts: list[tuple[Slot, Adapted]]) -> tuple[Tensor, Tensor]:
     ups = [adapted.up.detach().cpu().float() for _, adapted in parts]
     if parts[0][0].parts == 1:
         return downs[0], ups[0]
-    rank, outputs = len(downs[0]), len(ups[0])
-    whole = torch.zeros(outputs * parts[0][0].parts, rank * len(parts))
-    for number, ((slot, _), up) in enumerate(zip(parts, ups, strict=True)):
-        whole[slot.part * outputs : (slot.part + 1) * outputs, number * rank : (number + 1) * rank] = up
-    return torch.cat(downs), whole
+    rank, slots = len(downs[0]), [slot for slot, _ in parts]
+    wide = [torch.zeros(len(ups[0]), rank * len(parts)) for _ in range(slots[0].parts)]
+    for number, (slot, up) in enumerate(zip(slots, ups, strict=True)):
+        wide[slot.part][:, number * rank : (number + 1) * rank] = up
+    return torch.cat(downs), slots[0]._replace(turned=False).give(wide)
 
 
 def _number(value: float) -> float:

@@ -24,6 +24,7 @@ from regard.interop import generation as decoding
 from regard.interop.adapter import Base
 from regard.interop.bert import Albert, Bert, Camembert, DistilBert, Roberta
 from regard.interop.card import card_of
+from regard.interop.deberta import Deberta, DebertaV2
 from regard.interop.gpt import GPT1, GPT2, GPTNeo
 from regard.interop.headed import Headed
 from regard.interop.labelled import Labelled, is_labelled
@@ -60,7 +61,7 @@ class Loaded(NamedTuple):
     base: Base | None = None  # what an adapter was or is to be added to
 
 
-ENCODERS = (Bert(), Roberta(), Camembert(), DistilBert(), Albert())
+ENCODERS = (Bert(), Roberta(), Camembert(), DistilBert(), Albert(), Deberta(), DebertaV2())
 PUBLISHED: tuple[Layout, ...] = (Marian(), GPT1(), GPT2(), GPTNeo(), Llama(), *map(Headed, ENCODERS))
 
 

@@ -85,6 +85,7 @@ class Headed(Layout):
         """What only the tensors tell: which head, where config.json is silent, and whether there is a pooler."""
         if not isinstance(self.body, Encoding):
             return config
+        tensors = self.body.receive(dict(tensors), config)
         head = self._head(config) or self._fitting(tensors)
         if head == WORDS and BOTH in self.tops and self._has(BOTH, tensors):
             head = BOTH
@@ -132,6 +133,7 @@ class Headed(Layout):
 
     def receive(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
         """Norms under their new names; without what pre-training left that this head does not use."""
+        tensors = self.body.receive(tensors, config)
         for old, new in OLD.items():
             tensors = {
                 name.removesuffix(old) + new if name.endswith(old) else name: each for name, each in tensors.items()

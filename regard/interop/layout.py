@@ -104,7 +104,7 @@ class Published(Layout):
         for name, _ in network.named_parameters():
             part, kind = name.rsplit(".", 1)
             theirs = outside.get(name, ())
-            if match := INSIDE.fullmatch(name):
+            if not theirs and (match := INSIDE.fullmatch(name)):
                 side, number, part, kind = match.groups()
                 theirs = (f"{self.block_of(network.config, side, int(number))}{self.inside[part]}.{kind}",)
             bare = (each.removeprefix(self.prefix) for each in theirs)

@@ -34,6 +34,7 @@ class Slot(NamedTuple):
     turned: bool = False  # (inputs, outputs), as GPT-2 has it
     row: bool = False  # (1, n) for our (n)
     twice: bool = False  # its copies are written too: others ask for each
+    groups: int = 1  # in which the parts take turns, such as heads
 
     def shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
         """Their tensor's, for a parameter of this shape."""
@@ -44,11 +45,13 @@ class Slot(NamedTuple):
     def take(self, tensor: Tensor) -> Tensor:
         """Our parameter, from their tensor."""
         whole = tensor[0] if self.row else tensor
-        return (whole.T if self.turned else whole).chunk(self.parts)[self.part]
+        whole = whole.T if self.turned else whole
+        return whole.unflatten(0, (self.groups, self.parts, -1))[:, self.part].flatten(0, 1)
 
     def give(self, parts: list[Tensor]) -> Tensor:
         """Their tensor, from all our parameters in it."""
-        whole = torch.cat(parts) if len(parts) > 1 else parts[0]
+        turns = [part.unflatten(0, (self.groups, -1)) for part in parts]
+        whole = torch.stack(turns, 1).flatten(0, 2) if len(parts) > 1 else parts[0]
         whole = whole.T if self.turned else whole
         return whole[None] if self.row else whole
 

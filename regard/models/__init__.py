@@ -9,7 +9,7 @@ from torch import nn
 from regard.errors import UserError, nearest
 from regard.layers.encoder import Encoder
 from regard.layers.generator import LanguageModel
-from regard.models import bert, convolutional, gpt, llama, seq2seq, transformer
+from regard.models import bert, convolutional, deberta, gpt, llama, seq2seq, transformer
 
 LARGEST, DEEPEST = 1 << 24, 1000  # no product of sizes overflows; building more blocks alone takes minutes
 
@@ -44,6 +44,7 @@ FAMILIES = {
     "bert": Family(bert.BertConfig, bert.Bert, bert.PRESETS),
     "bytenet": Family(convolutional.ByteNetConfig, convolutional.ByteNet, convolutional.BYTENET_PRESETS),
     "convs2s": Family(convolutional.ConvS2SConfig, convolutional.ConvS2S, convolutional.CONVS2S_PRESETS),
+    "deberta": Family(deberta.DebertaConfig, deberta.Deberta, deberta.PRESETS),
     "gpt": Family(gpt.GPTConfig, gpt.GPT, gpt.PRESETS),
     "llama": Family(llama.LlamaConfig, llama.Llama, llama.PRESETS),
     "seq2seq": Family(seq2seq.Seq2SeqConfig, seq2seq.Seq2Seq, seq2seq.PRESETS),
