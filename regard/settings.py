@@ -18,6 +18,11 @@ DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {  # of a task, where they diff
         "tokenizer": {"kind": "byte_bpe"},
         "train": {"schedule": "cosine", "warmup_steps": 50, "betas": [0.9, 0.999], "label_smoothing": 0.0},
     },
+    "fill": {
+        "data": {"max_length": 0},
+        "tokenizer": {"kind": "wordpiece"},
+        "train": {"schedule": "linear", "warmup_steps": 500, "betas": [0.9, 0.999], "label_smoothing": 0.0},
+    },
     "generate": {
         "data": {"max_length": 0},
         "tokenizer": {"kind": "byte_bpe"},

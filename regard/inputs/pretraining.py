@@ -29,7 +29,7 @@ from regard.errors import UserError
 from regard.inputs.batch import ROUNDS, Sequences, permute
 from regard.inputs.frames import frame_of, padded, pair_frame
 from regard.inputs.masking import Masker, masker_of
-from regard.inputs.packing import PackOptions, packed
+from regard.inputs.packing import PackOptions, blocks_per_epoch, packed
 from regard.inputs.sentences import Sentences
 from regard.inputs.stream import Stream
 from regard.inputs.text import Tokenizer
@@ -68,6 +68,20 @@ class MaskOptions:
             raise UserError(f"batch_size = {self.batch_size}: must be at least 1")
 
 
+def rows_per_epoch(part: Stream | Sentences, tokenizer: Tokenizer, options: MaskOptions) -> int:
+    """How many rows a part has: a chunk or a block each."""
+    return len(part) if isinstance(part, Sentences) else blocks_per_epoch(part, block_size(tokenizer, options))
+
+
+def masked_rows(
+    part: Stream | Sentences, tokenizer: Tokenizer, options: MaskOptions, start: int = 0, rank: int = 0, world: int = 1
+) -> Iterator[Masked]:
+    """Rows with hidden words without end, from the rank's own number `start`: pairs or blocks, as was prepared."""
+    if isinstance(part, Sentences):
+        return masked_pairs(part, tokenizer, options, start, rank, world)
+    return masked_blocks(part, tokenizer, options, start, rank, world)
+
+
 def block_size(tokenizer: Tokenizer, options: MaskOptions) -> PackOptions:
     """How running text is packed for these rows."""
     room = options.length - frame_of(tokenizer, 1).size
@@ -93,7 +107,7 @@ def masked_pairs(
     """Pairs with hidden words without end, from the rank's own number `start`."""
     frame, masker, number = pair_frame(tokenizer), masker_of(tokenizer), start * world + rank
     padding = max(tokenizer.pad, 0)
-    if options.pairs == "next" and sentences.report.kept < 2:
+    if options.pairs == "next" and sentences.documents < 2:
         raise UserError("data.pairs = 'next' takes the other text from another document, but there is only one")
     while True:
         chance, index = _chance(options, number), chunks_of(sentences, options, number)

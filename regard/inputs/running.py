@@ -34,6 +34,7 @@ class Document(NamedTuple):
     pieces: Callable[[int], Iterator[str]]  # of about so many bytes each
     ends: bool  # whether an end token follows
     row: bool = False  # whether it is a row of a file, and no file
+    group: str = ""  # what it is a part of, such as the article of a paragraph: its `data.split_by`
 
     @property
     def blank(self) -> bool:
@@ -72,7 +73,7 @@ def _rows(path: Path, data: "DataOptions", part: str, held_out: tuple[float, flo
     for fields, place in rows(path, data.columns, tuple(name for name in (column, group) if name)):
         text = fields[column or next(iter(fields))]
         if _belongs(fields[group] if group else text, part, held_out):
-            yield Document(place, lambda size, text=text: of_text(text, size), True, True)
+            yield Document(place, lambda size, text=text: of_text(text, size), True, True, fields[group] if group else "")
 
 
 def unnamed_column(data: "DataOptions", part: str, beside: Path | None = None) -> bool:

@@ -5,6 +5,8 @@ book.txt           a document between blank lines, its lines as they stand; with
 
 cache/<key>/       sentence.tokens, chunks.table (document, first sentence, end), sentences.json
 
+Rows with the same value of `data.split_by` are one document to a pair: the paragraphs of an article, say.
+
 A chunk is a run of a document's sentences, at least two, of about as many tokens as a row has room for: what a pair is
 made of. Where one sentence is left over, the one before it is in two chunks.
 """
@@ -31,7 +33,7 @@ from regard.inputs.text import Tokenizer
 if TYPE_CHECKING:
     from regard.recipe import DataOptions
 
-FORMAT = "sentences 1"  # part of every key: raise it when the files change
+FORMAT = "sentences 2"  # part of every key: raise it when the files change
 AT_ONCE = 4096  # sentences encoded at once
 ENDS = re.compile(r"[.!?…][\"'”’»)\]]*\s+|[。！？]+[”」』）]*")
 OPENERS = "\"'“‘«([¿¡"
@@ -132,6 +134,7 @@ class Sentences:
         self.tokens = Ragged(folder / "sentence.tokens", facts["dtype"])
         self._chunks = Ragged(folder / "chunks.table", "int64")
         self._counts: list[int] = facts["counts"]  # sentences, chunks
+        self.documents: int = facts["documents"]  # those of one group are one
 
     @property
     def whole(self) -> bool:
@@ -170,9 +173,10 @@ def prepare_sentences(
             RaggedWriter(place / "chunks.table", "int64") as table,
             shown("preparing: {} documents", progress) as show,
         ):
-            counts = [0, 0]
-            for encoded in _encoded(paragraphs(data, part, beside), tokenizer, room, report, show):
-                chunks = [(report.kept, counts[0] + first, counts[0] + end) for first, end in cut(encoded, room)]
+            counts, number = [0, 0], Numbers()
+            for group, encoded in _encoded(paragraphs(data, part, beside), tokenizer, room, report, show):
+                document = number(group)
+                chunks = [(document, counts[0] + first, counts[0] + end) for first, end in cut(encoded, room)]
                 rows.extend(encoded)
                 table.extend(chunks)
                 report.kept += 1
@@ -183,14 +187,27 @@ def prepare_sentences(
             raise UserError(f"no document of two sentences left to use: {report}")
         report.notes.append(f"{counts[0]} sentences in {counts[1]} chunks of about {room} tokens")
         facts = {"report": asdict(report), "hashes": hashes, "dtype": dtype, "room": room, "counts": counts}
+        facts["documents"] = number.given
         write_facts(place / "sentences.json", facts)
     return Sentences(folder)
 
 
+class Numbers:
+    """Documents by number; those of one group have one, those without a group one each."""
+
+    def __init__(self) -> None:
+        self.given, self._groups = 0, dict[str, int]()
+
+    def __call__(self, group: str) -> int:
+        number = self._groups.setdefault(group, self.given) if group else self.given
+        self.given += number == self.given
+        return number
+
+
 def _encoded(
     found: Iterator[Document], tokenizer: Tokenizer, room: int, report: Report, show: Progress
-) -> Iterator[list[list[int]]]:
-    """Each document's sentences as tokens; one of more than half a row is cut, so that each chunk has two."""
+) -> Iterator[tuple[str, list[list[int]]]]:
+    """Each document's group and its sentences as tokens; one of more than half a row is cut, so that each chunk has two."""
     for document in found:
         report.read += 1
         show(report.read)
@@ -202,7 +219,7 @@ def _encoded(
         if len(rows) < 2:
             report.skip("blank" if not rows else "a single sentence, which has no next", document.place)
             continue
-        yield rows
+        yield document.group, rows
 
 
 def _rows(parts: list[str], begin: int, tokenizer: Tokenizer) -> list[list[int]]:

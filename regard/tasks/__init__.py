@@ -10,12 +10,13 @@ from regard.interop.folder import Loaded
 from regard.recipe import Recipe
 from regard.tasks.answer import Answer
 from regard.tasks.classify import Classify
+from regard.tasks.fill import Fill
 from regard.tasks.generate import Generate
 from regard.tasks.parallel import cache_folder
 from regard.tasks.translate import Translate
 
-Trained = Answer | Classify | Generate | Translate
-TASKS: dict[str, type[Trained]] = {each.name: each for each in (Answer, Classify, Generate, Translate)}
+Trained = Answer | Classify | Fill | Generate | Translate
+TASKS: dict[str, type[Trained]] = {each.name: each for each in (Answer, Classify, Fill, Generate, Translate)}
 
 
 def require(task: str, family: str | None = None) -> None:

@@ -1,19 +1,132 @@
 """Hidden words found again: a text with [MASK] in it, or however its tokenizer spells it. Devlin et al. 2019, 3.1."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from regard.errors import UserError
-from regard.inputs.masking import mask_of
-from regard.inputs.text import Tokenizer
+from regard.inputs.masking import mask_of, maskable
+from regard.inputs.pretraining import Masked, MaskOptions, masked_rows, pair_room, rows_per_epoch
+from regard.inputs.running import lessons
+from regard.inputs.sentences import Sentences, prepare_sentences, prepare_stream
+from regard.inputs.stream import Stream
+from regard.inputs.text import Tokenizer, Vocabulary, train_tokenizer
+from regard.models import Family
 from regard.models.heads import MaskedWords, Pretraining
+from regard.recipe import DataOptions, Recipe
 from regard.tasks.embed import BATCH, Read, Text, read_texts, together
+from regard.tasks.fitting import masked
+from regard.tasks.masked import guess, predict
+from regard.tasks.parted import Parted
 from regard.tasks.rows import by_length
 
 MOST = 5  # words that are told for a hidden one
+ROWS, SEED = 32, 1  # of a batch that is scored, and of what is hidden in it: the same words each time
+SHOWN = 40  # tokens of a text that is shown between steps
+
+
+class Fill(Parted[Stream | Sentences]):
+    """What the training loop asks of finding hidden words again, alone or beside a pair's relation."""
+
+    name, scores = "fill", ("loss", "accuracy")
+    learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
+    fit = staticmethod(masked)
+
+    @staticmethod
+    def able(family: Family) -> bool:
+        return family.encodes
+
+    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path) -> None:
+        super().__init__(recipe, network, cache)
+        self.tokenizer = vocabulary.target
+        self.open()
+
+    def corpus(self, part: str) -> Stream | Sentences | None:
+        if not getattr(self.recipe.data, part):
+            return None
+        return hidden_in(self.recipe.data, part, self.tokenizer, self.cache, self.length, Path(self.recipe.origin))
+
+    def plan(self) -> None:
+        """Rows of one length: blocks, or pairs as long as they may be."""
+        data, size = self.recipe.data, self.options.batch_size or max(1, self.options.batch_tokens // self.length)
+        self.masking = MaskOptions(self.length, size, self.recipe.seed, data.pairs, data.masked, data.whole_words)
+        self.rows = rows_per_epoch(self.training, self.tokenizer, self.masking)
+        self.batches_per_epoch = -(-self.rows // size)
+
+    def epoch(self, batches: int) -> float:
+        return batches * self.masking.batch_size / self.rows
+
+    def batches(self, start: int, rank: int, world: int) -> Iterator[Masked]:
+        return masked_rows(self.training, self.tokenizer, self.masking, start, rank, world)
+
+    def count(self, batch: Masked) -> int:
+        return len(batch.words)
+
+    def loss(self, network: Any, batch: Masked) -> Tensor:
+        """Cross-entropy of each hidden word, summed; the mean over pairs counts as much as the mean over words."""
+        (words, *relation), smoothing = predict(network, batch).logits, self.options.label_smoothing
+        loss = F.cross_entropy(words, batch.words, label_smoothing=smoothing, reduction="sum")
+        return loss + sum(len(batch.words) * F.cross_entropy(each, batch.labels) for each in relation)
+
+    def validate(self, network: Any) -> dict[str, float]:
+        """Of up to `eval_samples` rows of the validation part, the same words hidden each time."""
+        if self.validation is None:
+            return {}
+        fixed = some_rows(self.validation, self.tokenizer, self.masking, self.options.eval_samples)
+        return guess(network, fixed).figures()
+
+    @torch.no_grad()
+    def samples(self, network: Any, count: int) -> list[tuple[str, str, str]]:
+        """The beginnings of texts with hidden words, as they were, and as the network fills them."""
+        if self.validation is None:
+            return []
+        batch = next(some_rows(self.validation, self.tokenizer, self.masking, count))
+        batch = batch.to(next(network.parameters()).device)
+        found = [batch.text.tokens.clone() for _ in range(2)]
+        found[0][batch.at], found[1][batch.at] = batch.words, predict(network, batch).logits[0].argmax(1)
+        texts = zip(batch.text.tokens.tolist(), *(each.tolist() for each in found), strict=True)
+        shown = [[tokens[:SHOWN] for tokens in row] for row in texts]
+        decode = self.tokenizer.decode
+        return [(self._open(hidden), decode(wanted), decode(told)) for hidden, wanted, told in shown]
+
+    def _open(self, tokens: list[int]) -> str:
+        """A text whose hidden places show."""
+        mask, parts = mask_of(self.tokenizer), [list[int]()]
+        for token in tokens:
+            parts[-1].append(token) if token != mask else parts.append([])
+        return f" {self.tokenizer.name(mask)} ".join(self.tokenizer.decode(part) for part in parts)
+
+
+def learn_vocabulary(recipe: Recipe) -> Vocabulary:
+    """A tokenizer trained on the training part, with a token that hides others."""
+    texts = lessons(recipe.data, "train", Path(recipe.origin))
+    both = maskable(train_tokenizer(texts, recipe.tokenizer, ends=False))
+    return Vocabulary(both, both)
+
+
+def hidden_in(
+    data: DataOptions, part: str, tokenizer: Tokenizer, cache: Path, length: int, beside: Path
+) -> Stream | Sentences:
+    """A part as running text, or where pairs are drawn as sentences."""
+    if data.pairs == "none":
+        return prepare_stream(data, part, tokenizer, cache, beside)
+    return prepare_sentences(data, part, tokenizer, cache, pair_room(tokenizer, length), beside)
+
+
+def some_rows(part: Stream | Sentences, tokenizer: Tokenizer, options: MaskOptions, most: int) -> Iterator[Masked]:
+    """At most so many rows of a part, in whole batches, with the same words hidden whoever asks."""
+    count = min(most, rows_per_epoch(part, tokenizer, replace(options, batch_size=1)))
+    size = min(ROWS, count)
+    return islice(masked_rows(part, tokenizer, replace(options, batch_size=size, seed=SEED)), count // size)
+
+
+# ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)

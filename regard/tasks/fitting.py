@@ -1,14 +1,16 @@
 """What a task puts on a network before it trains it: a head, and what its tokenizer must put round a text."""
 
 from pathlib import Path
+from typing import Any
 
 from regard import models
 from regard.errors import UserError
 from regard.inputs.labels import enclosed, learn_labels
+from regard.inputs.masking import mask_of
 from regard.inputs.text import Vocabulary
 from regard.interop.folder import Loaded
 from regard.models.classifier import Classifier
-from regard.models.heads import Spans
+from regard.models.heads import MaskedWords, Pretraining, Spans
 from regard.recipe import Recipe
 
 
@@ -43,6 +45,28 @@ def labelled(loaded: Loaded, recipe: Recipe) -> Loaded:
             "text: begin with the language model, or leave it 0"
         )
     return loaded._replace(network=network, vocabulary=vocabulary, config=config)
+
+
+def masked(loaded: Loaded, recipe: Recipe) -> Loaded:
+    """An encoder that finds hidden words, and with pairs also how two texts stand to each other.
+
+    A head that it has is kept. A pooler that no loss reaches stays as it is.
+    """
+    network: Any = bare(loaded, recipe).network
+    kind = MaskedWords if recipe.data.pairs == "none" else Pretraining
+    body = getattr(network, "body", network)
+    if kind is Pretraining and body.pooler is None:
+        raise UserError(
+            f"data.pairs = '{recipe.data.pairs}' is told from a pooler, and the model has none: give pairs = 'none', or "
+            "model.pooler = true where the model is new"
+        )
+    mask_of(loaded.vocabulary.target)
+    made = network if type(network) is kind else kind(body)
+    if isinstance(network, MaskedWords) and made is not network:
+        made.words = network.words
+    if kind is MaskedWords and body.pooler is not None:
+        body.pooler.requires_grad_(False)
+    return loaded._replace(network=made)
 
 
 def labels_for(recipe: Recipe) -> tuple[str, ...]:

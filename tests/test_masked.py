@@ -1,0 +1,185 @@
+"""Encoders are trained to find hidden words: alone, beside pairs, from nothing and from weights; resume; figures."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from test_encoder_model import folder
+
+import regard
+from regard.errors import UserError
+from regard.inputs.pretraining import draw_pair
+from regard.models.heads import MaskedWords, Pretraining
+from regard.recipe import load_recipe
+from regard.tasks import build
+from regard.tasks.fill import some_rows
+from regard.tasks.masked import guess, predict
+from regard.training.session import prepare_network, resume, start
+
+RECIPE = """
+task = "fill"
+[data]
+train = "texts.jsonl"
+validation = 0.2
+split_by = "title"
+max_length = {length}
+{data}
+[tokenizer]
+vocab_size = 150
+[model]
+{model}
+[train]
+batch_size = 8
+max_steps = {steps}
+eval_steps = 4
+eval_samples = 48
+save_steps = 4
+learning_rate = 3e-3
+schedule = "constant"
+warmup_steps = 2
+threads = 1
+"""
+SCRATCH = 'family = "bert"\npreset = "tiny"\nwidth = 24\nheads = 2\nlimit = 48\ndropout = 0.1'
+PLACES = [f"{first}{second}" for first in "bdgklmnprs" for second in "aeo"]
+
+
+def lay_out(place: Path, articles: int = 24) -> Path:
+    """Articles of paragraphs; each article speaks of one place, and what follows a verb is told by it."""
+    chance, lines = random.Random(3), []
+    for number in range(articles):
+        for _ in range(4):
+            verbs = [chance.choice(["goes to", "comes from"]) for _ in range(chance.randint(3, 6))]
+            town = PLACES[number]
+            text = " ".join(f"He {verb} {town} {'now' if 'to' in verb else 'then'}." for verb in verbs)
+            lines.append(json.dumps({"title": f"t{number}", "text": text}))
+    (place / "texts.jsonl").write_text("\n".join(lines) + "\n")
+    return place
+
+
+def recipe(place: Path, *overrides: str, model: str = SCRATCH, pairs: str = "next", steps: int = 9) -> Any:
+    path = place / "recipe.toml"
+    path.write_text(RECIPE.format(model=model, steps=steps, data=f'pairs = "{pairs}"', length=40))
+    return load_recipe(path, [f"output={place / 'run'}", *overrides])
+
+
+def prepared(options: Any) -> tuple[Any, Any]:
+    loaded = prepare_network(options)
+    return loaded.network, build(options, loaded.vocabulary, loaded.network)
+
+
+@pytest.mark.parametrize(("pairs", "kind"), [("none", MaskedWords), ("next", Pretraining), ("order", Pretraining)])
+def test_the_loss_is_the_paper_s(pairs: str, kind: Any, tmp_path: Path) -> None:
+    """Of hidden places alone, and of pairs the mean as much as the mean of words."""
+    network, task = prepared(recipe(lay_out(tmp_path), pairs=pairs))
+    assert type(network) is kind
+    batch = next(task.batches(0, 0, 1))
+    network.eval()
+    with torch.no_grad():
+        found = network(batch.text)
+        words = found if pairs == "none" else found.words
+        logits = words.reshape(-1, words.size(-1))[batch.at.reshape(-1)]
+        wanted = F.cross_entropy(logits, batch.words)
+        if pairs != "none":
+            wanted = wanted + F.cross_entropy(found.relation, batch.labels)
+        assert torch.allclose(task.loss(network, batch) / task.count(batch), wanted, atol=1e-5)
+    network.train()
+    task.loss(network, batch).backward()
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    assert all(parameter.grad is not None for parameter in trained)
+
+
+def test_it_learns_what_stands_beside(tmp_path: Path) -> None:
+    options = recipe(lay_out(tmp_path), "train.eval_steps=60", "train.save_steps=60", "model.dropout=0.0", steps=180)
+    start(options, quiet=True)
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    found = [line["validation"] for line in lines if "validation" in line]
+    assert found[0].keys() == {"loss", "perplexity", "accuracy", "pairs", "unigram"}
+    assert found[-1]["loss"] < 0.7 * found[-1]["unigram"] and found[-1]["accuracy"] > 50
+    assert len({each["unigram"] for each in found}) == 1  # the same words each time
+    model: Any = regard.load(tmp_path / "run")
+    assert model.task == "fill" and isinstance(model.network, Pretraining)
+    answer = model.run("He goes <mask> ba now.")
+    assert answer.words[0][0].text == "to"
+    before = json.loads((model.folder / "config.json").read_text())
+    assert before["architectures"] == ["BertForPreTraining"]
+
+
+def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    start(recipe(lay_out(tmp_path / "whole"), steps=8), quiet=True)
+    start(recipe(lay_out(tmp_path), steps=4), quiet=True)
+    resume(tmp_path / "run", quiet=True, overrides=["train.max_steps=8"])
+    for name in ("model.safetensors", "training.safetensors"):
+        first, second = (load_file(each / f"run/checkpoint-8/{name}") for each in (tmp_path / "whole", tmp_path))
+        assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.parametrize("pairs", ["none", "next"])
+@pytest.mark.parametrize("head", [MaskedWords, Pretraining])
+def test_pre_training_goes_on_from_weights(head: Any, pairs: str, tmp_path: Path) -> None:
+    """With the head it has, and a new one beside it where pairs are asked for; an unused pooler is not touched."""
+    place = folder(tmp_path, head, pooler=True)
+    options = recipe(lay_out(tmp_path), "data.max_length=24", model=f'from = "{place}"', pairs=pairs, steps=2)
+    before: Any = regard.load(place).network
+    network, _ = prepared(options)
+    assert torch.equal(network.words.dense.weight, before.words.dense.weight)
+    if head is Pretraining and pairs == "next":
+        assert torch.equal(network.relation.weight, before.relation.weight)
+    start(options, quiet=True)
+    after: Any = regard.load(tmp_path / "run").network
+    assert type(after) is (MaskedWords if pairs == "none" else Pretraining)
+    assert not torch.equal(after.words.dense.weight, before.words.dense.weight)
+    same = torch.equal(after.body.pooler.dense.weight, before.body.pooler.dense.weight)
+    assert same == (pairs == "none")
+
+
+def test_figures_are_those_of_every_row(tmp_path: Path) -> None:
+    network, task = prepared(recipe(lay_out(tmp_path)))
+    network.eval()
+    batches = list(some_rows(task.validation, task.tokenizer, task.masking, 1000))
+    found = guess(network, batches)
+    words = torch.cat([batch.words for batch in batches])
+    with torch.no_grad():
+        logits = torch.cat([predict(network, batch).logits[0] for batch in batches])
+    assert np.isclose(found.loss, float(F.cross_entropy(logits, words)), atol=1e-5)
+    assert np.isclose(found.accuracy, 100 * float((logits.argmax(1) == words).double().mean()))
+    assert found.counts.sum() == len(words) and len(found.counts) == sum(len(batch.at) for batch in batches)
+    shares = torch.bincount(words).double() / len(words)
+    assert np.isclose(found.unigram, -float((shares[shares > 0] * shares[shares > 0].log()).sum()))
+    assert [sample[1].count("<mask>") for sample in task.samples(network, 3)] == [0, 0, 0]
+    assert any("<mask>" in sample[0] for sample in task.samples(network, 3))
+
+
+def test_another_text_is_another_article_s(tmp_path: Path) -> None:
+    """Paragraphs of one article are one document: the second of a pair that does not follow is of another."""
+    _, task = prepared(recipe(lay_out(tmp_path)))
+    assert task.training.documents + task.validation.documents == 24
+    towns = {task.tokenizer.encode(f"He {town}")[-1]: town for town in PLACES}
+    chance, strangers = np.random.default_rng(5), 0
+    for number in range(200):
+        pair = draw_pair(task.training, number % len(task.training), task.masking, chance)
+        first, second = ({*map(int, each)} & towns.keys() for each in (pair.first, pair.second))
+        if pair.label and first and second and all(len(each) == 1 for each in (first, second)):
+            strangers += 1
+            assert first != second
+    assert strangers > 20
+
+
+@pytest.mark.parametrize(
+    ("overrides", "model", "said"),
+    [
+        ((), 'family = "bert"\nwidth = 24\nheads = 2\nlimit = 48\npooler = false', "model.pooler"),
+        ((), 'family = "gpt"\npreset = "tiny"', "cannot do task = 'fill'"),
+        (("train.score=bleu",), SCRATCH, "possible: loss, accuracy"),
+        (("data.max_length=99",), SCRATCH, "model.limit"),
+    ],
+)
+def test_what_cannot_be_is_refused(overrides: tuple[str, ...], model: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=said):
+        prepared(recipe(lay_out(tmp_path), *overrides, model=model))
