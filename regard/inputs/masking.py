@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import tokenizers
-from tokenizers import processors
+from tokenizers import AddedToken, processors
 
 from regard.errors import UserError
 from regard.inputs.spelling import LETTERS
@@ -109,9 +109,12 @@ def _inside(tokenizer: Tokenizer) -> Callable[[str], bool]:
 
 
 def maskable(tokenizer: Tokenizer) -> Tokenizer:
-    """The same tokenizer with a <mask>, which puts <s> before a text, </s> behind it and between two."""
+    """The same tokenizer with a <mask>, which puts <s> before a text, </s> behind it and between two.
+
+    A <mask> in a text hides a word; other special tokens that are typed stay text.
+    """
     inner = tokenizers.Tokenizer.from_str(tokenizer.inner.to_str())
-    inner.add_special_tokens([MASKS[1]])
+    inner.add_tokens([AddedToken(MASKS[1], special=False, normalized=False)])
     begin, end = (tokenizer.name(token) for token in (tokenizer.begin, tokenizer.end))
     inner.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
         single=f"{begin} $A {end}",

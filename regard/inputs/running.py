@@ -73,7 +73,9 @@ def _rows(path: Path, data: "DataOptions", part: str, held_out: tuple[float, flo
     for fields, place in rows(path, data.columns, tuple(name for name in (column, group) if name)):
         text = fields[column or next(iter(fields))]
         if _belongs(fields[group] if group else text, part, held_out):
-            yield Document(place, lambda size, text=text: of_text(text, size), True, True, fields[group] if group else "")
+            yield Document(
+                place, lambda size, text=text: of_text(text, size), True, True, fields[group] if group else ""
+            )
 
 
 def unnamed_column(data: "DataOptions", part: str, beside: Path | None = None) -> bool:

@@ -99,7 +99,10 @@ class Fill(Parted[Stream | Sentences]):
         """A text whose hidden places show."""
         mask, parts = mask_of(self.tokenizer), [list[int]()]
         for token in tokens:
-            parts[-1].append(token) if token != mask else parts.append([])
+            if token == mask:
+                parts.append([])
+            else:
+                parts[-1].append(token)
         return f" {self.tokenizer.name(mask)} ".join(self.tokenizer.decode(part) for part in parts)
 
 
