@@ -4,10 +4,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from regard.errors import UserError
 from regard.options import Output, given_texts
-from regard.report import answer_line, harmless
+from regard.report import answer_line, emit, harmless
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,21 @@ def _answers(model: Any, texts: list[str], inputs: list[str] | None, **options: 
     full = [text for text in texts if inputs or text.strip()]
     found = iter(model.run(full, **options) if full else ())
     return [next(found) if inputs or text.strip() else EMPTY for text in texts]
+
+
+def write_vectors(model: Any, inputs: list[str] | None, size: int, output: Output, path: Path, **options: Any) -> None:
+    """Embeds each input, or each line of stdin, and writes a float32 array (inputs, width) that numpy opens."""
+    if (task := options.pop("task", model.task)) != "embed":
+        raise UserError(f"--vectors {path}: this is to '{task}'; give --task embed too")
+    rows = model.readings(list(given_texts(inputs)), options.pop("truncate", False))
+    for name in options:
+        raise UserError(f"--{name.replace('_', '-')} has no meaning for embedding")
+    vectors = model.vectors(rows, size)
+    with path.open("wb") as file:
+        np.save(file, vectors)
+    if output.json or not output.quiet:
+        told = {"written": path, "texts": len(vectors), "width": vectors.shape[1], "cut": sum(row.cut for row in rows)}
+        emit(told, output, "vectors")
 
 
 def write(model: Any, prompt: str, options: Mapping[str, Any]) -> None:

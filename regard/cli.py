@@ -9,7 +9,7 @@ import typer
 
 from regard import UserError, __version__
 from regard.cli_tokenizer import tokenizer
-from regard.options import Answering, Machine, Output, Place, Prompting, Scoring, Search, unfold
+from regard.options import Answering, Machine, ModelType, Output, Place, Prompting, Scoring, Search, unfold
 
 if TYPE_CHECKING:
     from regard.training.loop import Outcome
@@ -127,18 +127,46 @@ def run(
     machine: Machine,
     output: Output,
     inputs: Annotated[list[str] | None, typer.Argument(metavar="INPUT", help="Else stdin, a line each.")] = None,
-    task: Annotated[str, typer.Option(help="Where a model can do several.")] = "",
+    task: Annotated[str, typer.Option(help="Where a model can do several, such as embed.")] = "",
+    vectors: Annotated[Path | None, typer.Option(metavar="FILE.npy", help="Of --task embed: write them here.")] = None,
 ) -> None:
     """Answer each input with a line.
 
     A language model goes on with the text; alone, an input is answered in as many lines as that takes.
     """
-    from regard.answers import answer_all
+    from regard.answers import answer_all, write_vectors
 
     if answering.log_probabilities and not output.json:
         raise typer.BadParameter("give --json too: they are one of its fields", param_hint="'--log-probabilities'")
     options = search.given() | answering.given() | ({"task": task} if task else {})
-    answer_all(_load(model, machine), inputs, machine.batch_size, output, **options)
+    if vectors is None:
+        answer_all(_load(model, machine), inputs, machine.batch_size, output, **options)
+    else:
+        write_vectors(_load(model, machine), inputs, machine.batch_size, output, vectors, **options)
+
+
+@app.command()
+@unfold
+def search(
+    model: ModelPath,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Texts: a line each, .csv, .tsv or .jsonl; or a pattern.")
+    ],
+    machine: Machine,
+    output: Output,
+    queries: Annotated[list[str] | None, typer.Argument(metavar="QUERY", help="Else stdin, a line each.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="So many texts for each query.")] = 5,
+    column: Annotated[str, typer.Option(help="Of a table: where its texts are; else 'text'.")] = "",
+    truncate: Annotated[bool, typer.Option("--truncate", help="Cut texts over the limit, and say so.")] = False,
+) -> None:
+    """Find the texts of a file that mean nearly what is asked.
+
+    Their vectors are made once, and kept for the next query.
+    """
+    from regard.search import Source, search_all
+
+    source = Source.of(file, column)
+    search_all(_load(model, machine), source, queries, top, machine.batch_size, truncate, output)
 
 
 @app.command()
@@ -165,12 +193,13 @@ def inspect(
     model: ModelPath,
     output: Output,
     heads: Annotated[bool, typer.Option("--heads", help="Also which heads are induction heads.")] = False,
+    model_type: ModelType = "",
 ) -> None:
     """A model's sizes, config, attention sites and hashes."""
     from regard.describe import describe
     from regard.report import emit
 
-    emit(describe(model, heads), output, model)
+    emit(describe(model, heads, model_type or None), output, model)
 
 
 @app.command()
@@ -179,6 +208,7 @@ def convert(
     model: Annotated[str, typer.Argument(metavar="IN", help="A run folder, or a checkpoint folder.")],
     folder: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that is not there yet, or is empty.")],
     output: Output,
+    model_type: ModelType = "",
 ) -> None:
     """Write a model anew.
 
@@ -189,7 +219,7 @@ def convert(
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists and is not empty: give another OUT")
-    loaded = load(model, device="cpu")
+    loaded = load(model, device="cpu", model_type=model_type or None)
     loaded.save(folder)
     sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
     if output.json or not output.quiet:
@@ -244,7 +274,7 @@ def _load(path: str, place: Place) -> Any:
         import torch
 
         torch.set_num_threads(place.threads)
-    return load(path, device=place.device, precision=place.precision)
+    return load(path, device=place.device, precision=place.precision, model_type=place.model_type or None)
 
 
 def _finish(outcome: "Outcome", run: Path, output: Output) -> None:

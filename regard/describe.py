@@ -40,9 +40,9 @@ def catalogue() -> dict[str, Any]:
     }
 
 
-def describe(path: str, heads: bool = False) -> dict[str, Any]:
+def describe(path: str, heads: bool = False, model_type: str | None = None) -> dict[str, Any]:
     """A model's sizes, config, attention sites and the hashes of its files; of a language model also what heads do."""
-    model = load(path, device="cpu")
+    model = load(path, device="cpu", model_type=model_type)
     folder = model.folder or Path(path)
     parameters = _counts(model.network)
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.network.parameters())

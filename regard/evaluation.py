@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from regard import labelling, perplexity, shots
+from regard import labelling, perplexity, shots, similarity
 from regard.errors import UserError
 from regard.explorer.plot import Line, line_chart
 from regard.inputs.corpus import Sample
@@ -64,6 +64,15 @@ def _labels(models: list[Any], exam: Exam) -> dict[str, Any]:
     return labelling.evaluate(models, labelling.select(models[0], exam.file, *exam.columns), **options)
 
 
+def _vectors(models: list[Any], exam: Exam) -> dict[str, Any]:
+    """Of models that make one vector of a text."""
+    exam.only("a model that embeds", "source", "other", "target", "columns", "truncate")
+    scoring = exam.scoring
+    columns = tuple(name.strip() for name in scoring.columns.split(",")) if scoring.columns else ()
+    chosen = similarity.select(exam.file, columns, (scoring.source, scoring.other, scoring.target))
+    return similarity.evaluate(models[0], chosen, exam.machine.batch_size, scoring.truncate, exam.quiet)
+
+
 def _texts(models: list[Any], exam: Exam) -> dict[str, Any]:
     """Of a language model: of running text, or with `--shots` of questions with examples before them."""
     (model, *_), prompting = models, exam.prompting
@@ -82,7 +91,9 @@ def _texts(models: list[Any], exam: Exam) -> dict[str, Any]:
 
 def _translations(models: list[Any], exam: Exam) -> dict[str, Any]:
     """Of models that turn one text into another."""
-    exam.only("a model that translates", *exam.scoring.given(), *exam.search.given(), "compare")
+    exam.only(
+        "a model that translates", *(set(exam.scoring.given()) - {"other", "columns"}), *exam.search.given(), "compare"
+    )
     recipe, scoring = models[0].recipe, exam.scoring
     folded = recipe is not None and recipe.tokenizer.lowercase if scoring.lowercase is None else scoring.lowercase
     options = exam.search.given() | {"batch_size": exam.machine.batch_size, "truncate": scoring.truncate}
@@ -95,6 +106,7 @@ def _translations(models: list[Any], exam: Exam) -> dict[str, Any]:
 
 JUDGES: dict[str, Callable[[list[Any], Exam], dict[str, Any]]] = {
     "classify": _labels,
+    "embed": _vectors,
     "generate": _texts,
     "translate": _translations,
 }

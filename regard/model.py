@@ -189,13 +189,24 @@ class Model:
 
         Its states become one as its folder says or as is said here, else they are averaged.
         """
+        given = [texts] if isinstance(texts, str) else list(texts)
+        vectors = self.vectors(self.readings(given, truncate), batch_size, pooling, normalise)
+        return vectors[0] if isinstance(texts, str) else vectors
+
+    def vectors(
+        self,
+        rows: Sequence[Read],
+        batch_size: int = BATCH,
+        pooling: str = "",
+        normalise: bool | None = None,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> np.ndarray:
+        """The same of texts as the network is given them."""
         if pooling and pooling not in POOLINGS:
             raise UserError(f"pooling = '{pooling}' is unknown{nearest(pooling, POOLINGS)}")
         said = self.pooling or Pooling()
         how = said._replace(kind=pooling or said.kind, normalise=said.normalise if normalise is None else normalise)
-        given = [texts] if isinstance(texts, str) else list(texts)
-        vectors = embed(self.network, self.readings(given, truncate), how, batch_size)
-        return vectors[0] if isinstance(texts, str) else vectors
+        return embed(self.network, rows, how, batch_size, progress)
 
     def readings(self, texts: list[Any], truncate: bool = False) -> list[Read]:
         """Texts as the network is given them."""
@@ -203,11 +214,12 @@ class Model:
             limit = min(self.network.limit, self.pooling.longest if self.pooling else 0) or self.network.limit
             return read_texts(self.vocabulary.target, texts, limit, truncate, self.network.config.segments)
         if self.continues:
-            return [Read(row.tokens, []) for row in self.writer().prompts(texts, truncate)]
+            return [Read(row.tokens, [], row.cut) for row in self.writer().prompts(texts, truncate)]
         if self.tells_labels:
-            return [Read(row.tokens, []) for row in read_rows(self.network, self.texts, texts, truncate)]
+            return [Read(row.tokens, [], row.cut) for row in read_rows(self.network, self.texts, texts, truncate)]
         end = [self.vocabulary.source.end]
-        return [Read(row.tokens + end, []) for row in read(self.network, self.vocabulary, texts, truncate)]
+        rows = read(self.network, self.vocabulary, texts, truncate)
+        return [Read(row.tokens + end, [], row.cut) for row in rows]
 
     def trace(self, text: str, target: str | None = None, prove: bool = False, **options: Any) -> Trace:
         """What is attended to while `target`, or the model's own answer, is written: one pass over all of it."""

@@ -54,6 +54,9 @@ def unfold(verb: Callable[..., None]) -> Callable[..., None]:
     return folded
 
 
+ModelType = Annotated[str, typer.Option(help="Such as bert, where config.json says none.")]
+
+
 @dataclass(frozen=True)
 class Output:
     """How a verb speaks."""
@@ -69,6 +72,7 @@ class Place:
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")] = "auto"
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 leaves the choice to the machine.")] = 0
     precision: Annotated[str, typer.Option(help="float32, bfloat16, or int8: weights of eight bits.")] = "float32"
+    model_type: ModelType = ""
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,8 @@ class Scoring:
 
     source: Annotated[str, typer.Option(help="The side or column to read from.")] = ""
     target: Annotated[str, typer.Option(help="The side or column to compare with.")] = ""
+    other: Annotated[str, typer.Option(help="Of pairs for embeddings: the second text's column.")] = ""
+    columns: Annotated[str, typer.Option(metavar="NAME,…", help="Of a file of pairs without header.")] = ""
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut inputs over the limit.")] = False
     by_length: Annotated[bool, typer.Option("--by-length", help="Also BLEU by length of the source.")] = False
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw BLEU by length, or the shots.")] = None

@@ -44,10 +44,9 @@ def _fill(model: "Model", texts: list[Any], ways: Options, options: Options) -> 
 def _embed(model: "Model", texts: list[Any], ways: Options, options: Options) -> list[Any]:
     _allow(options, ("pooling", "normalise"), "embedding")
     done, size = ways.pop("progress", lambda done: None), ways.pop("batch_size", BATCH)
-    cut = [row.cut for row in model.readings(texts, ways.get("truncate", False))]
-    vectors = model.embed(texts, size, **ways, **options)
-    done(len(texts))
-    return [Vector(vector.tolist(), each) for vector, each in zip(vectors, cut, strict=True)]
+    rows = model.readings(texts, ways.get("truncate", False))
+    vectors = model.vectors(rows, size, **options, progress=done)
+    return [Vector(vector.tolist(), row.cut) for vector, row in zip(vectors, rows, strict=True)]
 
 
 def _allow(options: Iterable[str], known: tuple[str, ...], what: str) -> None:

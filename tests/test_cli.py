@@ -15,7 +15,8 @@ from regard import __version__
 from regard.cli import app, main
 from regard.inputs.text import Vocabulary
 
-VERBS = ["train", "resume", "evaluate", "run", "chat", "inspect", "convert", "list", "doctor", "demo", "tokenizer"]
+VERBS = ["train", "resume", "evaluate", "run", "search", "chat", "inspect", "convert", "list", "doctor", "demo"]
+VERBS += ["tokenizer"]
 Result = tuple[int, str, str]
 
 

@@ -195,7 +195,7 @@ def _named(config: dict[str, Any], given: str | None) -> dict[str, Any]:
     if kind is None and given is None:
         raise UserError(
             f"says no model_type; possible: {', '.join(LAYOUTS)}; say which, as in "
-            "regard.load(folder, model_type='bert')"
+            "regard.load(folder, model_type='bert') or --model-type bert"
         )
     if kind is not None and given not in (None, kind):
         raise UserError(f"model_type = '{kind}', but '{given}' was asked for")

@@ -30,11 +30,17 @@ def squared_error(found: Sequence[float] | np.ndarray, wanted: Sequence[float] |
     return float(np.mean((np.asarray(found, float) - np.asarray(wanted, float)) ** 2))
 
 
-def report(found: Sequence[float], wanted: Sequence[float]) -> list[Score]:
-    """Both correlations in percent and the squared error, with intervals."""
+def correlations(found: Sequence[float] | np.ndarray, wanted: Sequence[float] | np.ndarray) -> list[Score]:
+    """Both in percent, with intervals."""
     one, other = np.asarray(found, float), np.asarray(wanted, float)
     return [
         resampled("pearson", lambda some: 100 * pearson(one[some], other[some]), len(one)),
         resampled("spearman", lambda some: 100 * spearman(one[some], other[some]), len(one)),
-        resampled("squared_error", lambda some: squared_error(one[some], other[some]), len(one)),
     ]
+
+
+def report(found: Sequence[float], wanted: Sequence[float]) -> list[Score]:
+    """Both correlations in percent and the squared error, with intervals."""
+    one, other = np.asarray(found, float), np.asarray(wanted, float)
+    error = resampled("squared_error", lambda some: squared_error(one[some], other[some]), len(one))
+    return [*correlations(one, other), error]

@@ -3,7 +3,7 @@
 Shapes: states (batch, length, width), vectors (texts, width).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -100,7 +100,13 @@ def pooled(states: Tensor, text: Sequences, pooling: Pooling) -> Tensor:
 
 
 @torch.inference_mode()
-def embed(network: Any, rows: Sequence[Read], pooling: Pooling, batch_size: int) -> np.ndarray:
+def embed(
+    network: Any,
+    rows: Sequence[Read],
+    pooling: Pooling,
+    batch_size: int,
+    progress: Callable[[int], None] = lambda done: None,
+) -> np.ndarray:
     """A float32 vector for each row; rows of like length are read together."""
     device = next(network.parameters()).device
     vectors: np.ndarray | None = None
@@ -109,6 +115,7 @@ def embed(network: Any, rows: Sequence[Read], pooling: Pooling, batch_size: int)
         found = pooled(network.encode(text), text, pooling).cpu().numpy()
         vectors = np.zeros((len(rows), found.shape[1]), np.float32) if vectors is None else vectors
         vectors[numbers] = found
+        progress(len(numbers))
     return np.zeros((0, 0), np.float32) if vectors is None else vectors
 
 
