@@ -134,6 +134,7 @@ class TrainOptions:
     warmup_steps: int = 400
     weight_decay: float = 0.01
     betas: tuple[float, float] = (0.9, 0.98)
+    dropout: float = -1.0  # in place of the model's own rate; −1 = that one
     label_smoothing: float = 0.1
     max_grad_norm: float = 1.0  # 0 = no clipping
     gradient_accumulation_steps: int = 1
@@ -165,6 +166,8 @@ class TrainOptions:
         for name in ("label_smoothing", "average_decay"):
             value = getattr(self, name)
             require(0 <= value < 1, f"train.{name} = {value}: must be at least 0 and below 1")
+        fits = self.dropout == -1 or 0 <= self.dropout < 1
+        require(fits, f"train.dropout = {self.dropout}: must be at least 0 and below 1; -1 is the model's own")
         require(all(0 <= beta < 1 for beta in self.betas), f"train.betas = {list(self.betas)}: each in [0, 1)")
         require(0 < self.layer_decay <= 1, f"train.layer_decay = {self.layer_decay}: must be above 0 and at most 1")
         freezes = self.freeze >= 0 if isinstance(self.freeze, int) else self.freeze in ("", "embeddings", "body")

@@ -14,6 +14,7 @@ from regard.inputs.text import Vocabulary
 from regard.interop import folder as folders
 from regard.interop.folder import Loaded
 from regard.layers.adapter import AdapterOptions, adapt
+from regard.layers.dropout import drop
 from regard.recipe import DecodeOptions, Recipe
 from regard.tasks import build, fit, learn_vocabulary, require
 from regard.tasks.task import Task
@@ -68,8 +69,10 @@ def _prepare(recipe: Recipe, run: Path | None, display: Display) -> tuple[nn.Mod
 
 
 def prepare_network(recipe: Recipe, run: Path | None = None) -> Loaded:
-    """The network that the recipe speaks of, with those of its weights frozen that it freezes."""
+    """The network that the recipe speaks of, with those of its weights frozen that it freezes, and its dropout."""
     loaded = _network(recipe, run)
+    if recipe.train.dropout >= 0:
+        drop(loaded.network, recipe.train.dropout)
     settle(loaded.network, recipe.train)
     return loaded
 
