@@ -1,6 +1,8 @@
 """`regard evaluate` of a model that tells labels: how many it tells right, of which labels, and what it mistakes."""
 
+import json
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,13 +12,14 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from regard.errors import UserError
+from regard.explorer.plot import heatmap
 from regard.inputs.files import Record
 from regard.inputs.labels import read
-from regard.inputs.targets import Labels, known
+from regard.inputs.targets import known, targets_of
 from regard.recipe import DataOptions, Recipe
-from regard.tasks import marks
-from regard.tasks.scores import Difference, compare_hits
-from regard.tasks.told import Label
+from regard.tasks import correlation, marks
+from regard.tasks.scores import compare_hits
+from regard.tasks.told import LIKELY, Told
 
 
 class Selection(NamedTuple):
@@ -32,6 +35,7 @@ def select(model: Any, file: str | None, text: str, label: str) -> Selection:
     recipe: Recipe | None = model.recipe
     if file:
         data = recipe.data if recipe else DataOptions(text2="text2" if model.network.paired else "")
+        data = replace(data, label_kind=model.network.kind, stratify=False)
         data = replace(data, train="", validation="", test=file, text=text or data.text, label=label or data.label)
         recipe = Recipe(task="classify", output="", data=data, origin=str(Path.cwd()))
     if recipe is None:
@@ -39,7 +43,9 @@ def select(model: Any, file: str | None, text: str, label: str) -> Selection:
     part = next((part for part in ("test", "validation") if getattr(recipe.data, part)), None)
     if part is None:
         raise UserError("the model's recipe names neither data.test nor data.validation: give a FILE")
-    records = list(known(read(recipe.data, part, Path(recipe.origin)), Labels(model.network.labels)))
+    records = list(
+        known(read(recipe.data, part, Path(recipe.origin)), targets_of(model.network.kind, model.network.labels))
+    )
     full = [record for record in records if record.source.strip() and record.target]
     if not full:
         raise UserError(f"{file or part}: no samples to score")
@@ -49,28 +55,60 @@ def select(model: Any, file: str | None, text: str, label: str) -> Selection:
 def evaluate(
     models: list[Any], chosen: Selection, batch_size: int = 32, truncate: bool = False, quiet: bool = True
 ) -> dict[str, Any]:
-    """Scores of one model with a row a label and its mistakes; of two also the paired test of their accuracies."""
+    """Scores of one model with a row a label and its mistakes; of two also the paired test of one of them."""
+    if len({model.network.kind for model in models}) > 1:
+        raise UserError("--compare: one of the models tells one label a text and the other several, or a number")
     inputs = [models[0].texts.apart(record.source) for record in chosen.records]
     wanted = [record.target for record in chosen.records]
     with Bar(console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True) as bar:
         task = bar.add_task("reading", total=len(inputs) * len(models))
         options = {"batch_size": batch_size, "truncate": truncate, "progress": lambda done: bar.advance(task, done)}
-        answers: list[list[Label]] = [model.run(inputs, **options) for model in models]
-    labels, first = models[0].network.labels, answers[0]
+        answers: list[list[Told]] = [model.run(inputs, **options) for model in models]
+    network = models[0].network
+    name, report, mark = REPORTS[network.kind]
+    counts = {"samples": len(wanted), "part": chosen.name} | ({"skipped": chosen.skipped} if chosen.skipped else {})
+    counts |= {} if network.kind == "number" else {"probabilities": "uncalibrated"}
+    found = counts | report(answers[0], wanted, network.labels)
+    if len(models) == 1:
+        return found
+    marks_of = [np.array([mark(a, w) for a, w in zip(each, wanted, strict=True)], float) for each in answers]
+    return found | {"comparison": compare_hits(name, *marks_of)}
+
+
+def _one(answers: list[Any], wanted: list[str], labels: Sequence[str]) -> dict[str, Any]:
     numbers = {label: number for number, label in enumerate(labels)}
-    found = marks.report(
-        [numbers[answer.label] for answer in first],
+    return marks.report(
+        [numbers[answer.label] for answer in answers],
         [numbers[label] for label in wanted],
-        [answer.scores[label] for answer, label in zip(first, wanted, strict=True)],
+        [answer.scores[label] for answer, label in zip(answers, wanted, strict=True)],
         labels,
     )
-    counts = {"samples": len(wanted), "part": chosen.name} | ({"skipped": chosen.skipped} if chosen.skipped else {})
-    return counts | found | ({"comparison": _compare(answers, wanted)} if len(models) > 1 else {})
 
 
-def _compare(answers: list[list[Label]], wanted: list[str]) -> Difference:
-    hits = [
-        100.0 * np.array([answer.label == label for answer, label in zip(each, wanted, strict=True)], float)
-        for each in answers
-    ]
-    return compare_hits("accuracy", *hits)
+def _several(answers: list[Any], wanted: list[str], labels: Sequence[str]) -> dict[str, Any]:
+    chances = np.array([[answer.scores[label] for label in labels] for answer in answers])
+    held = np.array([[label in json.loads(each) for label in labels] for each in wanted])
+    return marks.report_several(chances, held, labels, LIKELY)
+
+
+def _numbers(answers: list[Any], wanted: list[str], labels: Sequence[str]) -> dict[str, Any]:
+    values = [float(each) for each in wanted]
+    found = correlation.report([answer.value for answer in answers], values)
+    return {"always_the_mean": float(np.var(values)), "scores": found}
+
+
+REPORTS: dict[str, tuple[str, Callable[..., dict[str, Any]], Callable[[Any, str], float]]] = {
+    "one": ("accuracy", _one, lambda answer, wanted: 100.0 * (answer.label == wanted)),
+    "several": ("exact", _several, lambda answer, wanted: 100.0 * ({*answer.labels} == {*json.loads(wanted)})),
+    "number": ("squared_error", _numbers, lambda answer, wanted: (answer.value - float(wanted)) ** 2),
+}  # by kind: what two models are compared by, all figures, and that one of a single answer
+
+
+def draw_confusions(path: Path, name: str, found: dict[str, Any]) -> None:
+    """Which label (row) was called which (column), in counts, shaded by their share of the row."""
+    if "called" not in found:
+        raise UserError("--plot draws which label was called which: for a model that tells one label a text")
+    counts = [list(row.values()) for row in found["called"].values()]
+    shares = [[count / max(1, sum(row)) for count in row] for row in counts]
+    labels, title = list(found["called"]), f"{name}: labels (rows) and what they were called (columns)"
+    heatmap(path, title, labels, labels, shares, [[str(count) for count in row] for row in counts])

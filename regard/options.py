@@ -165,7 +165,7 @@ class Scoring:
     columns: Annotated[str, typer.Option(metavar="NAME,…", help="Of a file of pairs without header.")] = ""
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut inputs over the limit.")] = False
     by_length: Annotated[bool, typer.Option("--by-length", help="Also BLEU by length of the source.")] = False
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw BLEU by length, or the shots.")] = None
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw BLEU by length, shots, mistakes.")] = None
     lowercase: Annotated[bool | None, typer.Option(help="Compare without case; by default as it was trained.")] = None
 
     def given(self) -> dict[str, Any]:

@@ -7,6 +7,11 @@ from typing import Any, Literal
 from regard.errors import UserError
 from regard.schema import show
 
+Score = Literal[
+    "auto", "loss", "bleu", "chrf", "exact", "accuracy", "f1", "macro_f1", "micro_f1", "binary_f1", "matthews",
+    "pearson", "spearman", "squared_error",
+]  # fmt: skip
+
 DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {  # of a task, where they differ from those below
     "answer": {
         "data": {"max_length": 0},
@@ -69,7 +74,7 @@ class DataOptions:
     pairs: Literal["none", "next", "order"] = "none"  # what a second text is, beside words to be told
     masked: float = 0.15  # the share of tokens that are hidden,
     whole_words: bool = False  # a word's pieces together
-    split_by: str = "source"  # equal values of this column never lie in two parts
+    split_by: str = "source"  # equal values of this column never lie in two parts; or "containing_text"
     max_length: int = 256  # tokens; longer samples are skipped and counted; 0 = as many as the model reads
 
     def __post_init__(self) -> None:
@@ -79,6 +84,10 @@ class DataOptions:
         require(
             not self.stratify or self.label_kind == "one",
             f"data.stratify = true needs one label a text, but data.label_kind = '{self.label_kind}'",
+        )
+        require(
+            self.split_by != "containing_text" or not self.text2,
+            "data.split_by = 'containing_text' is for single texts: with data.text2 name a column, or leave it out",
         )
         require(0 < self.masked < 1, f"data.masked = {self.masked}: must lie between 0 and 1")
         for name in ("train", "validation", "test"):
@@ -142,9 +151,7 @@ class TrainOptions:
     class_weights: Literal["none", "balanced"] = "none"  # "balanced": rare labels count as much as frequent ones
     auxiliary: float = 0.0  # how much the text's own loss counts beside that of its label
     patience: int = 0  # evaluations without a better score before the run stops; 0 = off
-    score: Literal["auto", "bleu", "chrf", "exact", "loss", "accuracy", "f1"] = (
-        "auto"  # in it the best checkpoint is best
-    )
+    score: Score = "auto"  # in it the best checkpoint is best
     eval_steps: int = 500
     eval_samples: int = 1000  # validation samples that are answered at each evaluation, from the first on
     save_steps: int = 500

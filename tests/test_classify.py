@@ -160,10 +160,11 @@ def test_what_others_would_pad_with_is_no_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"problem_type": "regression"}, "problem_type = regression changes the computation"),
+        ({"problem_type": "regresion"}, "problem_type = 'regresion' is unknown; did you mean 'regression'"),
         ({"id2label": {"0": "a", "2": "b"}}, "should name the labels 0, 1, 2"),
-        ({"id2label": {"0": "a"}}, "two different labels"),
-        ({"id2label": None, "num_labels": 1}, "two different labels"),
+        ({"problem_type": "single_label_classification", "id2label": {"0": "a"}}, "two different labels"),
+        ({"id2label": None, "num_labels": 1}, r"score\.weight \(5, 22\) instead of \(1, 22\)"),
+        ({"label_scale": 3}, "label_scale = 3 should be a power of two"),
     ],
 )
 def test_other_heads_are_refused(keys: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -336,13 +337,14 @@ def test_it_learns_and_is_evaluated(tmp_path: Path, capfd: pytest.CaptureFixture
     assert left.value.code == 0
     found = json.loads(capfd.readouterr().out)
     assert found["samples"] == 40 and found["part"] == "test"
-    accuracy, f1 = found["scores"]
+    accuracy, f1, matthews = found["scores"]
     model = regard.load(place / "run")
     rows = [line.split("\t") for line in (place / "test.tsv").read_text().splitlines()[1:]]
     answers = model.run([text for _, text in rows])
     hits = [answer.label == label for answer, (label, _) in zip(answers, rows, strict=True)]
     assert accuracy["value"] == pytest.approx(100 * np.mean(hits)) and accuracy["interval"] > 0
-    assert 0 < f1["value"] <= 100
+    assert 0 < f1["value"] <= 100 and 0 < matthews["value"] <= 100
+    assert f1["name"] == "macro_f1" and f1["signature"].startswith("mean of 3 labels")
     assert found["loss"] == pytest.approx(
         -np.mean([np.log(a.scores[r[0]]) for a, r in zip(answers, rows, strict=True)])
     )
@@ -386,7 +388,11 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     for model, given, said in (
         (f'from = "{run}"', "task=generate", "tells labels: it cannot do task = 'generate'"),
         ('family = "transformer"', "seed=2", r"cannot do task = 'classify'; possible families: .*gpt, llama"),
-        (SCRATCH, "train.score=bleu", r"train\.score = 'bleu' is none of task = 'classify'; possible: accuracy, f1"),
+        (
+            SCRATCH,
+            "train.score=bleu",
+            r"train\.score = 'bleu' is none of .*possible: accuracy, macro_f1",
+        ),
         (SCRATCH, "data.max_length=33", r"data\.max_length = 33, but the model reads at most 32"),
     ):
         with pytest.raises(UserError, match=said):

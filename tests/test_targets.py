@@ -1,6 +1,7 @@
 """Labels of every kind: several, numbers, weights, held-out parts with each label's share; and their scores."""
 
 import json
+import random
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -17,7 +18,7 @@ from regard.errors import UserError
 from regard.inputs.arrays import Corpus
 from regard.inputs.batch import BatchOptions
 from regard.inputs.files import find
-from regard.inputs.labels import Sides, Texts, collate, enclosed, learn_labels, prepare, read, stream
+from regard.inputs.labels import Sides, Texts, collate, enclosed, learn_labels, learn_scale, prepare, read, stream
 from regard.inputs.strata import counts, strata
 from regard.inputs.targets import Labels, LabelSets, Numbers, balanced_weights, targets_of
 from regard.recipe import DataOptions
@@ -52,7 +53,7 @@ def test_numbers(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join(f'{{"label": {x}, "text": "w{x}"}}' for x in (3.25, -0.001, 4)))
     for name in ("a.tsv", "a.jsonl"):
         data = DataOptions(train=name, label_kind="number")
-        assert learn_labels(data, tmp_path) == ()
+        assert learn_scale(data, tmp_path) == (pytest.approx((3.25 - 0.001 + 4) / 3), 2.0)  # deviation 1.73
         found = corpus(data, Numbers(), tmp_path, cache)
         assert collate(found, range(3), sides(Numbers())).labels.tolist() == pytest.approx([3.25, -0.001, 4])
         batch = next(stream(found, sides(Numbers()), BatchOptions(batch_size=3)))
@@ -185,3 +186,54 @@ def test_several_labels_worked_by_hand() -> None:
     found = np.array([[1, 0, 0], [0, 1, 0], [0, 1, 0]], bool)
     told = marks.several(found, wanted)
     assert told == pytest.approx({"micro_f1": 100 * 4 / 6, "macro_f1": (100 + 200 / 3 + 0) / 3, "exact": 100 / 3})
+
+
+# ── texts inside texts ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def inside(one: str, other: str) -> bool:
+    """By definition: the words of one stand in a row in the other."""
+    return f" {other} ".find(f" {one} ") >= 0
+
+
+@pytest.mark.parametrize("stratify", [False, True])
+def test_nothing_of_a_held_out_text_is_trained_on(tmp_path: Path, cache: Path, stratify: bool) -> None:
+    chance = random.Random(4)
+    whole = [[chance.choice("abcde") for _ in range(chance.randint(2, 12))] for _ in range(80)]
+    texts = [" ".join(words) for words in whole]
+    for words in whole:
+        begin = chance.randrange(len(words))
+        texts.append(" ".join(words[begin : begin + chance.randint(1, 4)]))
+    texts += [texts[3].upper().replace(" ", "  "), ""]
+    (tmp_path / "a.tsv").write_text("\n".join(f"{chance.choice('xy')}\t{text}" for text in texts))
+    data = DataOptions(
+        train="a.tsv",
+        validation=0.2,
+        test=0.1,
+        columns=("label", "text"),
+        split_by="containing_text",
+        stratify=stratify,
+    )
+    held = {part: [record.source for record in read(data, part, tmp_path)] for part in ("train", "validation", "test")}
+    plain = {part: {" ".join(text.lower().split()) for text in found} - {""} for part, found in held.items()}
+    all_texts = {" ".join(text.lower().split()) for text in texts} - {""}
+    away = plain["validation"] | plain["test"]
+    assert len(plain["validation"]) > 5 and len(plain["test"]) > 2 and not plain["validation"] & plain["test"]
+    for text in away:
+        assert not any(inside(text, other) for other in all_texts - {text})  # it is whole
+    lost = {text for text in all_texts if any(inside(text, other) for other in away - {text})}
+    assert lost and not plain["train"] & lost
+    assert plain["train"] | lost | away == all_texts  # and nothing else is missing
+    report = corpus(data, targets_of("one", ("x", "y")), tmp_path, cache).report
+    assert report.skipped["inside a text that is held out"].count == sum(
+        " ".join(text.lower().split()) in lost for text in texts
+    )
+
+
+def test_numbers_among_texts_are_refused(tmp_path: Path, cache: Path) -> None:
+    for kind, lines in (("one", ('"good"', "1")), ("number", ("1.5", '"2"')), ("several", ('["a"]', "3"))):
+        rows = [f'{{"text": "w{number}", "label": {label}}}' for number, label in enumerate((lines[0], '""', *lines))]
+        (tmp_path / "a.jsonl").write_text("\n".join(rows))
+        data: Any = DataOptions(train="a.jsonl", label_kind=kind)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match=r"a\.jsonl:4: 'label' is .*, (numbers|text), but .* at .*a\.jsonl:1"):
+            list(read(data, "train", tmp_path))

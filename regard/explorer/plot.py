@@ -106,9 +106,14 @@ def bar_chart(path: Path | str, title: str, across: str, bars: Sequence[Bar]) ->
 
 
 def heatmap(
-    path: Path | str, title: str, rows: Sequence[str], columns: Sequence[str], weights: Sequence[Sequence[float]]
+    path: Path | str,
+    title: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    weights: Sequence[Sequence[float]],
+    words: Sequence[Sequence[str]] = (),
 ) -> Path:
-    """Draw weights as shades: a row for each piece written, a column for each piece read."""
+    """Draw weights as shades: a row for each piece written, a column for each piece read; `words` stand on them."""
     left = 16 + LETTER * max(map(len, rows))
     slanted = round(0.75 * LETTER * max(map(len, columns))) + 10
     top, right = TOP + slanted, left + CELL * len(columns)
@@ -126,6 +131,9 @@ def heatmap(
             if weight >= FAINTEST:
                 shade = f"fill='{COLOURS[0]}' fill-opacity='{weight:.2f}'"
                 parts.append(f"<rect x='{left + CELL * place}' y='{y}' width='{CELL}' height='{CELL}' {shade}/>")
+        for place, word in enumerate(words[number] if words else ()):
+            small = f"text-anchor='middle' font-size='{min(12, round(2 * CELL / (len(word) + 1)))}'"
+            parts.append(_text(left + CELL * place + CELL / 2, y + CELL / 2 + 4, word, small))
     size = max(right + slanted, 32 + ceil(1.1 * LETTER * len(title))), bottom + 16
     return _write(path, parts, title, _seen_most(rows, columns, weights), size)
 

@@ -64,6 +64,8 @@ def unfit(record: Record, max_length: int) -> str | None:
     """Why a sample cannot be used as it was read: it need not be cut into tokens to see that."""
     blank = [side for side in Sample._fields if not getattr(record, side).strip()]
     longest = CHARACTERS_PER_TOKEN * max_length
+    if record.left_out:
+        return record.left_out
     if blank:
         return "both sides empty" if len(blank) == 2 else f"empty {blank[0]}"
     if max(len(record.source), len(record.target)) > longest:

@@ -7,7 +7,7 @@ The label is the target, and its one token is its number. Others that open the t
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -23,12 +23,13 @@ from torch import Tensor
 from regard.errors import UserError
 from regard.inputs.arrays import Corpus, cached
 from regard.inputs.batch import BatchOptions, Ids, Sequences, order, pad
+from regard.inputs.containing import CONTAINING, LEFT_OUT, placed, plain
 from regard.inputs.files import Record, expand, rows
 from regard.inputs.frames import Frame, frame_of
 from regard.inputs.parts import file_of, fractions, own_file, part_of
 from regard.inputs.prepared import hash_file
 from regard.inputs.strata import strata
-from regard.inputs.targets import Targets, known
+from regard.inputs.targets import Numbers, Targets, known
 from regard.inputs.text import MISSING, Tokenizer
 
 if TYPE_CHECKING:
@@ -41,27 +42,46 @@ MOST = 10_000  # labels; more are surely another column
 
 def read(data: "DataOptions", part: str, beside: Path | None = None) -> Iterator[Record]:
     """Every sample of a part in the order of its file: its text is the source, its label the target."""
-    own, held_out = own_file(data, part), fractions(data)
-    if data.stratify and not own and any(held_out):
-        everything = ((record.group, record.target) for record in _records(data, part, beside) if record.target)
-        find_part = strata(everything, *held_out).part
-    else:
-        find_part = partial(part_of, validation=held_out[0], test=held_out[1])
+    return (record for record in assigned(data, part, beside) if not record.left_out)
+
+
+def assigned(data: "DataOptions", part: str, beside: Path | None = None) -> Iterator[Record]:
+    """Every sample of a part, and of train also those that are left out because of what is held out."""
+    find_part = None if own_file(data, part) else _parts(data, partial(_records, data, part, beside))
     for record in _records(data, part, beside):
-        if own or find_part(record.group) == part:
+        found = find_part(record.group) if find_part else part
+        if found == part:
             yield record
+        elif found == LEFT_OUT and part == "train":
+            yield record._replace(left_out=LEFT_OUT)
+
+
+def _parts(data: "DataOptions", records: Callable[[], Iterable[Record]]) -> Callable[[str], str]:
+    """What tells the part of a group."""
+    held_out = fractions(data)
+
+    def choose(groups: Set[str] | None = None) -> Callable[[str], str]:
+        if not data.stratify or not any(held_out):
+            return partial(part_of, validation=held_out[0], test=held_out[1])
+        known = (record for record in records() if record.target and (groups is None or record.group in groups))
+        return strata(((record.group, record.target) for record in known), *held_out).part
+
+    if data.split_by == CONTAINING and any(held_out):
+        return placed((record.group for record in records()), choose)
+    return choose()
 
 
 def _records(data: "DataOptions", part: str, beside: Path | None) -> Iterator[Record]:
     """Every sample of the file that a part stands in."""
-    text, label = data.text or "text", data.label or "label"
-    group = "" if data.split_by in ("source", text) else data.split_by
+    text, label, containing = data.text or "text", data.label or "label", data.split_by == CONTAINING
+    group = "" if containing or data.split_by in ("source", text) else data.split_by
     asked = [text, label, *(name for name in (data.text2, group) if name)]
     for fields, place in rows(file_of(data, part, beside), data.columns, tuple(asked), {label: PLAIN[data.label_kind]}):
         texts = fields[text]
         if data.text2:
             texts = f"{texts.replace(BETWEEN, ' ')}{BETWEEN}{fields[data.text2]}"
-        yield Record(texts, _called(fields[label], data, place), "", fields[group] if group else texts, place)
+        groups = plain(texts) if containing else fields[group] if group else texts
+        yield Record(texts, _called(fields[label], data, place), "", groups, place)
 
 
 def _called(given: str, data: "DataOptions", place: str) -> str:
@@ -88,9 +108,7 @@ def _listed(given: str, place: str) -> list[str]:
 
 
 def learn_labels(data: "DataOptions", beside: Path | None = None) -> tuple[str, ...]:
-    """Every label of the training part, in the order of their letters; none where labels are numbers."""
-    if data.label_kind == "number":
-        return ()
+    """Every label of the training part, in the order of their letters."""
     found: set[str] = set()
     for record in read(data, "train", beside):
         labels = json.loads(record.target) if data.label_kind == "several" else [record.target]
@@ -101,6 +119,16 @@ def learn_labels(data: "DataOptions", beside: Path | None = None) -> tuple[str, 
         only = f"the one label {found.pop()!r}" if found else "no label"
         raise UserError(f"{file_of(data, 'train', beside)}: has {only}; to tell texts apart takes two")
     return tuple(sorted(found))
+
+
+def learn_scale(data: "DataOptions", beside: Path | None = None) -> tuple[float, float]:
+    """The mean of the training part's numbers, and the power of two nearest their standard deviation."""
+    records = known(read(data, "train", beside), Numbers())
+    values = np.array([float(record.target) for record in records if record.target])
+    if not len(values) or values.std() == 0:
+        only = f"the one value {values[0]:g}" if len(values) else "no number"
+        raise UserError(f"{file_of(data, 'train', beside)}: has {only} for a label; to tell texts apart takes two")
+    return float(values.mean()), 2.0 ** round(float(np.log2(values.std())))
 
 
 # ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -198,7 +226,7 @@ def prepare(
     options = [data.text, data.text2, data.label, data.label_until, data.columns, data.split_by]
     options += [data.label_separator, data.stratify]
     key = json.dumps(["labels", hashes, options, max_length, fractions(data), part])
-    return cached(known(read(data, part, beside), sides.target), key, hashes, sides, cache, max_length)
+    return cached(known(assigned(data, part, beside), sides.target), key, hashes, sides, cache, max_length)
 
 
 # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────────

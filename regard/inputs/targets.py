@@ -99,10 +99,15 @@ def targets_of(kind: str, labels: Sequence[str] = ()) -> Targets:
     return Numbers() if kind == "number" else KINDS[kind](labels)
 
 
+def told_label(kept: str, kind: str) -> str:
+    """A label as it is kept, for people."""
+    return ", ".join(json.loads(kept)) if kind == "several" else kept
+
+
 def known(records: Iterable[Record], targets: Targets) -> Iterator[Record]:
     """The records; a label that cannot be one is an error, with its place."""
     for record in records:
-        if record.target:
+        if record.target and not record.left_out:
             targets.check(record)
         yield record
 

@@ -191,7 +191,9 @@ def write(folder: Path, network: nn.Module, names: Names, base: Base, task: str)
         ranks[BLOCK.sub("", module)] = len(down)
     inside = [f"{place}.{part}" for place in found for part in ("down", "up")]
     new = {name: weight for name, weight in network.named_parameters() if weight.requires_grad and name not in inside}
-    tensors |= {f"{PREFIX}{names[name].names[0]}": weight.detach().cpu() for name, weight in new.items()}
+    tensors |= {
+        f"{PREFIX}{names[name].names[0]}": names[name].give([weight.detach().cpu()]) for name, weight in new.items()
+    }
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
     some = next(iter(found.values()))
     rank, alpha = len(some.down), some.alpha

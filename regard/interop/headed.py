@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.errors import UserError, nearest
-from regard.interop.labelled import OURS, PAIR, labels_of, told_labels
+from regard.interop.labelled import OURS, classifier, labels_of, told_kind, told_labels
 from regard.interop.layout import Layout, Published
 from regard.interop.weights import Names, Slot
 from regard.models.classifier import Classifier
@@ -20,24 +20,14 @@ from regard.models.heads import MaskedWords, Pretraining, Spans, TokenLabels
 BARE, WORDS, BOTH = "Model", "ForMaskedLM", "ForPreTraining"
 LABELS, TAGS, SPANS = "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"
 POOLER = "has_pooler"  # a key of our own, for files with a pooler where others have none, or without where they have
-PROBLEMS = {"single_label_classification": "one", "multi_label_classification": "several", "regression": "number"}
 OLD = {".gamma": ".weight", ".beta": ".bias"}  # how norms were named once
-
-
-def _classifier(body: Any, config: dict[str, Any]) -> Classifier:
-    problem = config.get("problem_type")
-    if problem is not None and problem not in PROBLEMS:
-        raise UserError(f"problem_type = '{problem}' is unknown{nearest(str(problem), PROBLEMS)}")
-    labels = labels_of(config, least=1)
-    kind = PROBLEMS[problem] if problem else "number" if len(labels) == 1 else "one"
-    return Classifier(body, labels, config.get(PAIR) is True, kind)
 
 
 HEADS: dict[str, Callable[[Any, dict[str, Any]], nn.Module]] = {
     BARE: lambda body, config: body,
     WORDS: lambda body, config: MaskedWords(body),
     BOTH: lambda body, config: Pretraining(body),
-    LABELS: _classifier,
+    LABELS: classifier,
     TAGS: lambda body, config: TokenLabels(body, labels_of(config, least=1)),
     SPANS: lambda body, config: Spans(body),
 }
@@ -104,10 +94,7 @@ class Headed(Layout):
         if known and head != LABELS and (body.pooler is not None) != (head in self.pooled):
             found[POOLER] = body.pooler is not None
         if isinstance(network, Classifier):
-            problem = next(word for word, each in PROBLEMS.items() if each == network.kind)
-            silent = foreign.get("problem_type") is None and network.kind == "one"
-            found |= told_labels(network.labels) | {"problem_type": None if silent else problem}
-            found |= {PAIR: True} if network.paired else {}
+            found |= told_kind(network, foreign)
         elif type(network) is TokenLabels:
             found |= told_labels(network.labels)
         return found
@@ -124,6 +111,7 @@ class Headed(Layout):
                 found[name] = self._top(head, name, tied)
         if head == LABELS:  # the pooler has one name, whether the body came with it or it is new
             for kind in ("weight", "bias"):
+                found[f"head.{kind}"] = found[f"head.{kind}"]._replace(unit=network.scale)  # type: ignore[arg-type]
                 slot = self._top(head, f"summary.dense.{kind}", tied)
                 found |= {f"summary.dense.{kind}": slot, f"body.pooler.dense.{kind}": slot}
         if head in (WORDS, BOTH) and tied:

@@ -1,8 +1,10 @@
 """Classifiers under their published names: a language model's file without its output, and `score.weight`.
 
-The labels are in config.json as `id2label`; others find a text's last token by `pad_token_id`.
+The labels are in config.json as `id2label`; others find a text's last token by `pad_token_id`. A head that tells
+values is written in their own units.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -10,16 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.errors import UserError
-from regard.interop.keys import refuse_others
+from regard.errors import UserError, nearest
 from regard.interop.layout import Layout
 from regard.interop.weights import Names, Slot
 from regard.models.classifier import Classifier
 
 ARCHITECTURE = "ForSequenceClassification"
 OUTPUTS = ("lm_head.weight", "output.weight")  # a language model's, in their layouts and in ours
-PAIR, KEPT = "text_pair", "keeps_lm_head"  # keys of our own, which others pass over
-OURS = ("id2label", "label2id", "num_labels", "problem_type", PAIR, KEPT)
+PAIR, KEPT, SCALE = "text_pair", "keeps_lm_head", "label_scale"  # keys of our own, which others pass over
+OURS = ("id2label", "label2id", "num_labels", "problem_type", PAIR, KEPT, SCALE)
+PROBLEMS = {"single_label_classification": "one", "multi_label_classification": "several", "regression": "number"}
 
 
 def is_labelled(config: dict[str, Any]) -> bool:
@@ -38,26 +40,21 @@ class Labelled(Layout):
         return isinstance(network, Classifier) and self.body.speaks(network.body)
 
     def read(self, config: dict[str, Any]) -> nn.Module:
-        refuse_others(config, {"problem_type": "single_label_classification"})
-        body = self.body.read(_of_body(config))
-        network = Classifier(body, labels_of(config), config.get(PAIR) is True)
+        network = classifier(self.body.read(_of_body(config)), config)
         return network if config.get(KEPT) is True else network.silenced()
 
     def describe(self, network: nn.Module, foreign: dict[str, Any]) -> dict[str, Any]:
         assert isinstance(network, Classifier)
         found = self.body.describe(network.body, _of_body(foreign))
         kind = re.sub(rf"(LMHeadModel|ForCausalLM|{ARCHITECTURE})$", "", found["architectures"][0])
-        found |= {
-            "architectures": [kind + ARCHITECTURE],
-            **told_labels(network.labels),
-        }
+        found |= {"architectures": [kind + ARCHITECTURE], **told_kind(network, foreign)}
         untied = network.tells and network.body.output.weight is not network.body.embed.table.weight
-        return found | ({PAIR: True} if network.paired else {}) | ({KEPT: True} if untied else {})
+        return found | ({KEPT: True} if untied else {})
 
     def names(self, network: nn.Module) -> Names:
         assert isinstance(network, Classifier)
         body = {f"body.{name}": slot for name, slot in self.body.names(network.body).items()}
-        return body | {"head.weight": Slot(("score.weight",))}
+        return body | {"head.weight": Slot(("score.weight",), unit=network.scale)}
 
     def receive(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
         """Without a language model's own output, unless it is kept or is the embedding's table."""
@@ -69,6 +66,28 @@ class Labelled(Layout):
 
 def _of_body(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in OURS}
+
+
+def classifier(body: Any, config: dict[str, Any]) -> Classifier:
+    """A body with the head that config.json tells of: for one label a text, several, or a value."""
+    problem = config.get("problem_type")
+    if problem is not None and problem not in PROBLEMS:
+        raise UserError(f"problem_type = '{problem}' is unknown{nearest(str(problem), PROBLEMS)}")
+    labels = labels_of(config, least=2 if PROBLEMS.get(str(problem)) == "one" else 1)
+    kind = PROBLEMS[problem] if problem else "number" if len(labels) == 1 else "one"
+    scale = config.get(SCALE, 1.0)
+    if type(scale) not in (int, float) or not 0 < scale < math.inf or math.frexp(scale)[0] != 0.5:
+        raise UserError(f"{SCALE} = {scale!r} should be a power of two")
+    return Classifier(body, labels, config.get(PAIR) is True, kind, float(scale))
+
+
+def told_kind(network: Classifier, foreign: dict[str, Any]) -> dict[str, Any]:
+    """What config.json says of a classifier's labels; over what a loaded one said."""
+    problem = next(word for word, kind in PROBLEMS.items() if kind == network.kind)
+    silent = foreign.get("problem_type") is None and network.kind == "one"
+    found = told_labels(network.labels) | {"problem_type": None if silent else problem}
+    found |= {SCALE: network.scale} if network.scale != 1 else {}
+    return found | ({PAIR: True} if network.paired else {})
 
 
 def told_labels(labels: Sequence[str]) -> dict[str, Any]:

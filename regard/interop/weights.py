@@ -35,6 +35,7 @@ class Slot(NamedTuple):
     row: bool = False  # (1, n) for our (n)
     twice: bool = False  # its copies are written too: others ask for each
     groups: int = 1  # in which the parts take turns, such as heads
+    unit: float = 1.0  # theirs is ours times this: a power of two, which costs no bit
 
     def shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
         """Their tensor's, for a parameter of this shape."""
@@ -46,12 +47,14 @@ class Slot(NamedTuple):
         """Our parameter, from their tensor."""
         whole = tensor[0] if self.row else tensor
         whole = whole.T if self.turned else whole
-        return whole.unflatten(0, (self.groups, self.parts, -1))[:, self.part].flatten(0, 1)
+        found = whole.unflatten(0, (self.groups, self.parts, -1))[:, self.part].flatten(0, 1)
+        return found if self.unit == 1 else found / self.unit
 
     def give(self, parts: list[Tensor]) -> Tensor:
         """Their tensor, from all our parameters in it."""
         turns = [part.unflatten(0, (self.groups, -1)) for part in parts]
         whole = torch.stack(turns, 1).flatten(0, 2) if len(parts) > 1 else parts[0]
+        whole = whole if self.unit == 1 else whole * self.unit
         whole = whole.T if self.turned else whole
         return whole[None] if self.row else whole
 

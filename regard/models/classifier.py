@@ -4,7 +4,7 @@
                    └───▶ every state ─▶ the body's own output: the auxiliary loss
     begin, text ─▶ encoder ─▶ the state at the beginning, pooled ─▶ head ─▶ logits          Devlin et al. 2019, 4.1
 
-Shapes: states (batch, length, width), logits (batch, labels).
+Shapes: states (batch, length, width), logits (batch, labels), of a value (batch, 1).
 """
 
 from collections.abc import Sequence
@@ -30,9 +30,10 @@ def last(states: Tensor, text: Sequences) -> Tensor:
 class Classifier(Head):
     """A body that gives each place a state (`encode`), and a head on their summary."""
 
-    def __init__(self, body: Any, labels: Sequence[str], paired: bool = False, kind: str = "one"):
+    def __init__(self, body: Any, labels: Sequence[str], paired: bool = False, kind: str = "one", scale: float = 1.0):
         super().__init__(body)
         self.labels, self.paired, self.kind = tuple(labels), paired, kind
+        self.scale = scale  # the head tells values in units of it, so that it learns as fast whatever their size
         encodes = isinstance(body, Encoder)
         self.summary = body.summary() if encodes else last
         self.dropout = Dropout(body.config.dropout if encodes else 0.0)
@@ -56,8 +57,14 @@ class Classifier(Head):
         return self.told(self.encode(text), text)
 
     def told(self, states: Tensor, text: Sequences) -> Tensor:
-        """Logits from the body's states."""
-        return self.head(self.dropout(self.summary(states, text)))
+        """Logits from the body's states, or values."""
+        return self.head(self.dropout(self.summary(states, text))) * self.scale
+
+    @torch.no_grad()
+    def expect(self, mean: float) -> None:
+        """Begin with this value for every text, where the head has a bias to say it with."""
+        if self.head.bias is not None:
+            self.head.bias.fill_(mean / self.scale)
 
     def chances(self, logits: Tensor) -> Tensor:
         """How likely each label is: among all where a text has one, by itself where it has several; or the value."""

@@ -25,13 +25,13 @@ from regard.inputs.labels import (
     stream,
 )
 from regard.inputs.masking import maskable
-from regard.inputs.targets import Labels, balanced_weights
+from regard.inputs.targets import targets_of, told_label
 from regard.inputs.text import Tokenizer, Vocabulary, train_tokenizer
 from regard.models import FAMILIES, Family
 from regard.models.classifier import Classifier
 from regard.recipe import Recipe
-from regard.tasks import marks
 from regard.tasks.fitting import labelled
+from regard.tasks.kinds import kind_of, weigh
 from regard.tasks.parted import Parted
 from regard.tasks.rows import Row, by_length, check_texts
 from regard.tasks.told import Told, answer_of
@@ -43,7 +43,7 @@ Text = str | tuple[str, ...]
 class Classify(Parted[Corpus]):
     """What the training loop asks of telling texts apart."""
 
-    name, scores = "classify", ("accuracy", "f1", "loss")
+    name, unit = "classify", "texts"
     learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
     fit = staticmethod(labelled)
 
@@ -52,19 +52,20 @@ class Classify(Parted[Corpus]):
         return not family.translates
 
     def __init__(self, recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path) -> None:
+        self.kind = kind_of(network, recipe.train)
+        self.scores = self.kind.scores
         super().__init__(recipe, network, cache)
-        if recipe.data.label_kind != "one":
-            raise UserError(f"data.label_kind = '{recipe.data.label_kind}': task = 'classify' tells one label a text")
-        self.labels = Labels(network.labels)
-        self.sides = Sides(Texts(vocabulary.target, bool(recipe.data.text2)), self.labels)
+        targets = targets_of(network.kind, network.labels)
+        self.sides = Sides(Texts(vocabulary.target, bool(recipe.data.text2)), targets)
+        self.tells = network.labels if network.kind != "number" else ()
         self.open()
-        balanced = recipe.train.class_weights == "balanced"
-        self.weights = balanced_weights(self.training, self.labels) if balanced else None
+        if recipe.train.class_weights == "balanced":
+            weigh(self.kind, self.training, targets)
 
     @property
     def reports(self) -> dict[str, str]:
         """What became of each part's samples, in words; of train also its labels."""
-        return super().reports | {"labels": ", ".join(self.sides.target.table)}
+        return super().reports | ({"labels": ", ".join(self.tells)} if self.tells else {})
 
     def corpus(self, part: str) -> Corpus | None:
         if not getattr(self.recipe.data, part):
@@ -78,29 +79,23 @@ class Classify(Parted[Corpus]):
         return len(batch.labels)
 
     def loss(self, network: Any, batch: Labelled) -> Tensor:
-        """Cross-entropy of each label, and `auxiliary` times the mean of its text's tokens (equation 5), summed."""
+        """The loss of each label, and `auxiliary` times the mean of its text's tokens (equation 5), summed."""
         states = network.encode(batch.text)
-        smoothing = self.options.label_smoothing
-        logits = network.told(states, batch.text).float()
-        weights = None if self.weights is None else self.weights.to(logits.device)
-        loss = F.cross_entropy(logits, batch.labels, weights, label_smoothing=smoothing, reduction="sum")
+        loss = self.kind.loss(network.told(states, batch.text).float(), batch.labels)
         return loss + self.options.auxiliary * _text_loss(network, states, batch) if self.options.auxiliary else loss
 
     @torch.no_grad()
     def validate(self, network: Any) -> dict[str, float]:
-        """Loss, accuracy and F1 over the first `eval_samples` of the validation part."""
+        """Loss and scores over the first `eval_samples` of the validation part."""
         if self.validation is None:
             return {}
-        count, total = min(self.options.eval_samples, len(self.validation)), 0.0
-        found, wanted = [0] * count, [0] * count
+        count, rows = min(self.options.eval_samples, len(self.validation)), dict[int, tuple[Tensor, Tensor]]()
         for numbers in by_length(self.validation.source_lengths[:count].tolist(), BATCH):
             batch = collate(self.validation, numbers, self.sides).to(next(network.parameters()).device)
             logits = network(batch.text).float()
-            total += float(F.cross_entropy(logits, batch.labels, reduction="sum"))
-            for number, guess, label in zip(numbers, logits.argmax(1).tolist(), batch.labels.tolist(), strict=True):
-                found[number], wanted[number] = guess, label
-        table = marks.confusion(found, wanted, self.sides.target.size)
-        return {"loss": total / count, "accuracy": marks.accuracy(table), "f1": marks.macro_f1(table)}
+            rows |= dict(zip(numbers, zip(logits.cpu(), batch.labels.cpu(), strict=True), strict=True))
+        logits, wanted = (torch.stack(each) for each in zip(*(rows[number] for number in range(count)), strict=True))
+        return self.kind.figures(logits, wanted)
 
     def samples(self, network: Any, count: int) -> list[tuple[str, str, str]]:
         if self.validation is None:
@@ -108,8 +103,8 @@ class Classify(Parted[Corpus]):
         found = [self.validation.text(number) for number in range(min(count, len(self.validation)))]
         texts = [self.sides.source.apart(each.source) for each in found]
         answers = classify(network, self.sides.source, texts)
-        told = [f"{answer.label} ({answer.score:.2f})" for answer in answers]
-        return [(_shown(text), each.target, label) for text, each, label in zip(texts, found, told, strict=True)]
+        wanted = [told_label(each.target, network.kind) for each in found]
+        return [(_shown(text), *each) for text, *each in zip(texts, wanted, map(str, answers), strict=True)]
 
 
 def _text_loss(network: Classifier, states: Tensor, batch: Labelled) -> Tensor:

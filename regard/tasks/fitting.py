@@ -5,7 +5,7 @@ from typing import Any
 
 from regard import models
 from regard.errors import UserError
-from regard.inputs.labels import enclosed, learn_labels
+from regard.inputs.labels import enclosed, learn_labels, learn_scale
 from regard.inputs.masking import mask_of
 from regard.inputs.text import Vocabulary
 from regard.interop.folder import Loaded
@@ -30,12 +30,17 @@ def labelled(loaded: Loaded, recipe: Recipe) -> Loaded:
     network, vocabulary, config = loaded.network, loaded.vocabulary, loaded.config
     if not isinstance(network, Classifier):
         encodes = models.FAMILIES[models.family_of(network)].encodes
-        network = Classifier(getattr(network, "body", network), labels_for(recipe), bool(recipe.data.text2))
+        network = _with_head(getattr(network, "body", network), recipe)
         network = network if recipe.train.auxiliary else network.silenced()
         if not encodes:
             both = enclosed(vocabulary.target)
             vocabulary = Vocabulary(both, both)
             config = config | {"pad_token_id": both.pad} if config else {}
+    if network.kind != recipe.data.label_kind:
+        raise UserError(
+            f"data.label_kind = '{recipe.data.label_kind}', but the model tells '{network.kind}': say that, or begin "
+            "with the model it was made of"
+        )
     if network.paired != bool(recipe.data.text2):
         pairs = "pairs of texts: name the second's column" if network.paired else "single texts: remove it"
         raise UserError(f"data.text2 = '{recipe.data.text2}', but the model was trained on {pairs}")
@@ -45,6 +50,19 @@ def labelled(loaded: Loaded, recipe: Recipe) -> Loaded:
             "text: begin with the language model, or leave it 0"
         )
     return loaded._replace(network=network, vocabulary=vocabulary, config=config)
+
+
+def _with_head(body: Any, recipe: Recipe) -> Classifier:
+    """A new head for the labels of the training part; where they are numbers it begins with their mean."""
+    data, beside = recipe.data, Path(recipe.origin)
+    if data.generate:
+        raise UserError(f"data.generate = '{data.generate}' makes no labels: name a file in data.train")
+    if data.label_kind != "number":
+        return Classifier(body, learn_labels(data, beside), bool(data.text2), data.label_kind)
+    mean, scale = learn_scale(data, beside)
+    network = Classifier(body, [data.label or "label"], bool(data.text2), "number", scale)
+    network.expect(mean)
+    return network
 
 
 def masked(loaded: Loaded, recipe: Recipe) -> Loaded:
@@ -67,13 +85,6 @@ def masked(loaded: Loaded, recipe: Recipe) -> Loaded:
     if kind is MaskedWords and body.pooler is not None:
         body.pooler.requires_grad_(False)
     return loaded._replace(network=made)
-
-
-def labels_for(recipe: Recipe) -> tuple[str, ...]:
-    """The labels of the training part."""
-    if recipe.data.generate:
-        raise UserError(f"data.generate = '{recipe.data.generate}' makes no labels: name a file in data.train")
-    return learn_labels(recipe.data, Path(recipe.origin))
 
 
 def answering(loaded: Loaded, recipe: Recipe) -> Loaded:

@@ -4,11 +4,10 @@ Shapes: confusion (labels wanted, labels found), in counts.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from regard.tasks.scores import RESAMPLES, SEED, Score
+from regard.tasks.scores import RESAMPLES, SEED, Score, resampled
 
 
 def confusion(found: Sequence[int], wanted: Sequence[int], labels: int) -> np.ndarray:
@@ -52,6 +51,12 @@ def matthews(table: np.ndarray) -> float:
     return 100.0 * (right * total - float(found @ wanted)) / size if size > 0 else 0.0
 
 
+def figures(table: np.ndarray) -> dict[str, float]:
+    """Every figure of one label a text; `binary_f1` is that of the second of two labels, as of "1" beside "0"."""
+    found = {"accuracy": accuracy(table), "macro_f1": macro_f1(table), "matthews": matthews(table)}
+    return found | ({"binary_f1": f1_of(table, 1)} if len(table) == 2 else {})
+
+
 def several(found: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
     """Texts of several labels, True where one holds (samples, labels): F1 over all, the labels' mean, all right."""
     right, called, held = (found & wanted).sum(0), found.sum(0), wanted.sum(0)
@@ -70,40 +75,66 @@ def report(found: Sequence[int], wanted: Sequence[int], chances: Sequence[float]
     `most_frequent` is the accuracy of always saying the label that occurs most.
     """
     table = confusion(found, wanted, len(labels))
-    resampled = _resampled(np.asarray(found), np.asarray(wanted), len(labels))
-    signature = f"labels:{len(labels)}|bs:{RESAMPLES}|seed:{SEED}"
-    scores = [
-        Score("accuracy", accuracy(table), _half(resampled[:, 0]), signature),
-        Score("macro_f1", macro_f1(table), _half(resampled[:, 1]), signature),
-    ]
     loss = float(-np.log(np.maximum(np.asarray(chances, float), 1e-30)).mean())
     precision, recall, f1 = by_class(table)
-    rows: dict[str, Any] = {
-        label: {
-            "samples": int(table[number].sum()),
-            "precision": float(precision[number]),
-            "recall": float(recall[number]),
-            "f1": float(f1[number]),
-        }
+    counts = {label: dict(zip(labels, table[number].tolist(), strict=True)) for number, label in enumerate(labels)}
+    return {
+        "loss": loss,
+        "most_frequent": 100.0 * float(table.sum(1).max()) / max(1, int(table.sum())),
+        "scores": _scores(table, labels, np.asarray(found), np.asarray(wanted)),
+        "by_label": _rows(labels, table.sum(1), precision, recall, f1),
+        "called": counts,
+    }
+
+
+def report_several(chances: np.ndarray, wanted: np.ndarray, labels: Sequence[str], least: float) -> dict:
+    """The same of several labels a text, by the probabilities of each and what holds (samples, labels).
+
+    `least` is the probability from which on a label holds; `nothing_said` is the `exact` of never telling any.
+    """
+    found = chances >= least
+    right, called, held = (found & wanted).sum(0), found.sum(0), wanted.sum(0)
+    precision, recall = (100.0 * right / np.maximum(1, count) for count in (called, held))
+    sure = np.clip(np.where(wanted, chances, 1 - chances), 1e-30, 1)
+
+    def score(name: str) -> Score:
+        which = {"micro_f1": "over all|", "macro_f1": f"mean of {len(labels)} labels|", "exact": "all labels|"}[name]
+        return resampled(name, lambda some: several(found[some], wanted[some])[name], len(found), which)
+
+    return {
+        "loss": float(-np.log(sure).mean()),
+        "threshold": least,
+        "nothing_said": 100.0 * float((~wanted).all(1).mean()),
+        "scores": [score(name) for name in ("micro_f1", "macro_f1", "exact")],
+        "by_label": _rows(labels, held, precision, recall, 200.0 * right / np.maximum(1, called + held)),
+    }
+
+
+def _rows(labels: Sequence[str], samples: np.ndarray, *figures: np.ndarray) -> dict[str, dict[str, float]]:
+    """A row a label: its samples, and precision, recall and F1 of it alone."""
+    names = ("precision", "recall", "f1")
+    return {
+        label: {"samples": int(samples[number])}
+        | {name: float(each[number]) for name, each in zip(names, figures, strict=True)}
         for number, label in enumerate(labels)
     }
-    counts = {label: dict(zip(labels, table[number].tolist(), strict=True)) for number, label in enumerate(labels)}
-    frequent = 100.0 * float(table.sum(1).max()) / max(1, int(table.sum()))
-    return {"loss": loss, "most_frequent": frequent, "scores": scores, "by_label": rows, "called": counts}
 
 
-def _resampled(found: np.ndarray, wanted: np.ndarray, labels: int) -> np.ndarray:
-    """Accuracy and F1 of resamples of the samples (Efron 1979)."""
-    chance = np.random.default_rng(SEED)
-    rows = []
-    for _ in range(RESAMPLES):
-        some = chance.integers(len(found), size=len(found))
-        table = confusion(found[some].tolist(), wanted[some].tolist(), labels)
-        rows.append((accuracy(table), macro_f1(table)))
-    return np.array(rows)
+def _scores(table: np.ndarray, labels: Sequence[str], found: np.ndarray, wanted: np.ndarray) -> list[Score]:
+    """Every figure, with its interval over resamples of the samples (Efron 1979); which F1 is which, it says."""
+    chance, codes, size = np.random.default_rng(SEED), wanted * len(labels) + found, len(labels)
+    rows = [
+        figures(np.bincount(codes[chance.integers(len(codes), size=len(codes))], minlength=size**2).reshape(size, size))
+        for _ in range(RESAMPLES)
+    ]
+    which = {"macro_f1": f"mean of {size} labels|", "binary_f1": f"of {labels[-1]!r}|", "matthews": f"of {size}|"}
+    return [
+        Score(name, value, _half([row[name] for row in rows]), f"{which.get(name, '')}bs:{RESAMPLES}|seed:{SEED}")
+        for name, value in figures(table).items()
+    ]
 
 
-def _half(values: np.ndarray) -> float:
+def _half(values: Sequence[float]) -> float:
     """Half the width of the 95 % interval."""
     low, high = np.percentile(values, [2.5, 97.5])
     return float(high - low) / 2

@@ -26,6 +26,7 @@ class Parted(Generic[P]):
     """A task with `corpus(part)`; it says what it is called, and by what it can be scored, its own choice first."""
 
     name: str
+    unit = "tokens"  # what its loss is a mean over
     scores: tuple[str, ...] = ("loss",)
     training: P
     validation: P | None
@@ -33,7 +34,7 @@ class Parted(Generic[P]):
     def __init__(self, recipe: Recipe, network: Any, cache: Path) -> None:
         self.recipe, self.options, self.cache = recipe, recipe.train, cache
         self.score_name = self.scores[0] if recipe.train.score == "auto" else recipe.train.score
-        self.ascending = self.score_name != "loss"
+        self.ascending = self.score_name not in ("loss", "squared_error")
         if self.score_name not in self.scores:
             possible = ", ".join(self.scores)
             raise UserError(f"train.score = '{self.score_name}' is none of task = '{self.name}'; possible: {possible}")

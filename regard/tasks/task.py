@@ -11,6 +11,7 @@ class Task(Protocol):
 
     score_name: str  # the metric that says which checkpoint is best
     ascending: bool  # whether larger is better
+    unit: str  # what `count` counts
     batches_per_epoch: int
 
     @property

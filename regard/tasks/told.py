@@ -17,6 +17,9 @@ class Label:
     scores: dict[str, float] = field(default_factory=dict)
     truncated: bool = False  # the text lost its end
 
+    def __str__(self) -> str:
+        return f"{self.label} ({self.score:.2f}, uncalibrated)"
+
     @property
     def text(self) -> str:
         return self.label
@@ -33,6 +36,9 @@ class Several:
     labels: tuple[str, ...]
     scores: dict[str, float] = field(default_factory=dict)
     truncated: bool = False
+
+    def __str__(self) -> str:
+        return ", ".join(f"{label} ({self.scores[label]:.2f})" for label in self.labels) or "none"
 
     @property
     def text(self) -> str:
@@ -55,6 +61,9 @@ class Number:
     value: float
     values: dict[str, float] = field(default_factory=dict)
     truncated: bool = False
+
+    def __str__(self) -> str:
+        return self.text
 
     @property
     def text(self) -> str:

@@ -12,6 +12,7 @@ from rich.table import Table
 from regard.training.distributed import rank
 
 SHOWN_SAMPLES = 3
+SPEED = "_per_second"
 
 
 class Display:
@@ -36,7 +37,8 @@ class Display:
         """Where the run is: step, loss, score, rate, speed, time used and left."""
         words = [f"{step}/{max_steps}" if max_steps else str(step), f"epoch {event['epoch']:.2f}"]
         words += [f"loss {event['loss']:.4f}"] + ([self.score] if self.score else [])
-        words += [f"lr {event['learning_rate']:.2e}", f"{event['tokens_per_second']:,.0f} tokens/s"]
+        words += [f"lr {event['learning_rate']:.2e}"]
+        words += [f"{event[key]:,.0f} {key.removesuffix(SPEED)}/s" for key in event if key.endswith(SPEED)]
         words += [_time(event["seconds"])] + ([f"{_time(left)} left"] if left is not None else [])
         line = "  ".join(words)
         if self.live:

@@ -17,7 +17,7 @@ from regard.layers.joint import join
 from regard.recipe import Recipe
 from regard.tasks.task import Task
 from regard.training import checkpoint, distributed, machine, state
-from regard.training.display import SHOWN_SAMPLES, Display
+from regard.training.display import SHOWN_SAMPLES, SPEED, Display
 from regard.training.interrupt import Interrupt
 from regard.training.levels import Thaw
 from regard.training.optim import Average, adamw, clip, learning_rate
@@ -278,7 +278,7 @@ class Loop:
     def log(self) -> None:
         progress = self.progress
         if progress.step % self.options.log_steps == 0 or progress.step in (1, progress.max_steps):
-            event = {"epoch": self.task.epoch(progress.batch), **self.window.summary(progress.seconds)}
+            event = {"epoch": self.task.epoch(progress.batch), **self.window.summary(progress.seconds, self.task.unit)}
             self.journal.write(progress.step, event)
             left = progress.seconds / progress.step * (progress.max_steps - progress.step)
             self.display.step(progress.step, progress.max_steps, event, left if progress.max_steps else None)
@@ -292,26 +292,26 @@ class Window:
     began: float = 0.0
     losses: float = 0.0
     steps: int = 0
-    tokens: int = 0
+    targets: int = 0
     loss: float = 0.0  # of the last step, as are norm and rate
     norm: float = 0.0
     rate: float = 0.0
 
-    def add(self, loss: float, norm: float, tokens: int) -> None:
+    def add(self, loss: float, norm: float, targets: int) -> None:
         self.loss, self.norm = loss, norm
         if self.finite:
             self.losses, self.steps = self.losses + loss, self.steps + 1
-        self.tokens += tokens
+        self.targets += targets
 
     @property
     def finite(self) -> bool:
         return math.isfinite(self.loss) and math.isfinite(self.norm)
 
-    def summary(self, seconds: float) -> dict[str, float]:
-        speed = self.tokens / max(seconds - self.began, 1e-9)
+    def summary(self, seconds: float, unit: str) -> dict[str, float]:
+        speed = self.targets / max(seconds - self.began, 1e-9)
         mean = self.losses / max(self.steps, 1)
         norm = {"gradient_norm": self.norm} if self.finite else {}
-        return {"loss": mean, **norm, "learning_rate": self.rate, "tokens_per_second": speed, "seconds": seconds}
+        return {"loss": mean, **norm, "learning_rate": self.rate, f"{unit}{SPEED}": speed, "seconds": seconds}
 
 
 def to_device(value: Any, device: torch.device) -> Any:
