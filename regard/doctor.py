@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from regard.doctor_text import running_text
+from regard.doctor_text import hidden_words, running_text
 from regard.errors import UserError
 from regard.inputs.corpus import Corpus
 from regard.inputs.text import Vocabulary
@@ -24,7 +24,7 @@ from regard.measure import Cost, measure
 from regard.models.classifier import Classifier
 from regard.recipe import Recipe
 from regard.report import in_bytes
-from regard.tasks import build
+from regard.tasks.fill import Fill
 from regard.tasks.generate import Generate
 from regard.tasks.task import Task
 from regard.training.display import Display
@@ -32,7 +32,7 @@ from regard.training.distributed import choose_device, group
 from regard.training.loop import Loop
 from regard.training.machine import choose_threads, keep_memory
 from regard.training.run import refuse_existing
-from regard.training.session import prepare_network
+from regard.training.session import prepare_network, prepare_task
 
 PARTS = ("train", "validation", "test")
 SHOWN = 3  # leaked samples
@@ -57,11 +57,13 @@ def examine(recipe: Recipe) -> Findings:
         refuse_existing(Path(recipe.output))
     except UserError as error:
         findings.errors.append(str(error))
-    network, vocabulary, *_ = prepare_network(recipe)
-    task = build(recipe, vocabulary, network)
+    loaded = prepare_network(recipe)
+    (network, vocabulary, *_), task = loaded, prepare_task(recipe, loaded)
     parts: dict[str, Any] = {part: found for part in PARTS if (found := task.corpus(part)) is not None}
     if isinstance(task, Generate):
         running_text(parts, task, findings)
+    elif isinstance(task, Fill):
+        hidden_words(parts, task, findings)
     else:
         _samples(parts, recipe, findings)
         _look_into(parts, network, vocabulary, findings)

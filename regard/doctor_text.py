@@ -1,13 +1,17 @@
-"""What the doctor finds in running text: documents, tokens and bytes, the blocks they are cut into, and repeats."""
+"""What the doctor finds in running text: documents, tokens, bytes, blocks or rows they are cut into, and repeats."""
 
 import hashlib
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from regard.inputs.packing import blocks_per_epoch
+from regard.inputs.pretraining import rows_per_epoch
+from regard.inputs.sentences import Sentences
 from regard.inputs.stream import Stream
 from regard.inputs.text import MISSING, Tokenizer
+from regard.tasks.fill import Fill
 from regard.tasks.generate import Generate
 
 if TYPE_CHECKING:
@@ -30,11 +34,34 @@ def running_text(parts: dict[str, Stream], task: Generate, findings: "Findings")
         "blocks_per_epoch": blocks_per_epoch(task.training, task.packing),
         "batches_per_epoch": task.batches_per_epoch,
     }
+    _want_validation(parts, findings)
+    _repeats(parts, task.tokenizer.end, findings)
+
+
+def hidden_words(parts: dict[str, Stream | Sentences], task: Fill, findings: "Findings") -> None:
+    """Facts about each part whose words are hidden, and about an epoch of training."""
+    table: dict[str, dict[str, float]] = {}
+    for part, each in parts.items():
+        report = each.report
+        rows = rows_per_epoch(each, task.tokenizer, task.masking)
+        table[part] = {"documents": report.kept, "skipped": report.read - report.kept, "rows": rows}
+        if report.kept < 0.95 * report.read:
+            findings.warnings.append(f"{part}: {report}")
+    findings.facts["text"] = table
+    findings.facts["rows"] = {
+        "vocabulary": task.tokenizer.size,
+        "tokens_a_row": task.length,
+        "rows_a_batch": task.masking.batch_size,
+        "batches_per_epoch": task.batches_per_epoch,
+    }
+    _want_validation(parts, findings)
+
+
+def _want_validation(parts: Container[str], findings: "Findings") -> None:
     if "validation" not in parts:
         findings.warnings.append(
             "no validation part: no best checkpoint can be chosen; set data.validation, such as 0.02"
         )
-    _repeats(parts, task.tokenizer.end, findings)
 
 
 def _facts(stream: Stream, tokenizer: Tokenizer) -> dict[str, float]:

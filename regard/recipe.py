@@ -10,11 +10,11 @@ from typing import Any
 
 from regard.errors import UserError, nearest
 from regard.schema import Places, build, override, show, write, write_key
-from regard.settings import DEFAULTS, DataOptions, DecodeOptions, TokenizerOptions, TrainOptions, require
+from regard.settings import DEFAULTS, DataOptions, DecodeOptions, DistilOptions, TokenizerOptions, TrainOptions, require
 
 __all__ = [
-    "EXCLUSIVE", "SHIPPED", "DataOptions", "DecodeOptions", "Recipe", "TokenizerOptions", "TrainOptions", "about",
-    "load_recipe", "shipped_recipes", "to_toml",
+    "EXCLUSIVE", "SHIPPED", "DataOptions", "DecodeOptions", "DistilOptions", "Recipe", "TokenizerOptions",
+    "TrainOptions", "about", "load_recipe", "shipped_recipes", "to_toml",
 ]  # fmt: skip
 
 SHIPPED = Path(__file__).parent / "recipes"
@@ -39,6 +39,7 @@ class Recipe:
     tokenizer: TokenizerOptions = field(default_factory=TokenizerOptions)
     model: dict[str, Any] = field(default_factory=dict)
     train: TrainOptions = field(default_factory=TrainOptions)
+    distil: DistilOptions = field(default_factory=DistilOptions)
     decode: DecodeOptions = field(default_factory=DecodeOptions)
 
 
@@ -62,6 +63,7 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
         places.overridden.add(override(table, each, Recipe))
     _clear_superseded(table, places.overridden)
     _fill_in(table)
+    _follow_teacher(table)
     table.setdefault("output", f"runs/{path.stem}")
     beside = Path.cwd() if path.parent == SHIPPED else path.resolve().parent  # no data lies beside what ships
     table.setdefault("origin", str(beside))
@@ -160,6 +162,18 @@ def _fill_in(table: dict[str, Any]) -> None:
             table[section] = values | given
 
 
+def _follow_teacher(table: dict[str, Any]) -> None:
+    """A student begins with its teacher's weights unless the recipe says otherwise, and always with its tokens."""
+    distil, model = table.get("distil"), table.setdefault("model", {})
+    teacher = distil.get("teacher") if isinstance(distil, dict) else None
+    if not teacher or not isinstance(model, dict) or "from" in model:
+        return
+    if "family" not in model:
+        table["model"] = {"from": teacher, **model}
+    elif isinstance(tokenizer := table.setdefault("tokenizer", {}), dict):
+        tokenizer.setdefault("folder", teacher)
+
+
 def _clear_superseded(table: dict[str, Any], overridden: set[str]) -> None:
     train = table.get("train")
     if isinstance(train, dict):
@@ -176,6 +190,7 @@ def _not_superseded(train: dict[str, Any], given: dict[str, Any]) -> dict[str, A
 def _check_whole(recipe: Recipe) -> None:
     """What single keys cannot show: numbers without bounds, missing and contradicting keys."""
     sections = {"data": vars(recipe.data), "model": recipe.model, "train": vars(recipe.train)}
+    sections |= {"distil": vars(recipe.distil)}
     for section, options in (sections | {"decode": vars(recipe.decode)}).items():
         for name, value in options.items():
             require(not isinstance(value, float) or isfinite(value), f"{section}.{name} = {value}: must be finite")
@@ -195,8 +210,13 @@ def _check_whole(recipe: Recipe) -> None:
         "family" in recipe.model or "from" in recipe.model,
         'model.family is missing, such as family = "transformer" (or from = "folder" for weights to start from)',
     )
-    extra = sorted(recipe.model.keys() - {"from", "family", *ADAPTERS}) if "from" in recipe.model else []
+    extra = sorted(recipe.model.keys() - {"from", "family", "depth", *ADAPTERS}) if "from" in recipe.model else []
     require(not extra, f"model.from takes its shape from the folder: remove model.{', model.'.join(extra)}")
+    cut = "from" in recipe.model and "depth" in recipe.model
+    require(
+        not (cut and recipe.model.get("lora_rank")),
+        "model.depth and model.lora_rank: an adapter is for the layers that the folder has; give one of the two",
+    )
     lora = [name for name in ADAPTERS if name in recipe.model and "from" not in recipe.model]
     require(not lora, f"model.{', model.'.join(lora)}: an adapter stands on weights that are there: give model.from")
     for name in ("family", "preset", "from"):

@@ -114,6 +114,7 @@ class TokenizerOptions:
     kind: Literal["bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"] = "bpe"
     vocab_size: int = 8000
     joint: bool = True
+    folder: str = ""  # a run or checkpoint folder whose tokenizer is taken, in place of a learnt one
     lowercase: bool = False
     min_frequency: int = 2
 
@@ -183,6 +184,25 @@ class TrainOptions:
             not (self.unfreeze_steps and self.minutes),
             f"train.unfreeze_steps = {self.unfreeze_steps}: later steps take longer than the first, by which "
             f"train.minutes = {self.minutes:g} would be measured: give train.max_steps or train.epochs",
+        )
+
+
+@dataclass(frozen=True)
+class DistilOptions:
+    """Learning from a teacher beside the data, and how much each loss counts. Sanh et al. 2019, section 3."""
+
+    teacher: str = ""  # a run or checkpoint folder
+    temperature: float = 2.0  # at which both say how likely each answer is
+    soft: float = 5.0  # what the teacher says,
+    hard: float = 2.0  # what the data says,
+    cosine: float = 1.0  # and the direction of the last states
+
+    def __post_init__(self) -> None:
+        require(self.temperature > 0, f"distil.temperature = {self.temperature}: must be above 0")
+        for name in ("soft", "hard", "cosine"):
+            require(getattr(self, name) >= 0, f"distil.{name} = {getattr(self, name)}: must be 0 or more")
+        require(
+            self.soft + self.cosine > 0, "distil.soft = 0 and distil.cosine = 0 leave nothing to learn from a teacher"
         )
 
 

@@ -207,7 +207,7 @@ class Numbers:
 def _encoded(
     found: Iterator[Document], tokenizer: Tokenizer, room: int, report: Report, show: Progress
 ) -> Iterator[tuple[str, list[list[int]]]]:
-    """Each document's group and its sentences as tokens; one of more than half a row is cut, so that each chunk has two."""
+    """Each document's group and sentences as tokens; one of more than half a row is cut, so that each chunk has two."""
     for document in found:
         report.read += 1
         show(report.read)

@@ -30,6 +30,7 @@ from regard.inputs.text import Tokenizer, Vocabulary, train_tokenizer
 from regard.models import FAMILIES, Family
 from regard.models.classifier import Classifier
 from regard.recipe import Recipe
+from regard.tasks.distil import Predicted
 from regard.tasks.fitting import labelled
 from regard.tasks.kinds import kind_of, weigh
 from regard.tasks.parted import Parted
@@ -43,7 +44,7 @@ Text = str | tuple[str, ...]
 class Classify(Parted[Corpus]):
     """What the training loop asks of telling texts apart."""
 
-    name, unit = "classify", "texts"
+    name, unit, teachable = "classify", "texts", True
     learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
     fit = staticmethod(labelled)
 
@@ -80,9 +81,15 @@ class Classify(Parted[Corpus]):
 
     def loss(self, network: Any, batch: Labelled) -> Tensor:
         """The loss of each label, and `auxiliary` times the mean of its text's tokens (equation 5), summed."""
+        found = self.predict(network, batch)
+        loss = self.kind.loss(found.logits[0], batch.labels)
+        if self.options.auxiliary:
+            loss = loss + self.options.auxiliary * _text_loss(network, found.states, batch)
+        return self.taught(loss, found, batch)
+
+    def predict(self, network: Any, batch: Labelled) -> Predicted:
         states = network.encode(batch.text)
-        loss = self.kind.loss(network.told(states, batch.text).float(), batch.labels)
-        return loss + self.options.auxiliary * _text_loss(network, states, batch) if self.options.auxiliary else loss
+        return Predicted(states, (network.told(states, batch.text).float(),))
 
     @torch.no_grad()
     def validate(self, network: Any) -> dict[str, float]:

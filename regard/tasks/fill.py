@@ -20,6 +20,7 @@ from regard.inputs.text import Tokenizer, Vocabulary, train_tokenizer
 from regard.models import Family
 from regard.models.heads import MaskedWords, Pretraining
 from regard.recipe import DataOptions, Recipe
+from regard.tasks.distil import Predicted
 from regard.tasks.embed import BATCH, Read, Text, read_texts, together
 from regard.tasks.fitting import masked
 from regard.tasks.masked import guess, predict
@@ -34,7 +35,7 @@ SHOWN = 40  # tokens of a text that is shown between steps
 class Fill(Parted[Stream | Sentences]):
     """What the training loop asks of finding hidden words again, alone or beside a pair's relation."""
 
-    name, scores = "fill", ("loss", "accuracy")
+    name, scores, teachable = "fill", ("loss", "accuracy"), True
     learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
     fit = staticmethod(masked)
 
@@ -70,9 +71,14 @@ class Fill(Parted[Stream | Sentences]):
 
     def loss(self, network: Any, batch: Masked) -> Tensor:
         """Cross-entropy of each hidden word, summed; the mean over pairs counts as much as the mean over words."""
-        (words, *relation), smoothing = predict(network, batch).logits, self.options.label_smoothing
-        loss = F.cross_entropy(words, batch.words, label_smoothing=smoothing, reduction="sum")
-        return loss + sum(len(batch.words) * F.cross_entropy(each, batch.labels) for each in relation)
+        found, smoothing = self.predict(network, batch), self.options.label_smoothing
+        loss = F.cross_entropy(found.logits[0], batch.words, label_smoothing=smoothing, reduction="sum")
+        if batch.labels is not None:
+            loss = loss + len(batch.words) * F.cross_entropy(found.logits[1], batch.labels)
+        return self.taught(loss, found, batch)
+
+    def predict(self, network: Any, batch: Masked) -> Predicted:
+        return predict(network, batch)
 
     def validate(self, network: Any) -> dict[str, float]:
         """Of up to `eval_samples` rows of the validation part, the same words hidden each time."""

@@ -75,11 +75,11 @@ def masked(loaded: Loaded, recipe: Recipe) -> Loaded:
     body = getattr(network, "body", network)
     if kind is Pretraining and body.pooler is None:
         raise UserError(
-            f"data.pairs = '{recipe.data.pairs}' is told from a pooler, and the model has none: give pairs = 'none', or "
-            "model.pooler = true where the model is new"
+            f"data.pairs = '{recipe.data.pairs}' is told from a pooler, and the model has none: give pairs = 'none', "
+            "or model.pooler = true where the model is new"
         )
     mask_of(loaded.vocabulary.target)
-    made = network if type(network) is kind else kind(body)
+    made: Any = network if type(network) is kind else kind(body)
     if isinstance(network, MaskedWords) and made is not network:
         made.words = network.words
     if kind is MaskedWords and body.pooler is not None:

@@ -1,4 +1,4 @@
-"""How well hidden words are found again, row by row: what validation and `regard evaluate` of encoders have in common."""
+"""How well hidden words are found again, row by row: for validation and for `regard evaluate` alike."""
 
 import math
 from collections.abc import Iterable
@@ -7,18 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from regard.inputs.batch import Sequences
 from regard.inputs.pretraining import Masked
 from regard.models.heads import MaskedWords
-
-
-class Predicted(NamedTuple):
-    """What a network says of a batch: the states of all places, and logits of each kind of target."""
-
-    states: Tensor  # (batch, length, width)
-    logits: tuple[Tensor, ...]  # (hidden, vocabulary), and of pairs (batch, 2)
+from regard.tasks.distil import Predicted
 
 
 def predict(network: Any, batch: Masked) -> Predicted:

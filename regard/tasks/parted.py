@@ -4,10 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+import torch
+from torch import Tensor
+
 from regard.errors import UserError
 from regard.inputs.batch import BatchOptions, batches_per_epoch, epochs
 from regard.inputs.prepared import Report
 from regard.recipe import Recipe
+from regard.tasks.distil import Predicted, Teacher
 
 
 class Part(Protocol):
@@ -28,8 +32,10 @@ class Parted(Generic[P]):
     name: str
     unit = "tokens"  # what its loss is a mean over
     scores: tuple[str, ...] = ("loss",)
+    teachable = False  # whether it can be learnt from a teacher, by `predict`
     training: P
     validation: P | None
+    teacher: Teacher | None = None  # whom the network learns from beside the data
 
     def __init__(self, recipe: Recipe, network: Any, cache: Path) -> None:
         self.recipe, self.options, self.cache = recipe, recipe.train, cache
@@ -70,6 +76,22 @@ class Parted(Generic[P]):
     def epoch(self, batches: int) -> float:
         return epochs(self.training, self.batching, batches)  # type: ignore[arg-type]
 
+    def count(self, batch: Any) -> int:
+        """How many targets the loss of a batch is a mean over."""
+        raise NotImplementedError
+
+    def predict(self, network: Any, batch: Any) -> Predicted:
+        """What a network says of a batch, for a task that can be learnt from a teacher."""
+        raise NotImplementedError
+
+    def taught(self, hard: Tensor, found: Predicted, batch: Any) -> Tensor:
+        """The loss with what the teacher says of the batch; without a teacher as it is."""
+        if self.teacher is None:
+            return hard
+        with torch.no_grad():
+            shown = self.predict(self.teacher.network, batch)
+        return self.teacher.loss(hard, found, shown, batch.text.real, self.count(batch))
+
     @property
     def parts(self) -> dict[str, P]:
         """What is prepared, by name."""
@@ -78,7 +100,10 @@ class Parted(Generic[P]):
     @property
     def fingerprint(self) -> Mapping[str, str]:
         """What the data was made of: name → sha256."""
-        return {f"{part}/{name}": digest for part, each in self.parts.items() for name, digest in each.hashes.items()}
+        found = {f"{part}/{name}": digest for part, each in self.parts.items() for name, digest in each.hashes.items()}
+        return found | (
+            {f"teacher/{name}": digest for name, digest in self.teacher.hashes.items()} if self.teacher else {}
+        )
 
     @property
     def reports(self) -> dict[str, str]:

@@ -15,8 +15,10 @@ from regard.interop import folder as folders
 from regard.interop.folder import Loaded
 from regard.layers.adapter import AdapterOptions, adapt
 from regard.layers.dropout import drop
+from regard.models.shorter import shorten
 from regard.recipe import DecodeOptions, Recipe
-from regard.tasks import build, fit, learn_vocabulary, require
+from regard.tasks import TASKS, Trained, build, fit, learn_vocabulary, require
+from regard.tasks.distil import read_teacher
 from regard.tasks.task import Task
 from regard.training import checkpoint
 from regard.training.display import Display
@@ -53,7 +55,7 @@ def resume(run: Path, quiet: bool = False, overrides: Sequence[str] = ()) -> Out
 def _prepare(recipe: Recipe, run: Path | None, display: Display) -> tuple[nn.Module, Task, Callable[[Path], None]]:
     """The network, its task, and how it is written as a model."""
     loaded = prepare_network(recipe, run)
-    task = build(recipe, loaded.vocabulary, loaded.network)
+    task = prepare_task(recipe, loaded)
     for part, report in task.reports.items():
         display.note(f"{part}: {report}")
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in loaded.network.parameters()]
@@ -77,6 +79,18 @@ def prepare_network(recipe: Recipe, run: Path | None = None) -> Loaded:
     return loaded
 
 
+def prepare_task(recipe: Recipe, loaded: Loaded) -> Trained:
+    """The recipe's task with its data, for this network, and its teacher if it has one."""
+    if recipe.distil.teacher and not TASKS[recipe.task].teachable:
+        able = ", ".join(name for name, each in TASKS.items() if each.teachable)
+        raise UserError(f"distil.teacher: task = '{recipe.task}' cannot be learnt from a teacher; possible: {able}")
+    task = build(recipe, loaded.vocabulary, loaded.network)
+    if recipe.distil.teacher:
+        folder, device = find_model(recipe.distil.teacher).folder, choose_device(recipe.train.device)
+        task.teacher = read_teacher(folder, recipe.distil, loaded.network, loaded.vocabulary, device)
+    return task
+
+
 def _network(recipe: Recipe, run: Path | None) -> Loaded:
     """A new network with a learnt vocabulary, or the weights that `model.from` names; a run has its own by now."""
     require(recipe.task)
@@ -86,10 +100,16 @@ def _network(recipe: Recipe, run: Path | None) -> Loaded:
         return _load_weights(recipe, newest)
     require(recipe.task, recipe.model["family"])
     models.outline(recipe.model, joint=recipe.tokenizer.joint)  # what cannot be built is refused before it is learnt
-    vocabulary = Vocabulary.load(newest) if newest else learn_vocabulary(recipe)
+    vocabulary = Vocabulary.load(newest) if newest else _vocabulary(recipe)
     sizes = models.sizes(recipe.model["family"], vocabulary.source.size, vocabulary.target.size)
     torch.manual_seed(recipe.seed)
     return fit(Loaded(models.build(recipe.model, **sizes), vocabulary, _chosen(recipe.decode), {}), recipe)
+
+
+def _vocabulary(recipe: Recipe) -> Vocabulary:
+    """That of the folder that the recipe names, else a learnt one."""
+    folder = recipe.tokenizer.folder
+    return Vocabulary.load(find_model(folder).folder) if folder else learn_vocabulary(recipe)
 
 
 def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
@@ -103,6 +123,8 @@ def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
             "remove model.family"
         )
     require(recipe.task, family)
+    if "depth" in recipe.model and not newest:
+        shorten(loaded.network, recipe.model["depth"])
     base = (loaded.base if newest else folders.base_at(folder, loaded)) if adapting else None
     torch.manual_seed(recipe.seed)
     loaded = fit(loaded, recipe)
@@ -114,13 +136,20 @@ def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
 
 
 def _with_weights_found(recipe: Recipe, display: Display) -> Recipe:
-    """`model.from` as the one folder it means here and now, wherever the run is gone on with."""
-    if "from" not in recipe.model:
-        return recipe
-    found = find_model(recipe.model["from"])
-    for reason in found.refused:
-        display.warn(f"{reason}; {found.folder.name} is used instead")
-    return replace(recipe, model={**recipe.model, "from": str(found.folder.resolve())})
+    """Each folder with a model as the one that it means here and now, wherever the run is gone on with."""
+
+    def place(name: str) -> str:
+        if not name:
+            return ""
+        found = find_model(name)
+        for reason in found.refused:
+            display.warn(f"{reason}; {found.folder.name} is used instead")
+        return str(found.folder.resolve())
+
+    weights = {"from": place(recipe.model["from"])} if "from" in recipe.model else {}
+    tokenizer = replace(recipe.tokenizer, folder=place(recipe.tokenizer.folder))
+    distil = replace(recipe.distil, teacher=place(recipe.distil.teacher))
+    return replace(recipe, model=recipe.model | weights, tokenizer=tokenizer, distil=distil)
 
 
 def _chosen(options: DecodeOptions) -> dict[str, Any]:
