@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from regard import labelling, perplexity, shots, similarity
+from regard import filling, labelling, perplexity, shots, similarity
 from regard.errors import UserError
 from regard.explorer.plot import Line, line_chart
 from regard.inputs.corpus import Sample
@@ -76,6 +76,12 @@ def _vectors(models: list[Any], exam: Exam) -> dict[str, Any]:
     return similarity.evaluate(models[0], chosen, exam.machine.batch_size, scoring.truncate, exam.quiet)
 
 
+def _hidden(models: list[Any], exam: Exam) -> dict[str, Any]:
+    """Of a model that finds hidden words."""
+    exam.only("a model that fills in words", "source")
+    return filling.evaluate(models[0], filling.select(models[0], exam.file, exam.scoring.source), exam.quiet)
+
+
 def _texts(models: list[Any], exam: Exam) -> dict[str, Any]:
     """Of a language model: of running text, or with `--shots` of questions with examples before them."""
     (model, *_), prompting = models, exam.prompting
@@ -110,6 +116,7 @@ def _translations(models: list[Any], exam: Exam) -> dict[str, Any]:
 JUDGES: dict[str, Callable[[list[Any], Exam], dict[str, Any]]] = {
     "classify": _labels,
     "embed": _vectors,
+    "fill": _hidden,
     "generate": _texts,
     "translate": _translations,
 }

@@ -73,13 +73,13 @@ def scores(counted: Sequence[tuple[float, int]], size: int, signature: str) -> l
     losses = np.array([-totals[rows].sum() / counts[rows].sum() for rows in drawn])
     loss, bits = -totals.sum() / counts.sum(), counts.sum() / size / math.log(2)
     return [
-        _score("loss", loss, losses, signature),
-        _score("perplexity", np.exp(loss), np.exp(losses), signature),
-        _score("bits_per_byte", bits * loss, bits * losses, signature),
+        score_of("loss", loss, losses, signature),
+        score_of("perplexity", np.exp(loss), np.exp(losses), signature),
+        score_of("bits_per_byte", bits * loss, bits * losses, signature),
     ]
 
 
-def _score(name: str, value: float, resamples: np.ndarray, signature: str) -> Score:
+def score_of(name: str, value: float, resamples: np.ndarray, signature: str) -> Score:
     low, high = np.percentile(resamples, [2.5, 97.5])
     return Score(name, float(value), float(high - low) / 2, signature)
 

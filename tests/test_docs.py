@@ -24,6 +24,7 @@ from regard.recipe import (
     ADAPTERS,
     DataOptions,
     DecodeOptions,
+    DistilOptions,
     Recipe,
     TokenizerOptions,
     TrainOptions,
@@ -34,7 +35,13 @@ from regard.recipe import (
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS]
-SECTIONS = {"data": DataOptions, "tokenizer": TokenizerOptions, "train": TrainOptions, "decode": DecodeOptions}
+SECTIONS = {
+    "data": DataOptions,
+    "tokenizer": TokenizerOptions,
+    "train": TrainOptions,
+    "distil": DistilOptions,
+    "decode": DecodeOptions,
+}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CHOICES = ("family", "preset", "from", *ADAPTERS)  # what [model] has besides the family's own fields
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from test_encoder_model import folder
 
 import regard
+from regard.cli import main
 from regard.errors import UserError
 from regard.inputs.pretraining import draw_pair
 from regard.models.heads import MaskedWords, Pretraining
@@ -170,6 +171,33 @@ def test_another_text_is_another_article_s(tmp_path: Path) -> None:
             strangers += 1
             assert first != second
     assert strangers > 20
+
+
+def test_it_is_scored_on_the_same_hidden_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the held-out part as while it was trained, and on a file of running text; intervals go with each figure."""
+    start(recipe(lay_out(tmp_path), "train.eval_samples=500", steps=2), quiet=True)
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    trained = next(line["validation"] for line in lines if "validation" in line)
+    told = []
+    (tmp_path / "book.txt").write_text("He goes to ba. He comes from da.\n\nHe goes to bo now. He goes to be.\n")
+    for file in ([], [str(tmp_path / "book.txt")]):
+        with pytest.raises(SystemExit) as ended:
+            main(["evaluate", str(tmp_path / "run"), *file, "--json"])
+        assert ended.value.code == 0
+        told.append(json.loads(capsys.readouterr().out))
+    figures = {each["name"]: each["value"] for each in told[0]["scores"]}
+    assert figures.keys() == {"loss", "perplexity", "accuracy", "pairs"}
+    assert all(np.isclose(figures[name], trained[name], rtol=1e-4) for name in figures)
+    assert np.isclose(told[0]["unigram_entropy"], trained["unigram"], rtol=1e-6)
+    assert told[1]["rows"] == 2 and all(each["interval"] >= 0 for each in told[1]["scores"])
+
+
+def test_the_first_rows_of_a_batch_are_its_first(tmp_path: Path) -> None:
+    _, task = prepared(recipe(lay_out(tmp_path)))
+    batch = next(task.batches(0, 0, 1))
+    some = batch.first(3)
+    assert torch.equal(some.words, batch.words[: len(some.words)]) and int(some.at.sum()) == len(some.words)
+    assert len(some.at) == len(some.labels) == len(some.text.lengths) == 3
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,13 @@ class Masked(NamedTuple):
         labels = None if self.labels is None else self.labels.to(device)
         return Masked(self.text.to(device), self.at.to(device), self.words.to(device), labels, self.index.to(device))
 
+    def first(self, rows: int) -> "Masked":
+        """So many rows of it."""
+        tokens, lengths, segments = self.text
+        text = Sequences(tokens[:rows], lengths[:rows], None if segments is None else segments[:rows])
+        labels = None if self.labels is None else self.labels[:rows]
+        return Masked(text, self.at[:rows], self.words[: int(self.at[:rows].sum())], labels, self.index[:rows])
+
 
 @dataclass(frozen=True)
 class MaskOptions:

@@ -46,13 +46,13 @@ def documents(data: "DataOptions", part: str, beside: Path | None = None) -> Ite
     path = file_of(data, part, beside)
     files = expand(path)
     held_out = (0.0, 0.0) if own_file(data, part) else fractions(data)
-    if data.text and not any(map(_in_rows, files.values())):
+    if data.text and not any(map(in_rows, files.values())):
         raise UserError(f"data.text = '{data.text}', but {path} is running text: .jsonl, .tsv and .csv have columns")
-    if "" in files and not _in_rows(path):
+    if "" in files and not in_rows(path):
         yield _section(path, part, held_out)
         return
     for name, file in files.items():
-        if _in_rows(file):
+        if in_rows(file):
             yield from _rows(file, data, part, held_out)
         elif _belongs(name, part, held_out):
             yield Document(str(file), lambda size, file=file: read_pieces(file, size=size), True)
@@ -62,7 +62,8 @@ def _belongs(value: str, part: str, held_out: tuple[float, float]) -> bool:
     return not any(held_out) or part_of(value, *held_out) == part
 
 
-def _in_rows(path: Path) -> bool:
+def in_rows(path: Path) -> bool:
+    """Whether a file has columns."""
     return path.name.removesuffix(".gz").endswith((".jsonl", ".tsv", ".csv"))
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -129,10 +128,11 @@ def hidden_in(
 
 
 def some_rows(part: Stream | Sentences, tokenizer: Tokenizer, options: MaskOptions, most: int) -> Iterator[Masked]:
-    """At most so many rows of a part, in whole batches, with the same words hidden whoever asks."""
-    count = min(most, rows_per_epoch(part, tokenizer, replace(options, batch_size=1)))
-    size = min(ROWS, count)
-    return islice(masked_rows(part, tokenizer, replace(options, batch_size=size, seed=SEED)), count // size)
+    """At most so many rows of a part, with the same words hidden whoever asks."""
+    count = min(most, rows_per_epoch(part, tokenizer, options))
+    batches = masked_rows(part, tokenizer, replace(options, batch_size=ROWS, seed=SEED))
+    for done in range(0, count, ROWS):
+        yield next(batches).first(count - done)
 
 
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────

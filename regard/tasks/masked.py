@@ -1,7 +1,7 @@
 """How well hidden words are found again, row by row: for validation and for `regard evaluate` alike."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,7 +64,9 @@ class Guesses(NamedTuple):
 
 
 @torch.no_grad()
-def guess(network: MaskedWords, batches: Iterable[Masked]) -> Guesses:
+def guess(
+    network: MaskedWords, batches: Iterable[Masked], progress: Callable[[int], None] = lambda done: None
+) -> Guesses:
     """What the network makes of these batches."""
     device, rows, words = next(network.parameters()).device, [], []
     for batch in batches:
@@ -75,5 +77,6 @@ def guess(network: MaskedWords, batches: Iterable[Masked]) -> Guesses:
         sums = [np.bincount(places, each.double().cpu().numpy(), len(batch.at)) for each in per_place]
         rows.append([*sums, *((each.argmax(1) == batch.labels).double().cpu().numpy() for each in relation)])
         words.append(batch.words.cpu().numpy())
+        progress(len(batch.at))
     losses, counts, hits, *relations = (np.concatenate(column) for column in zip(*rows, strict=True))
     return Guesses(losses, counts, hits, relations[0] if relations else None, np.concatenate(words))
