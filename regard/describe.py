@@ -68,7 +68,7 @@ def sites(network: nn.Module, vocabulary: Vocabulary) -> list[str]:
     source = Sequences(tensor([[vocabulary.source.end]]), tensor([1]))
     with record() as recorder:
         if FAMILIES[family_of(network)].encodes:
-            network.encode(Sequences(tensor([[0]]), tensor([1])))  # type: ignore[operator]
+            network(Sequences(tensor([[0]]), tensor([1])))
         elif isinstance(network, LanguageModel):
             network(tensor([[0]]))
         elif isinstance(network, Classifier):

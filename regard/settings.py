@@ -70,7 +70,8 @@ class DataOptions:
     question: str = ""  # columns of questions, of the texts that they are asked of,
     context: str = ""
     answer: str = ""  # and of their answers
-    stride: int = 0  # tokens from one window of a long text to the next; 0 = a third of the longest
+    segment: int = 0  # tokens of each segment in which a long text is read to be labelled; 0 = it is read whole
+    stride: int = 0  # tokens from one window or segment to the next; 0 = a third of the longest, or 3/4 of segment
     pairs: Literal["none", "next", "order"] = "none"  # what a second text is, beside words to be told
     masked: float = 0.15  # the share of tokens that are hidden,
     whole_words: bool = False  # a word's pieces together
@@ -78,8 +79,15 @@ class DataOptions:
     max_length: int = 256  # tokens; longer samples are skipped and counted; 0 = as many as the model reads
 
     def __post_init__(self) -> None:
-        for name in ("max_length", "stride"):
+        for name in ("max_length", "stride", "segment"):
             require(getattr(self, name) >= 0, f"data.{name} = {getattr(self, name)}: must be 0 or more")
+        if self.segment:
+            require(self.segment > 2, f"data.segment = {self.segment}: must be more than the two tokens round a text")
+            require(
+                self.stride <= self.segment - 2,
+                f"data.stride = {self.stride}: a segment of {self.segment} tokens has {self.segment - 2} of the text, "
+                "and none may be passed over",
+            )
         require(bool(self.label_separator), "data.label_separator is empty: give the mark between labels, such as |")
         require(
             not self.stratify or self.label_kind == "one",
@@ -105,6 +113,11 @@ class DataOptions:
                     bool(self.generate) or value == 0,
                     f"data.{name} = {value}: a number of samples needs `generate`; otherwise name a file",
                 )
+
+    @property
+    def segment_stride(self) -> int:
+        """Tokens from one segment to the next: of 200 in each, as many as 150, so that they overlap."""
+        return self.stride or max(1, min(3 * self.segment // 4, self.segment - 2))
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,9 @@ def add(tensors: dict[str, Tensor], folder: Path, prefix: str, merged: bool = Tr
     config = read_json(folder / CONFIG)
     _check(config, folder)
     given = {name.removeprefix(PREFIX): tensor for name, tensor in read_file(folder / WEIGHTS).items()}
-    result = tensors | {name: tensor for name, tensor in given.items() if "lora_" not in name}
+    new = {name: tensor for name, tensor in given.items() if "lora_" not in name}
+    replaced = {other for name in new for other in (name.removeprefix(prefix), prefix + name)}
+    result = {name: tensor for name, tensor in tensors.items() if name not in replaced} | new
     for module in dict.fromkeys(name.removesuffix(DOWN).removesuffix(UP) for name in given if "lora_" in name):
         down, up = given.get(module + DOWN), given.get(module + UP)
         if down is None or up is None:

@@ -60,7 +60,7 @@ def card_of(network: nn.Module, vocabulary: Vocabulary, config: dict[str, Any], 
         elsewhere = CONTINUER if known else ""
     elif isinstance(network, Classifier):
         kind, sides = "A model that tells labels", f"{vocabulary.target.size:,} tokens, {len(network.labels)} labels"
-        elsewhere = LABELLER if known else ""
+        elsewhere = LABELLER if known and type(network) is Classifier else ""
     elif isinstance(network, Encoder | Head):
         kind, sides = "An encoder", f"{vocabulary.target.size:,} tokens"
         types = "" if network.config.segments else ", return_token_type_ids=False"

@@ -11,14 +11,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.errors import UserError, nearest
-from regard.interop.labelled import OURS, classifier, labels_of, told_kind, told_labels
+from regard.interop.labelled import OURS, classifier, documents, labels_of, told_kind, told_labels
 from regard.interop.layout import Layout, Published
 from regard.interop.weights import Names, Slot
 from regard.models.classifier import Classifier
+from regard.models.documents import Documents
 from regard.models.heads import MaskedWords, Pretraining, Spans, TokenLabels
 
 BARE, WORDS, BOTH = "Model", "ForMaskedLM", "ForPreTraining"
 LABELS, TAGS, SPANS = "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"
+DOCUMENTS = "ForDocumentClassification"  # our own: its tensors beside the body's have our names
 POOLER = "has_pooler"  # a key of our own, for files with a pooler where others have none, or without where they have
 OLD = {".gamma": ".weight", ".beta": ".bias"}  # how norms were named once
 
@@ -28,10 +30,12 @@ HEADS: dict[str, Callable[[Any, dict[str, Any]], nn.Module]] = {
     WORDS: lambda body, config: MaskedWords(body),
     BOTH: lambda body, config: Pretraining(body),
     LABELS: classifier,
+    DOCUMENTS: documents,
     TAGS: lambda body, config: TokenLabels(body, labels_of(config, least=1)),
     SPANS: lambda body, config: Spans(body),
 }
-TYPES = {MaskedWords: WORDS, Pretraining: BOTH, Classifier: LABELS, TokenLabels: TAGS, Spans: SPANS}
+TYPES = {MaskedWords: WORDS, Pretraining: BOTH, Classifier: LABELS, Documents: DOCUMENTS, TokenLabels: TAGS,
+         Spans: SPANS}  # fmt: skip
 
 
 class Encoding(Published):
@@ -59,7 +63,7 @@ class Headed(Layout):
 
     def speaks(self, network: nn.Module) -> bool:
         head = head_of(network)
-        known = not isinstance(self.body, Encoding) or head == BARE or head in self.tops
+        known = not isinstance(self.body, Encoding) or head in (BARE, DOCUMENTS, *self.tops)
         return known and self.body.speaks(getattr(network, "body", network))
 
     def read(self, config: dict[str, Any]) -> nn.Module:
@@ -126,7 +130,7 @@ class Headed(Layout):
             tensors = {
                 name.removesuffix(old) + new if name.endswith(old) else name: each for name, each in tensors.items()
             }
-        if self._head(config) in (LABELS, TAGS, SPANS):
+        if self._head(config) in (LABELS, DOCUMENTS, TAGS, SPANS):
             left = {theirs for head in (WORDS, BOTH) for theirs in self.tops.get(head, {}).values()}
             left |= {theirs.removesuffix(".decoder") for theirs in left}
             return {name: tensor for name, tensor in tensors.items() if name.rpartition(".")[0] not in left}
@@ -137,7 +141,9 @@ class Headed(Layout):
 
     def _top(self, head: str, name: str, tied: bool) -> Slot:
         part, kind = name.rsplit(".", 1)
-        return self.body.top(head, part, kind, tied) if isinstance(self.body, Encoding) else Slot((name,))
+        if not isinstance(self.body, Encoding) or head == DOCUMENTS:
+            return Slot((name,))
+        return self.body.top(head, part, kind, tied)
 
     def _long(self, name: str) -> bool:
         return bool(self.prefix) and name.startswith(self.prefix)
@@ -154,7 +160,7 @@ class Headed(Layout):
             return None
         first = str(named[0] if isinstance(named, list) else named)
         found = next((head for head in HEADS if first.endswith(head)), None)
-        if found is None or (self.tops and found not in (BARE, *self.tops)):
+        if found is None or (self.tops and found not in (BARE, DOCUMENTS, *self.tops)):
             possible = [self._kind + head for head in (BARE, *self.tops)] if self.tops else list(HEADS)
             raise UserError(f"architectures = {named} is unknown{nearest(first, possible)}")
         return found

@@ -16,11 +16,13 @@ from regard.errors import UserError, nearest
 from regard.interop.layout import Layout
 from regard.interop.weights import Names, Slot
 from regard.models.classifier import Classifier
+from regard.models.documents import Documents
 
 ARCHITECTURE = "ForSequenceClassification"
 OUTPUTS = ("lm_head.weight", "output.weight")  # a language model's, in their layouts and in ours
 PAIR, KEPT, SCALE = "text_pair", "keeps_lm_head", "label_scale"  # keys of our own, which others pass over
-OURS = ("id2label", "label2id", "num_labels", "problem_type", PAIR, KEPT, SCALE)
+SEGMENT, STRIDE = "segment", "segment_stride"  # of documents, which others do not read at all
+OURS = ("id2label", "label2id", "num_labels", "problem_type", PAIR, KEPT, SCALE, SEGMENT, STRIDE)
 PROBLEMS = {"single_label_classification": "one", "multi_label_classification": "several", "regression": "number"}
 
 
@@ -70,6 +72,23 @@ def _of_body(config: dict[str, Any]) -> dict[str, Any]:
 
 def classifier(body: Any, config: dict[str, Any]) -> Classifier:
     """A body with the head that config.json tells of: for one label a text, several, or a value."""
+    labels, kind, scale = _labelling(config)
+    return Classifier(body, labels, config.get(PAIR) is True, kind, scale)
+
+
+def documents(body: Any, config: dict[str, Any]) -> Documents:
+    """Likewise, for texts that are read in segments."""
+    segment, stride = config.get(SEGMENT), config.get(STRIDE)
+    if type(segment) is not int or not 2 < segment <= body.limit:
+        raise UserError(f"{SEGMENT} = {segment} should be more than 2 tokens, and at most {body.limit}")
+    if type(stride) is not int or not 0 < stride <= segment - 2:
+        raise UserError(f"{STRIDE} = {stride} should lie within 1 … {segment - 2}")
+    labels, kind, scale = _labelling(config)
+    return Documents(body, labels, segment, stride, kind, scale)
+
+
+def _labelling(config: dict[str, Any]) -> tuple[tuple[str, ...], str, float]:
+    """The labels, what a text has of them, and the unit in which values are told."""
     problem = config.get("problem_type")
     if problem is not None and problem not in PROBLEMS:
         raise UserError(f"problem_type = '{problem}' is unknown{nearest(str(problem), PROBLEMS)}")
@@ -78,7 +97,7 @@ def classifier(body: Any, config: dict[str, Any]) -> Classifier:
     scale = config.get(SCALE, 1.0)
     if type(scale) not in (int, float) or not 0 < scale < math.inf or math.frexp(scale)[0] != 0.5:
         raise UserError(f"{SCALE} = {scale!r} should be a power of two")
-    return Classifier(body, labels, config.get(PAIR) is True, kind, float(scale))
+    return labels, kind, float(scale)
 
 
 def told_kind(network: Classifier, foreign: dict[str, Any]) -> dict[str, Any]:
@@ -87,6 +106,8 @@ def told_kind(network: Classifier, foreign: dict[str, Any]) -> dict[str, Any]:
     silent = foreign.get("problem_type") is None and network.kind == "one"
     found = told_labels(network.labels) | {"problem_type": None if silent else problem}
     found |= {SCALE: network.scale} if network.scale != 1 else {}
+    if isinstance(network, Documents):
+        found |= {SEGMENT: network.segment, STRIDE: network.stride}
     return found | ({PAIR: True} if network.paired else {})
 
 

@@ -77,10 +77,12 @@ class Module:
     def _encode(self, text: Sequences, other: Tensor | None, real: Tensor) -> Output:
         """What the head of an encoder says, each place's at its own."""
         self._check_text(text, other)
-        network, states = self.network, self.network.encode(text)
-        hidden = _spread(states[text.real], real)
+        network = self.network
         if isinstance(network, Classifier):
-            return Output(network.told(states, text), last_hidden_state=hidden)
+            states, logits = network.label(text)
+            return Output(logits, last_hidden_state=_spread(states[text.real], real))
+        states = network.encode(text)
+        hidden = _spread(states[text.real], real)
         if isinstance(network, MaskedWords):
             words = _spread(network.words(states[text.real]), real)
             if not isinstance(network, Pretraining):
@@ -107,10 +109,10 @@ class Module:
 
     def _continue(self, text: Sequences, other: Tensor | None, real: Tensor) -> Output:
         self._check_text(text, other)
-        states = self.network.encode(text)
-        found = states[text.real]
         if isinstance(self.network, Classifier):
-            return Output(self.network.told(states, text), last_hidden_state=_spread(found, real))
+            states, logits = self.network.label(text)
+            return Output(logits, last_hidden_state=_spread(states[text.real], real))
+        found = self.network.encode(text)[text.real]
         return Output(_spread(self.network.output(found), real), last_hidden_state=_spread(found, real))
 
     def _answer(self, source: Sequences, target: Tensor | None, real: Tensor) -> Output:

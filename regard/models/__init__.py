@@ -9,7 +9,7 @@ from torch import nn
 from regard.errors import UserError, nearest
 from regard.layers.encoder import Encoder
 from regard.layers.generator import LanguageModel
-from regard.models import bert, convolutional, deberta, gpt, llama, seq2seq, transformer
+from regard.models import bert, convolutional, deberta, gpt, llama, recurrent, seq2seq, transformer
 
 LARGEST, DEEPEST = 1 << 24, 1000  # no product of sizes overflows; building more blocks alone takes minutes
 
@@ -47,6 +47,7 @@ FAMILIES = {
     "deberta": Family(deberta.DebertaConfig, deberta.Deberta, deberta.PRESETS),
     "gpt": Family(gpt.GPTConfig, gpt.GPT, gpt.PRESETS),
     "llama": Family(llama.LlamaConfig, llama.Llama, llama.PRESETS),
+    "recurrent": Family(recurrent.RecurrentConfig, recurrent.Recurrent, recurrent.PRESETS),
     "seq2seq": Family(seq2seq.Seq2SeqConfig, seq2seq.Seq2Seq, seq2seq.PRESETS),
     "transformer": Family(transformer.TransformerConfig, transformer.Transformer, transformer.PRESETS),
 }

@@ -8,7 +8,7 @@ Shapes: states (batch, length, width), logits (batch, labels), of a value (batch
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,17 +27,33 @@ def last(states: Tensor, text: Sequences) -> Tensor:
     return states[torch.arange(len(states), device=states.device), text.lengths - 1]
 
 
+class Labelling(NamedTuple):
+    """What was told, and the states of the text it was told from."""
+
+    states: Tensor
+    logits: Tensor
+
+
 class Classifier(Head):
     """A body that gives each place a state (`encode`), and a head on their summary."""
 
-    def __init__(self, body: Any, labels: Sequence[str], paired: bool = False, kind: str = "one", scale: float = 1.0):
+    def __init__(
+        self,
+        body: Any,
+        labels: Sequence[str],
+        paired: bool = False,
+        kind: str = "one",
+        scale: float = 1.0,
+        width: int = 0,
+    ):
+        """Labels are told from a summary `width` wide; 0: as wide as the body's states."""
         super().__init__(body)
         self.labels, self.paired, self.kind = tuple(labels), paired, kind
         self.scale = scale  # the head tells values in units of it, so that it learns as fast whatever their size
         encodes = isinstance(body, Encoder)
         self.summary = body.summary() if encodes else last
         self.dropout = Dropout(body.config.dropout if encodes else 0.0)
-        self.head = nn.Linear(body.config.width, len(self.labels), bias=encodes)
+        self.head = nn.Linear(width or body.config.width, len(self.labels), bias=encodes)
         nn.init.normal_(self.head.weight, std=0.02)
         if encodes:
             nn.init.zeros_(self.head.bias)
@@ -54,11 +70,20 @@ class Classifier(Head):
         return isinstance(self.body, LanguageModel) and not isinstance(self.body.output, nn.Identity)
 
     def forward(self, text: Sequences) -> Tensor:
-        return self.told(self.encode(text), text)
+        return self.label(text).logits
+
+    def label(self, text: Sequences) -> Labelling:
+        """Logits, with what they come from."""
+        states = self.encode(text)
+        return Labelling(states, self.told(states, text))
 
     def told(self, states: Tensor, text: Sequences) -> Tensor:
         """Logits from the body's states, or values."""
-        return self.head(self.dropout(self.summary(states, text))) * self.scale
+        return self.tell(self.summary(states, text))
+
+    def tell(self, summary: Tensor) -> Tensor:
+        """Logits, or values, from one vector for each text."""
+        return self.head(self.dropout(summary)) * self.scale
 
     @torch.no_grad()
     def expect(self, mean: float) -> None:

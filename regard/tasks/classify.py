@@ -88,8 +88,8 @@ class Classify(Parted[Corpus]):
         return self.taught(loss, found, batch)
 
     def predict(self, network: Any, batch: Labelled) -> Predicted:
-        states = network.encode(batch.text)
-        return Predicted(states, (network.told(states, batch.text).float(),))
+        states, logits = network.label(batch.text)
+        return Predicted(states, (logits.float(),))
 
     @torch.no_grad()
     def validate(self, network: Any) -> dict[str, float]:

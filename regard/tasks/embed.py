@@ -12,12 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.trace import Trace, record
+from regard.attention.trace import Segmented, Trace, record
 from regard.errors import UserError
 from regard.inputs.batch import Sequences, pad
 from regard.inputs.text import Tokenizer
 from regard.interop.sentence import Pooling
 from regard.models.classifier import Classifier
+from regard.models.documents import Documents
 from regard.tasks.rows import by_length, check_texts
 
 Text = str | tuple[str, str]
@@ -124,7 +125,11 @@ def look_at(network: Any, tokenizer: Tokenizer, row: Read, prove: bool = False) 
     """What is attended to while an encoder reads a text; where it tells labels, its answer is the likeliest."""
     text, pieces = together([row]).to(next(network.parameters()).device), tokenizer.pieces(row.tokens)
     with record(prove) as recorder:
-        states = network.encode(text)
+        found = network(text) if isinstance(network, Classifier) else network.encode(text)
     tells = isinstance(network, Classifier) and network.kind != "number"
-    answer = network.labels[int(network.told(states, text)[0].argmax())] if tells else ""
+    answer = network.labels[int(found[0].argmax())] if tells else ""
+    if isinstance(network, Documents):
+        cut = network.cut(text).text
+        rows = [row[:length] for row, length in zip(cut.tokens.tolist(), cut.lengths.tolist(), strict=True)]
+        return Segmented(recorder, [tokenizer.pieces(row) for row in rows], pieces, answer)
     return Trace(recorder, source=pieces, answer=answer)

@@ -1,5 +1,6 @@
 """What a task puts on a network before it trains it: a head, and what its tokenizer must put round a text."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ from regard.inputs.labels import enclosed, learn_labels, learn_scale
 from regard.inputs.masking import mask_of
 from regard.inputs.text import Vocabulary
 from regard.interop.folder import Loaded
+from regard.layers.encoder import Encoder
 from regard.models.classifier import Classifier
+from regard.models.documents import Documents
 from regard.models.heads import MaskedWords, Pretraining, Spans
 from regard.recipe import Recipe
 
@@ -41,6 +44,9 @@ def labelled(loaded: Loaded, recipe: Recipe) -> Loaded:
             f"data.label_kind = '{recipe.data.label_kind}', but the model tells '{network.kind}': say that, or begin "
             "with the model it was made of"
         )
+    if (network.segment if isinstance(network, Documents) else 0) != recipe.data.segment:
+        read = f"in segments of {network.segment} tokens" if isinstance(network, Documents) else "whole"
+        raise UserError(f"data.segment = {recipe.data.segment}, but the model reads texts {read}")
     if network.paired != bool(recipe.data.text2):
         pairs = "pairs of texts: name the second's column" if network.paired else "single texts: remove it"
         raise UserError(f"data.text2 = '{recipe.data.text2}', but the model was trained on {pairs}")
@@ -58,11 +64,25 @@ def _with_head(body: Any, recipe: Recipe) -> Classifier:
     if data.generate:
         raise UserError(f"data.generate = '{data.generate}' makes no labels: name a file in data.train")
     if data.label_kind != "number":
-        return Classifier(body, learn_labels(data, beside), bool(data.text2), data.label_kind)
+        return _reading(body, recipe, learn_labels(data, beside))
     mean, scale = learn_scale(data, beside)
-    network = Classifier(body, [data.label or "label"], bool(data.text2), "number", scale)
+    network = _reading(body, recipe, [data.label or "label"], scale)
     network.expect(mean)
     return network
+
+
+def _reading(body: Any, recipe: Recipe, labels: Sequence[str], scale: float = 1.0) -> Classifier:
+    """A head that reads texts whole, or documents in segments where the recipe cuts them."""
+    data = recipe.data
+    if not data.segment:
+        return Classifier(body, labels, bool(data.text2), data.label_kind, scale)
+    if data.text2:
+        raise UserError(f"data.segment = {data.segment}: a document is one text: remove data.text2 = '{data.text2}'")
+    if not isinstance(body, Encoder):
+        raise UserError(f"data.segment = {data.segment}: segments are read by an encoder, such as bert")
+    if data.segment > body.limit:
+        raise UserError(f"data.segment = {data.segment}, but the encoder reads at most {body.limit} tokens")
+    return Documents(body, labels, data.segment, data.segment_stride, data.label_kind, scale)
 
 
 def masked(loaded: Loaded, recipe: Recipe) -> Loaded:

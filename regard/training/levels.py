@@ -8,6 +8,7 @@ that is embedding and output at once lies at the bottom.
 """
 
 from collections.abc import Iterable
+from itertools import zip_longest
 
 from torch import nn
 
@@ -15,6 +16,8 @@ from regard import models
 from regard.errors import UserError
 from regard.layers.adapter import adapters
 from regard.layers.blocks import Stack
+from regard.layers.encoder import Encoder
+from regard.layers.recurrent import Reader
 from regard.recipe import TrainOptions
 
 Levels = list[list[nn.Parameter]]  # from the embeddings up to the head
@@ -37,6 +40,10 @@ def levels(network: nn.Module) -> Levels:
                 lies([block], top)
             lies([child.final], top)
             lies([child], 0)
+        elif isinstance(child, Reader) and isinstance(body, Encoder):
+            for directions in zip_longest(child.forwards, child.backwards):
+                top += 1
+                lies(filter(None, directions), top)
         elif top == 0:
             lies([child], 0)
     if top == 0:

@@ -1,0 +1,59 @@
+"""One vector for a text, from its states: the last of them, or a mix of all through the one attention.
+
+Shapes: states (batch, length, width), pooled (batch, width).
+"""
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.core import Attention
+from regard.attention.scores import Additive
+from regard.attention.trace import place
+from regard.attention.variants import mean
+from regard.inputs.batch import Sequences
+from regard.layers.encoder import unpadded
+
+POOLINGS = ("last", "mean", "attention")
+
+
+class Last(nn.Module):
+    """Where reading ended: the last state, and of what is read backwards the first. Sutskever et al. 2014's vector."""
+
+    def __init__(self, forwards: int):
+        """So many numbers of a state were read forwards, the others backwards."""
+        super().__init__()
+        self.forwards = forwards
+
+    def forward(self, states: Tensor, text: Sequences) -> Tensor:
+        ends = states[torch.arange(len(states), device=states.device), text.lengths - 1]
+        return torch.cat([ends[:, : self.forwards], states[:, 0, self.forwards :]], -1)
+
+
+class Mix(nn.Module):
+    """A mean of all states, each counted as much as it answers one question."""
+
+    question: Tensor
+
+    def __init__(self, attend: Attention, question: Tensor):
+        super().__init__()
+        self.attend = attend
+        if isinstance(question, nn.Parameter):
+            self.question = question
+        else:
+            self.register_buffer("question", question, persistent=False)
+
+    def forward(self, states: Tensor, text: Sequences) -> Tensor:
+        with place("pooling"):
+            memory = self.attend.remember(states, unpadded(text))
+            return self.attend(self.question.expand(len(states), 1, -1), memory)[:, 0]
+
+
+def attentive(width: int, hidden: int) -> Mix:
+    """v · tanh(b + W h), where the question, learnt, is the bias b. Yang et al. 2016, equations 5–7."""
+    key, same = nn.Linear(width, hidden, bias=False), nn.Identity()
+    return Mix(Attention(same, key, same, same, score=Additive(hidden)), nn.Parameter(torch.zeros(hidden)))
+
+
+def even(width: int) -> Mix:
+    """The plain mean: every state counts the same, whatever is asked."""
+    return Mix(mean(width, width, width), torch.zeros(1))
