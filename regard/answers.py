@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
 from regard.errors import UserError
 from regard.options import Output, given_texts
+from regard.passages import read_context, shown
 from regard.report import answer_line, emit, harmless
+from regard.tasks.reply import Reply
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ AHEAD = ("draft", "lookup")  # what guesses ahead writes several tokens at once
 def answer_all(model: Any, inputs: list[str] | None, size: int, output: Output, **options: Any) -> None:
     """Prints an answer to each input, or to each line of stdin, `size` of them computed at once."""
     lines, alone = given_texts(inputs), inputs is not None and len(inputs) == 1
+    if "context" in options:
+        options["context"] = read_context(options["context"])
     if alone and model.continues and not output.json:
         write(model, next(lines), options)
         return
@@ -38,6 +43,9 @@ def answer_all(model: Any, inputs: list[str] | None, size: int, output: Output, 
         for text, answer in zip(texts, _answers(model, texts, inputs, batch_size=size, **options), strict=True):
             if not output.json and answer is not EMPTY:
                 _warn(model, text, answer)
+            if isinstance(answer, Reply) and not output.json and sys.stdout.isatty():
+                Console(highlight=False).print(shown(answer, options.get("context") or text.partition("\t")[2]))
+                continue
             print(answer_line(answer, output), flush=sys.stdin.isatty())
 
 

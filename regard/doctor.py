@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from regard.doctor_questions import questions
 from regard.doctor_text import hidden_words, running_text
 from regard.errors import UserError
 from regard.inputs.corpus import Corpus
@@ -24,6 +25,7 @@ from regard.measure import Cost, measure
 from regard.models.classifier import Classifier
 from regard.recipe import Recipe
 from regard.report import in_bytes
+from regard.tasks.answer import Answer
 from regard.tasks.fill import Fill
 from regard.tasks.generate import Generate
 from regard.tasks.task import Task
@@ -64,6 +66,9 @@ def examine(recipe: Recipe) -> Findings:
         running_text(parts, task, findings)
     elif isinstance(task, Fill):
         hidden_words(parts, task, findings)
+    elif isinstance(task, Answer):
+        _samples(parts, recipe, findings)
+        questions(parts, findings)
     else:
         _samples(parts, recipe, findings)
         _look_into(parts, network, vocabulary, findings)

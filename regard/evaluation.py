@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from regard import filling, labelling, perplexity, shots, similarity
+from regard import filling, labelling, perplexity, questioning, shots, similarity
 from regard.errors import UserError
 from regard.explorer.plot import Line, line_chart
 from regard.inputs.corpus import Sample
@@ -53,6 +53,15 @@ def judge(models: list[Any], exam: Exam) -> dict[str, Any]:
         able = ", ".join(JUDGES)
         raise UserError(f"{exam.names[0]} was made to '{models[0].task}': there is no score for it; possible: {able}")
     return JUDGES[models[0].task](models, exam)
+
+
+def _answers(models: list[Any], exam: Exam) -> dict[str, Any]:
+    """Of models that answer questions from texts."""
+    exam.only("a model that answers questions", "source", "other", "target", "compare")
+    if any(model.task != "answer" for model in models):
+        raise UserError("--compare: a model that answers questions is compared with another that does")
+    columns = (exam.scoring.source, exam.scoring.other, exam.scoring.target)
+    return questioning.evaluate(models, exam.file, columns, exam.machine.batch_size, exam.quiet)
 
 
 def _labels(models: list[Any], exam: Exam) -> dict[str, Any]:
@@ -114,6 +123,7 @@ def _translations(models: list[Any], exam: Exam) -> dict[str, Any]:
 
 
 JUDGES: dict[str, Callable[[list[Any], Exam], dict[str, Any]]] = {
+    "answer": _answers,
     "classify": _labels,
     "embed": _vectors,
     "fill": _hidden,

@@ -1,7 +1,7 @@
 """What `regard.load` returns: one object that runs, generates, embeds, traces and saves."""
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,13 +26,14 @@ from regard.models import FAMILIES, family_of
 from regard.models.classifier import Classifier
 from regard.models.heads import MaskedWords, Spans, TokenLabels
 from regard.recipe import DecodeOptions, Recipe
-from regard.running import RUNNERS
+from regard.running import RUNNERS, is_one
 from regard.runtime import hasten
 from regard.tasks.alignment import look, look_back
 from regard.tasks.classify import look_over, read_rows
 from regard.tasks.continuation import Writer, Writing
 from regard.tasks.embed import BATCH, Read, embed, look_at, read_texts
 from regard.tasks.recall import Recall
+from regard.tasks.reply import asked, look_for
 from regard.tasks.translate import generate, read
 from regard.training.distributed import choose_device
 from regard.training.machine import use_huge_pages
@@ -80,19 +81,20 @@ class Model:
         """Whether it says what a text is called."""
         return isinstance(self.network, Classifier)
 
-    def run(self, inputs: str | Sequence[Any], *, task: str = "", **options: Any) -> Any:
+    def run(self, inputs: str | Mapping[str, str] | Sequence[Any], *, task: str = "", **options: Any) -> Any:
         """An answer to one text, or a list of answers to a list. Options are the words of a recipe's [decode]."""
         task = task or self.task
         if task not in (self.task, "embed"):
             raise UserError(f"this model cannot '{task}'; possible: {', '.join(dict.fromkeys((self.task, 'embed')))}")
         if not isinstance(inputs, Iterable):
             raise UserError(f"inputs should be a text or a list of them, not {inputs!r:.60}")
-        texts = [inputs] if isinstance(inputs, str) else list(inputs)
+        alone = is_one(inputs, task)
+        texts = [inputs] if alone else list(inputs)
         ways = {name: options.pop(name) for name in WAYS if name in options}
         if type(size := ways.get("batch_size", 1)) is not int or size < 1:
             raise UserError(f"batch_size = {size!r} should be a whole number of at least 1")
         answers = RUNNERS[task](self, texts, ways, options)
-        return answers[0] if isinstance(inputs, str) else answers
+        return answers[0] if alone else answers
 
     @property
     def texts(self) -> Texts:
@@ -224,6 +226,9 @@ class Model:
     def trace(self, text: str, target: str | None = None, prove: bool = False, **options: Any) -> Trace:
         """What is attended to while `target`, or the model's own answer, is written: one pass over all of it."""
         truncate = options.pop("truncate", False)
+        if self.task == "answer":
+            ask = asked(text, 1, options.pop("context", None))
+            return look_for(self.network, self.vocabulary.target, ask, truncate, prove)
         if self.encodes:
             (reading,) = self.readings([text], truncate)
             return look_at(self.network, self.vocabulary.target, reading, prove)

@@ -133,10 +133,15 @@ class Answering:
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut inputs over the limit, and say so.")] = False
     draft: Annotated[str, typer.Option(metavar="MODEL", help="A smaller model that guesses ahead.")] = ""
     lookup: Annotated[bool, typer.Option("--lookup", help="Guess ahead what the prompt said before.")] = False
+    context: Annotated[Path | None, typer.Option(metavar="FILE", help="The text that questions are asked of.")] = None
+    best: Annotated[int | None, typer.Option(min=1, help="Answers to each question, best first.")] = None
+    threshold: Annotated[
+        float | None, typer.Option(help="No answer where that is better than one by more than this.")
+    ] = None
 
     def given(self) -> dict[str, Any]:
         """Only what the user named: a model is asked for nothing that it may not know."""
-        return {name: value for name, value in asdict(self).items() if value}
+        return _given(self)
 
 
 @dataclass(frozen=True)

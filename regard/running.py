@@ -1,6 +1,6 @@
 """Behind `model.run`: how a model answers, by its task. Each takes texts, the ways of reading, and a task's options."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from regard.decoding.given import WAYS
@@ -8,6 +8,7 @@ from regard.errors import UserError
 from regard.tasks.classify import classify
 from regard.tasks.embed import BATCH, Vector
 from regard.tasks.fill import MOST, fill
+from regard.tasks.reply import asked, reply
 from regard.tasks.translate import translate
 
 if TYPE_CHECKING:
@@ -26,6 +27,20 @@ def _generate(model: "Model", texts: list[str], ways: Options, options: Options)
     logs = options.pop("log_probabilities", False)
     writer = model.writer(options.pop("draft", None), options.pop("lookup", False))
     return writer.run(texts, model.decoding(**options), logs=logs, **ways)
+
+
+def _answer(model: "Model", inputs: list[Any], ways: Options, options: Options) -> list[Any]:
+    _allow(options, ("context", "best", "threshold"), "a model that answers questions")
+    best, threshold, context = options.get("best", 1), options.get("threshold"), options.get("context")
+    if type(best) is not int or best < 1:
+        raise UserError(f"best = {best!r} should be a number of answers to each question")
+    if threshold is not None and type(threshold) not in (int, float):
+        raise UserError(f"threshold = {threshold!r} should be a number: by how much no answer must be better than one")
+    ways.pop("truncate", None)  # a long text is read whole, in windows
+    asks = [asked(each, number, context) for number, each in enumerate(inputs, 1)]
+    size = (model.recipe.data.max_length, model.recipe.data.stride) if model.recipe else (0, 0)
+    tokenizer = model.vocabulary.target
+    return reply(model.network, tokenizer, asks, size, best=best, threshold=threshold, **ways)
 
 
 def _classify(model: "Model", texts: list[Any], ways: Options, options: Options) -> list[Any]:
@@ -58,9 +73,16 @@ def _allow(options: Iterable[str], known: tuple[str, ...], what: str) -> None:
 
 Runner = Callable[["Model", list[Any], Options, Options], list[Any]]
 RUNNERS: dict[str, Runner] = {
+    "answer": _answer,
     "classify": _classify,
     "embed": _embed,
     "fill": _fill,
     "generate": _generate,
     "translate": _translate,
 }
+
+
+def is_one(inputs: Any, task: str) -> bool:
+    """Whether this is one input and not several: a text, a question with its text under their names, or as a pair."""
+    pair = task == "answer" and isinstance(inputs, tuple) and len(inputs) == 2
+    return isinstance(inputs, str | Mapping) or (pair and all(isinstance(each, str) for each in inputs))

@@ -152,7 +152,7 @@ class Writer:
         return self._add_windows(question, row, room, wanted)
 
     def _add_context(self, text: str, encoded: tokenizers.Encoding) -> None:
-        self._context, self._spans = text, _trimmed(encoded.offsets, text)
+        self._context, self._spans = text, trimmed(encoded.offsets, text)
         self._files["context"].extend([encoded.ids])
         self._files["spans"].extend([self._spans.ravel()])
         self._files["texts"].extend_texts([text])
@@ -196,7 +196,7 @@ class Writer:
         write_facts(self.folder / "windows.json", facts)
 
 
-def _trimmed(offsets: Sequence[tuple[int, int]], text: str) -> np.ndarray:
+def trimmed(offsets: Sequence[tuple[int, int]], text: str) -> np.ndarray:
     """Each token's characters without the spaces that some tokenizers count to them."""
     spans = np.array(offsets, np.int32).reshape(-1, 2)
     for token, (start, end) in enumerate(offsets):

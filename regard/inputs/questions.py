@@ -114,7 +114,7 @@ def _of_lines(path: Path, data: "DataOptions") -> Iterator[Question]:
             table["qas"] = [
                 {
                     "id": table.get("id", number),
-                    "question": table.get(question),
+                    "question": _text(table, question, place),
                     "answers": table.get(data.answer or "answers"),
                     "is_impossible": table.get("is_impossible", False),
                 }

@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -55,6 +55,21 @@ class Asked(NamedTuple):
         return Asked(self.text.to(device), *moved)
 
 
+class Windowed(Protocol):
+    """Questions whose texts are cut into windows: what a batch of them is made from."""
+
+    padding: int
+
+    @property
+    def lengths(self) -> np.ndarray: ...
+
+    def window(self, number: int) -> Window: ...
+
+    def windows_of(self, question: int) -> range: ...
+
+    def row(self, number: int) -> Placed: ...
+
+
 class Windows:
     """Prepared questions, memory-mapped."""
 
@@ -70,7 +85,7 @@ class Windows:
         self._questions = Ragged(folder / "question.tokens", facts["dtype"])
         self._facts = Ragged(folder / "facts.bytes")
         self._table = Ragged(folder / "windows.table", "int32")
-        self.lengths = np.memmap(folder / "windows.lengths", dtype=np.int32, mode="r")
+        self.lengths: np.ndarray = np.memmap(folder / "windows.lengths", dtype=np.int32, mode="r")
 
     @property
     def whole(self) -> bool:
@@ -81,11 +96,11 @@ class Windows:
         return all(fits) and self._table.whole(windows) and len(self.lengths) == windows
 
     @property
-    def source_lengths(self) -> np.memmap:
+    def source_lengths(self) -> np.ndarray:
         return self.lengths
 
     @property
-    def target_lengths(self) -> np.memmap:
+    def target_lengths(self) -> np.ndarray:
         return self.lengths
 
     def __len__(self) -> int:
@@ -127,7 +142,7 @@ class Windows:
         return json.loads(self._facts.text(question))
 
 
-def collate(windows: Windows, numbers: Sequence[int]) -> Asked:
+def collate(windows: Windowed, numbers: Sequence[int]) -> Asked:
     """These windows as one batch."""
     found, rows = [windows.window(number) for number in numbers], [windows.row(number) for number in numbers]
     begins = [row.begins[1] for row in rows]

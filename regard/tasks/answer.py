@@ -7,7 +7,7 @@ A window that does not hold the answer points at [CLS] (section 4.3).
 Shapes: logits (batch, length, 2), first and last (batch).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from regard.inputs.answers import prepare
 from regard.inputs.masking import maskable
 from regard.inputs.questions import read
 from regard.inputs.text import Vocabulary, train_tokenizer
-from regard.inputs.windows import Asked, Windows, collate, stream
+from regard.inputs.windows import Asked, Windowed, Windows, collate, stream
 from regard.models import Family
 from regard.recipe import Recipe
 from regard.tasks.fitting import answering
@@ -73,7 +73,7 @@ class Answer(Parted[Windows]):
             return {}
         count = min(self.options.eval_samples, self.validation.questions)
         losses: list[float] = []
-        found = find(network, self.validation, range(count), BATCH, told=losses.append)
+        found = find(network, self.validation, range(count), told=losses.append)
         answers = [self._text(number, each) for number, each in enumerate(found)]
         golds = [[gold.text for gold in self.validation.question(number).answers] for number in range(count)]
         pairs = list(zip(answers, golds, strict=True))
@@ -85,7 +85,7 @@ class Answer(Parted[Windows]):
         if self.validation is None:
             return []
         numbers = range(min(count, self.validation.questions))
-        found = find(network, self.validation, numbers, BATCH)
+        found = find(network, self.validation, numbers)
         asked = [self.validation.question(number) for number in numbers]
         golds = [" | ".join(dict.fromkeys(gold.text for gold in each.answers)) for each in asked]
         told = [self._text(number, each) for number, each in zip(numbers, found, strict=True)]
@@ -134,25 +134,34 @@ def _loss(logits: Tensor, batch: Asked, smoothing: float = 0.0) -> Tensor:
 
 
 @torch.no_grad()
-def find(
+def look(
     network: Any,
-    windows: Windows,
-    questions: Sequence[int],
-    batch_size: int,
-    told: Callable[[float], None] | None = None,
-) -> list[Found]:
-    """What each of these questions may have for an answer, best first; windows are read in batches of like length.
-
-    `told` hears the loss of each batch.
-    """
-    numbers = [number for question in questions for number in windows.windows_of(question)]
+    windows: Windowed,
+    numbers: Sequence[int],
+    batch_size: int = BATCH,
+    told: Callable[[float], None] = lambda loss: None,
+) -> dict[int, Seen]:
+    """What a network says of windows, by their numbers; read in batches of like length. `told` hears their losses."""
     seen: dict[int, Seen] = {}
     for some in by_length([int(windows.lengths[number]) for number in numbers], batch_size):
         batch = collate(windows, [numbers[each] for each in some]).to(next(network.parameters()).device)
         logits = possible(network(batch.text), batch)
-        if told is not None:
-            told(float(_loss(logits, batch)))
+        told(float(_loss(logits, batch)))
         places = zip(batch.index.tolist(), logits.cpu().numpy(), batch.context.tolist(), strict=True)
         for number, each, (begin, end) in places:
             seen[number] = Seen(each[:, 0], each[:, 1], begin, end, windows.window(number).begin)
-    return [best_of(seen[number] for number in windows.windows_of(question)) for question in questions]
+    return seen
+
+
+def find(
+    network: Any,
+    windows: Windowed,
+    questions: Sequence[int],
+    batch_size: int = BATCH,
+    choose: Callable[[Iterable[Seen]], Found] = best_of,
+    told: Callable[[float], None] = lambda loss: None,
+) -> list[Found]:
+    """What each of these questions may have for an answer, best first."""
+    numbers = [number for question in questions for number in windows.windows_of(question)]
+    seen = look(network, windows, numbers, batch_size, told)
+    return [choose(seen[number] for number in windows.windows_of(question)) for question in questions]

@@ -109,7 +109,7 @@ def masked(loaded: Loaded, recipe: Recipe) -> Loaded:
 
 def answering(loaded: Loaded, recipe: Recipe) -> Loaded:
     """An encoder with a new head for where an answer begins and ends; what has one keeps it."""
-    network = loaded.network
+    network: Any = loaded.network
     if isinstance(network, Spans):
         return loaded
     return loaded._replace(network=Spans(getattr(network, "body", network).unpooled()))

@@ -54,13 +54,30 @@ class Found(NamedTuple):
 
 def best_spans(seen: Seen, best: int = 20, longest: int = 30) -> list[Span]:
     """A window's spans of at most `longest` tokens of the text, best first: the last is not before the first."""
-    first, last = (np.asarray(each, float)[seen.begin : seen.end] for each in (seen.first, seen.last))
-    behind = np.append(last, np.full(longest - 1, -np.inf))
-    scores = (first[:, None] + sliding_window_view(behind, longest)).ravel()  # of a first token, and so many more
+    scores = _scores(seen, longest).ravel()
     some = np.argpartition(-scores, best - 1)[:best] if len(scores) > best else np.arange(len(scores))
     some = some[np.lexsort((some, -scores[some]))]
     found = [(float(scores[place]), *divmod(int(place), longest)) for place in some if np.isfinite(scores[place])]
     return [Span(score, seen.offset + begin, seen.offset + begin + more) for score, begin, more in found]
+
+
+def _scores(seen: Seen, longest: int) -> np.ndarray:
+    """Of each first token of the text, and so many more behind it (tokens, longest)."""
+    first, last = (np.asarray(each, float)[seen.begin : seen.end] for each in (seen.first, seen.last))
+    behind = np.append(last, np.full(longest - 1, -np.inf))
+    return first[:, None] + sliding_window_view(behind, longest)
+
+
+def spans_apart(seen: Seen, best: int = 20, longest: int = 30) -> list[Span]:
+    """A window's best spans no two of which overlap, best first."""
+    scores, found = _scores(seen, longest).copy(), list[Span]()
+    first = np.arange(len(scores))[:, None]
+    last = first + np.arange(longest)
+    while len(found) < best and scores.size and np.isfinite(score := scores.max()):
+        begin, more = divmod(int(scores.argmax()), longest)
+        found.append(Span(float(score), seen.offset + begin, seen.offset + begin + more))
+        scores[(first <= begin + more) & (last >= begin)] = -np.inf
+    return found
 
 
 def best_of(windows: Iterable[Seen], best: int = 20, longest: int = 30) -> Found:
@@ -68,12 +85,29 @@ def best_of(windows: Iterable[Seen], best: int = 20, longest: int = 30) -> Found
     found: dict[tuple[int, int], Span] = {}
     nothing = float("inf")
     for seen in windows:
-        nothing = min(nothing, float(seen.first[0]) + float(seen.last[0]))
+        nothing = min(nothing, _nothing(seen))
         for span in best_spans(seen, best, longest):
             place = span.first, span.last
             found[place] = max(span, found.get(place, span))
-    spans = sorted(found.values(), key=lambda span: (-span.score, span.first, span.last))
-    return Found(spans[:best], nothing)
+    return Found(sorted(found.values(), key=_rank)[:best], nothing)
+
+
+def best_apart(windows: Iterable[Seen], best: int = 20, longest: int = 30) -> Found:
+    """The best spans of all of a question's windows, no two of which overlap: places, not borders, to choose from."""
+    windows = list(windows)
+    kept: list[Span] = []
+    for span in sorted((span for seen in windows for span in spans_apart(seen, best, longest)), key=_rank):
+        if all(span.first > each.last or span.last < each.first for each in kept):
+            kept.append(span)
+    return Found(kept[:best], min(map(_nothing, windows), default=float("inf")))
+
+
+def _nothing(seen: Seen) -> float:
+    return float(seen.first[0]) + float(seen.last[0])
+
+
+def _rank(span: Span) -> tuple[float, int, int]:
+    return -span.score, span.first, span.last
 
 
 class Told(NamedTuple):

@@ -1,0 +1,117 @@
+"""`regard evaluate` of a model that answers questions: SQuAD's exact match and F1, and where to say nothing."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress as Bar
+
+from regard.errors import UserError
+from regard.inputs.answers import prepare
+from regard.inputs.windows import Windows
+from regard.recipe import DataOptions, Recipe
+from regard.tasks.answer import LONGEST, find
+from regard.tasks.parallel import cache_folder
+from regard.tasks.scores import Difference, compare_hits
+from regard.tasks.spans import best_threshold, exact, f1, report, tell
+
+AT_ONCE = 256  # questions between two strokes of the bar
+
+
+class Told(NamedTuple):
+    """The best span of a question, by how much no answer is better than it, and the answers that are right."""
+
+    text: str
+    margin: float
+    golds: list[str]
+
+
+def select(recipe: Recipe | None, file: str | None, columns: tuple[str, str, str]) -> tuple[DataOptions, str, Path]:
+    """Where the questions stand: the file, else the test part of the model's recipe, else its validation part."""
+    if file:
+        data, (question, context, answer) = recipe.data if recipe else DataOptions(), columns
+        data = replace(data, train="", validation="", test=file, generate="", split_by="source")
+        named = {"question": question, "context": context, "answer": answer}
+        return replace(data, **{name: value for name, value in named.items() if value}), "test", Path.cwd()
+    if recipe is None:
+        raise UserError("this model came without a recipe that names a test part: give a FILE of questions")
+    part = next((part for part in ("test", "validation") if getattr(recipe.data, part)), None)
+    if part is None:
+        raise UserError("the model's recipe names neither data.test nor data.validation: give a FILE")
+    return recipe.data, part, Path(recipe.origin)
+
+
+def evaluate(
+    models: list[Any], file: str | None, columns: tuple[str, str, str] = ("", "", ""), batch_size: int = 32,
+    quiet: bool = True,
+) -> dict[str, Any]:  # fmt: skip
+    """Scores of one model, of questions without an answer apart; of two also the paired test of their F1."""
+    data, part, beside = select(models[0].recipe, file, columns)
+    parts = [_prepared(model, data, part, beside) for model in models]
+    if len(models) > 1 and not _same(*parts):
+        raise UserError("--compare: the two models leave out different questions, so that their scores do not compare")
+    first = parts[0].report
+    found: dict[str, Any] = {"samples": first.kept, "part": file or part}
+    if first.skipped:
+        found["skipped"] = {reason: skip.count for reason, skip in first.skipped.items()}
+    with Bar(console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True) as bar:
+        task = bar.add_task("answering", total=first.kept * len(models))
+        told = [
+            _answers(model, each, batch_size, lambda done: bar.advance(task, done))
+            for model, each in zip(models, parts, strict=True)
+        ]
+    found |= _scored(told[0])
+    return found | ({"comparison": _compare(told)} if len(models) > 1 else {})
+
+
+def _prepared(model: Any, data: DataOptions, part: str, beside: Path) -> Windows:
+    """The questions in windows as the model was trained on."""
+    known = model.recipe.data if model.recipe else data
+    length = (known.max_length if model.recipe else 0) or min(LONGEST, model.network.limit)
+    data = replace(data, stride=known.stride)
+    return prepare(data, part, model.vocabulary.target, cache_folder(), length, beside)
+
+
+def _answers(model: Any, windows: Windows, batch_size: int, progress: Any) -> list[Told]:
+    told: list[Told] = []
+    for start in range(0, windows.questions, AT_ONCE):
+        numbers = range(start, min(start + AT_ONCE, windows.questions))
+        for number, found in zip(numbers, find(model.network, windows, numbers, batch_size), strict=True):
+            question = windows.question(number)
+            best = tell(found, windows.spans(number), question.context)[0].text
+            told.append(Told(best, found.margin, [gold.text for gold in question.answers]))
+        progress(len(numbers))
+    return told
+
+
+def _scored(told: list[Told]) -> dict[str, Any]:
+    """Where some questions have no answer, none is given where its score is the best, and the best bound is told."""
+    golds = [each.golds for each in told]
+    if all(golds):
+        return report([each.text for each in told], golds)
+    found = report([each.text if each.margin <= 0 else "" for each in told], golds)
+    margins, answerable = [each.margin for each in told], [bool(gold) for gold in golds]
+    bounds = {}
+    for name, score in (("exact", exact), ("f1", f1)):
+        values = [score(each.text, each.golds) for each in told]
+        threshold, reached = best_threshold(margins, values, answerable)
+        bounds[name] = {"threshold": threshold, "reached": reached}
+    return found | {"best_threshold": bounds}
+
+
+def _compare(told: list[list[Told]]) -> list[Difference]:
+    silent = not all(each.golds for each in told[0])
+    rows = [[(each.text if each.margin <= 0 or not silent else "", each.golds) for each in some] for some in told]
+    return [
+        compare_hits(name, *(100.0 * np.array([score(*each) for each in some]) for some in rows))
+        for name, score in (("exact", exact), ("f1", f1))
+    ]
+
+
+def _same(first: Windows, second: Windows) -> bool:
+    if first.questions != second.questions:
+        return False
+    return all(first.question(number).id == second.question(number).id for number in range(first.questions))
