@@ -31,7 +31,7 @@ from regard.training.session import prepare_network, resume, start
 
 NAMES = ("Ada", "Bob", "Cleo", "Dora", "Emil", "Finn")
 YEARS = ("1811", "1822", "1833", "1844", "1855", "1866")
-FILLER = ("the", "wind", "blew", "over", "green", "hills", "and", "many", "small", "birds", "sang", "there")
+FILLER = "the wind blew over green hills and many small birds sang there".split()
 SCRATCH = 'family = "bert"\npreset = "tiny"\nwidth = 64\nheads = 2\nlimit = 48\ndropout = 0.0'
 
 
@@ -267,7 +267,7 @@ def test_windows_in_memory_are_those_on_disk(tmp_path: Path) -> None:
 
 def test_spans_apart_are_what_a_patient_reader_would_take() -> None:
     chance = np.random.default_rng(3)
-    seen = [Seen(*chance.normal(size=(2, 19)), 3, 17, offset) for offset in (0, 9)]
+    seen = [Seen(chance.normal(size=19), chance.normal(size=19), 3, 17, offset) for offset in (0, 9)]
     for each in seen:
         left, taken = best_spans(each, 10_000, 5), []
         while left:
