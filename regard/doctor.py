@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from regard.doctor_labels import labels
 from regard.doctor_questions import questions
 from regard.doctor_text import hidden_words, running_text
 from regard.errors import UserError
@@ -39,7 +40,6 @@ from regard.training.session import prepare_network, prepare_task
 PARTS = ("train", "validation", "test")
 SHOWN = 3  # leaked samples
 READ = 2000  # samples whose coverage is measured
-RARE = 10  # samples of a label in train
 STEPS = 5
 
 
@@ -79,9 +79,10 @@ def examine(recipe: Recipe) -> Findings:
 def _look_into(parts: dict[str, Corpus], network: nn.Module, vocabulary: Vocabulary, findings: Findings) -> None:
     """What there is to say of samples: lengths, labels, coverage, and those that are in several parts."""
     _lengths(parts, findings)
-    labels = network.labels if isinstance(network, Classifier) else ()
-    _labels(parts, labels, findings)
-    _coverage(parts, vocabulary, ("source",) if labels else ("source", "target"), findings)
+    called = isinstance(network, Classifier)
+    if called:
+        labels(parts, network, findings)
+    _coverage(parts, vocabulary, ("source",) if called else ("source", "target"), findings)
     _leaks(parts, findings)
 
 
@@ -126,20 +127,6 @@ def _lengths(parts: dict[str, Corpus], findings: Findings) -> None:
             low, middle, most, nearly, high = np.percentile(lengths, (0, 50, 95, 99, 100)).tolist()
             table[f"{part} {side}"] = {"min": low, "median": middle, "95%": most, "99%": nearly, "max": high}
     findings.facts["sample_tokens"] = table
-
-
-def _labels(parts: dict[str, Corpus], labels: Sequence[str], findings: Findings) -> None:
-    """How many samples each label has."""
-    table: dict[str, dict[str, int]] = {label: {} for label in labels}
-    for part, corpus in parts.items() if labels else ():
-        counts = np.bincount([int(corpus.target(index)[0]) for index in range(len(corpus))], minlength=len(labels))
-        for label, count in zip(labels, counts.tolist(), strict=True):
-            table[label][part] = count
-    if labels:
-        findings.facts["labels"] = table
-        rare = [label for label, counts in table.items() if counts["train"] < RARE]
-        if rare:
-            findings.warnings.append(f"train: fewer than {RARE} samples of {', '.join(rare)}: too few to learn from")
 
 
 def _coverage(parts: dict[str, Corpus], vocabulary: Vocabulary, sides: Sequence[str], findings: Findings) -> None:
