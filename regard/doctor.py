@@ -71,14 +71,15 @@ def examine(recipe: Recipe) -> Findings:
         questions(parts, findings)
     else:
         _samples(parts, recipe, findings)
-        _look_into(parts, network, vocabulary, findings)
+        _lengths(parts, findings)
+        if all(isinstance(part, Corpus) for part in parts.values()):
+            _look_into(parts, network, vocabulary, findings)
     _cost(_measure(network, task, recipe), task.batches_per_epoch, recipe, findings)
     return findings
 
 
 def _look_into(parts: dict[str, Corpus], network: nn.Module, vocabulary: Vocabulary, findings: Findings) -> None:
-    """What there is to say of samples: lengths, labels, coverage, and those that are in several parts."""
-    _lengths(parts, findings)
+    """What there is to say of texts: labels, coverage, and those that are in several parts."""
     called = isinstance(network, Classifier)
     if called:
         labels(parts, network, findings)

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from regard import filling, labelling, perplexity, questioning, shots, similarity
+from regard import filling, labelling, naming, perplexity, questioning, shots, similarity
 from regard.errors import UserError
 from regard.explorer.plot import Line, line_chart
 from regard.inputs.corpus import Sample
@@ -91,6 +91,15 @@ def _hidden(models: list[Any], exam: Exam) -> dict[str, Any]:
     return filling.evaluate(models[0], filling.select(models[0], exam.file, exam.scoring.source), exam.quiet)
 
 
+def _tags(models: list[Any], exam: Exam) -> dict[str, Any]:
+    """Of models that tag words."""
+    exam.only("a model that tags words", "source", "target", "compare")
+    if len({model.task for model in models}) > 1:
+        raise UserError("--compare: a model that tags words is compared with another that does")
+    chosen = naming.select(models[0], exam.file, *exam.columns)
+    return naming.evaluate(models, chosen, exam.machine.batch_size, exam.quiet)
+
+
 def _texts(models: list[Any], exam: Exam) -> dict[str, Any]:
     """Of a language model: of running text, or with `--shots` of questions with examples before them."""
     (model, *_), prompting = models, exam.prompting
@@ -128,6 +137,7 @@ JUDGES: dict[str, Callable[[list[Any], Exam], dict[str, Any]]] = {
     "embed": _vectors,
     "fill": _hidden,
     "generate": _texts,
+    "tag": _tags,
     "translate": _translations,
 }
 

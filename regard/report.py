@@ -54,6 +54,8 @@ def answer_line(answer: Any, output: Output) -> str:
     """One answer as one line, the next best on lines of their own: text (and alignment after a tab), or JSON."""
     if output.json:
         return document(answer, indent=None)
+    if hasattr(answer, "marked") and Console().is_terminal and not Console().no_color:
+        return answer.marked
     lines = [" ".join(each.text.splitlines()) for each in (answer, *answer.others)]
     alignment = getattr(answer, "alignment", None)
     if alignment is not None:

@@ -9,6 +9,7 @@ from regard.tasks.classify import classify
 from regard.tasks.embed import BATCH, Vector
 from regard.tasks.fill import MOST, fill
 from regard.tasks.reply import asked, reply
+from regard.tasks.tag import tag
 from regard.tasks.translate import translate
 
 if TYPE_CHECKING:
@@ -64,6 +65,11 @@ def _embed(model: "Model", texts: list[Any], ways: Options, options: Options) ->
     return [Vector(vector.tolist(), row.cut) for vector, row in zip(vectors, rows, strict=True)]
 
 
+def _tag(model: "Model", texts: list[Any], ways: Options, options: Options) -> list[Any]:
+    _allow(options, (), "a model that tags words")
+    return tag(model.network, model.vocabulary.target, texts, **ways)
+
+
 def _allow(options: Iterable[str], known: tuple[str, ...], what: str) -> None:
     """Refuse an option that a task does not know, by its name."""
     for name in options:
@@ -78,6 +84,7 @@ RUNNERS: dict[str, Runner] = {
     "embed": _embed,
     "fill": _fill,
     "generate": _generate,
+    "tag": _tag,
     "translate": _translate,
 }
 

@@ -39,6 +39,11 @@ DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {  # of a task, where they diff
             "label_smoothing": 0.0,
         },
     },
+    "tag": {
+        "data": {"max_length": 0},
+        "tokenizer": {"kind": "wordpiece"},
+        "train": {"schedule": "linear", "warmup_steps": 100, "betas": [0.9, 0.999], "label_smoothing": 0.0},
+    },
 }
 
 

@@ -244,11 +244,17 @@ def epochs(corpus: Measured, options: BatchOptions, batches: int) -> float:
     return epoch + number / plan.batches(epoch)
 
 
+def shares(
+    corpus: Measured, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
+) -> Iterator[list[int]]:
+    """The samples of a process's own batches without end, from its `start`-th: its k-th is batch k·world + rank."""
+    for samples in islice(order(corpus, options).numbers(start * world), rank, None, world):
+        yield samples.tolist()
+
+
 def stream(
     corpus: Corpus, vocabulary: Vocabulary, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
 ) -> Iterator[Batch]:
     """Batches without end, from the rank's own number `start`: its k-th is batch k·world + rank of all."""
-    numbers = order(corpus, options).numbers(start * world)
-    for samples in islice(numbers, rank, None, world):
-        index = samples.tolist()
+    for index in shares(corpus, options, start, rank, world):
         yield collate([corpus.source(i) for i in index], [corpus.target(i) for i in index], vocabulary, index)

@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.inputs.arrays import Corpus, cached
-from regard.inputs.batch import BatchOptions, Ids, Sequences, order, pad
+from regard.inputs.batch import BatchOptions, Ids, Sequences, pad, shares
 from regard.inputs.containing import CONTAINING, LEFT_OUT, placed, plain
 from regard.inputs.files import Record, expand, rows
 from regard.inputs.frames import Frame, frame_of
@@ -254,5 +253,5 @@ def stream(
     corpus: Corpus, sides: Sides, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
 ) -> Iterator[Labelled]:
     """Batches without end, from the rank's own number `start`: its k-th is batch k·world + rank of all."""
-    for samples in islice(order(corpus, options).numbers(start * world), rank, None, world):
-        yield collate(corpus, samples.tolist(), sides)
+    for samples in shares(corpus, options, start, rank, world):
+        yield collate(corpus, samples, sides)

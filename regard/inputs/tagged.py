@@ -36,8 +36,13 @@ class Sentence(NamedTuple):
         return " ".join(self.words)
 
 
-def read(data: "DataOptions", part: str, beside: Path | None = None) -> Iterator[Sentence]:
-    """Every sentence of a part in the order of its file."""
+def read(data: "DataOptions", part: str, beside: Path | None = None, seed: int = 1) -> Iterator[Sentence]:
+    """Every sentence of a part in the order of its file, or made on the spot."""
+    if data.generate:
+        from regard.inputs.named import made  # which makes sentences of this file's kind
+
+        yield from made(data.generate, seed, part, int(getattr(data, part)))
+        return
     yield from held(sentences(file_of(data, part, beside), data), data, part)
 
 
@@ -95,14 +100,15 @@ def _texts(value: Any, key: str, place: str) -> tuple[str, ...]:
     return tuple(given)
 
 
-def learn_tags(data: "DataOptions", beside: Path | None = None) -> tuple[str, ...]:
+def learn_tags(data: "DataOptions", beside: Path | None = None, seed: int = 1) -> tuple[str, ...]:
     """Every tag of the training part: O first, the others in the order of their letters."""
     found: set[str] = set()
-    for sentence in read(data, "train", beside):
+    for sentence in read(data, "train", beside, seed):
         found.update(sentence.tags)
         if len(found) > MOST:
             raise UserError(f"{sentence.place}: over {MOST:,} different tags so far; does the last column have them?")
     if len(found) < 2:
         only = f"the one tag {found.pop()!r}" if found else "no tag"
-        raise UserError(f"{file_of(data, 'train', beside)}: has {only}; to tell words apart takes two")
+        place = data.generate or file_of(data, "train", beside)
+        raise UserError(f"{place}: has {only}; to tell words apart takes two")
     return tuple(sorted(found, key=lambda tag: (tag != "O", tag)))

@@ -1,5 +1,6 @@
 """Tagged sentences → tokens on disk: the pieces of words, and windows over sentences that are too long."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -102,9 +103,14 @@ def prepare(
     cache: Path,
     max_length: int,
     beside: Path | None = None,
+    seed: int = 1,
 ) -> TaggedCorpus:
     """A part's sentences, found in the cache when the same files, options, tokenizer and tags were prepared."""
-    hashes = {name or path.name: hash_file(path) for name, path in expand(file_of(data, part, beside)).items()}
+    if data.generate:
+        made = f"{data.generate} {seed} {part} {getattr(data, part)}"
+        hashes = {data.generate: hashlib.sha256(made.encode()).hexdigest()}
+    else:
+        hashes = {name or path.name: hash_file(path) for name, path in expand(file_of(data, part, beside)).items()}
     key = json.dumps([hashes, data.text, data.label, fractions(data), part, max_length])
     folder = place_of(cache, [FORMAT, key, tags.content(), tokenizer.content()])
     frame, padding = frame_of(tokenizer, 1), max(tokenizer.pad, 0)
@@ -114,7 +120,7 @@ def prepare(
     if max_length - frame.size < 2:
         raise UserError(f"data.max_length = {max_length} leaves no room for words: give more")
     with unfinished(folder) as place, Writer(place, tokenizer, tags, max_length, frame.size) as writer:
-        writer.write(read(data, part, beside))
+        writer.write(read(data, part, beside, seed))
         writer.finish(hashes)
     return TaggedCorpus(folder, frame, padding)
 
@@ -156,7 +162,7 @@ class Writer:
         table = [Window(self.report.kept, *each) for each in found]
         self._rows["sentence.tokens"].extend([row.tokens])
         self._rows["firsts.places"].extend([row.firsts])
-        self._rows["tags.numbers"].extend([_numbers(sentence, self.tags)])
+        self._rows["tags.numbers"].extend([tag_numbers(sentence, self.tags)])
         self._rows["words.bytes"].extend_texts([json.dumps(sentence.words, ensure_ascii=False)])
         self._rows["windows.table"].extend(table)
         self._lengths.write(np.array([self.frame + each.end - each.begin for each in table], np.int32).tobytes())
@@ -179,7 +185,8 @@ class Writer:
         write_facts(self.folder / "tags.json", facts)
 
 
-def _numbers(sentence: Sentence, tags: Labels) -> list[int]:
+def tag_numbers(sentence: Sentence, tags: Labels) -> list[int]:
+    """The numbers of a sentence's tags; one that training never showed is an error, with its place."""
     for number, tag in enumerate(sentence.tags):
         if tag not in tags.table:
             raise UserError(

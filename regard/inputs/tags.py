@@ -12,7 +12,6 @@ A sentence that is too long is read in windows of whole words that overlap by ha
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,10 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.inputs.batch import BatchOptions, Sequences, order
+from regard.inputs.batch import BatchOptions, Ids, Sequences, shares
 from regard.inputs.frames import Frame, Placed, padded
-from regard.inputs.prepared import Report, read_facts
+from regard.inputs.prepared import read_facts
 from regard.inputs.ragged import Ragged
+from regard.inputs.window_files import WindowFiles
 
 
 class Window(NamedTuple):
@@ -34,6 +34,11 @@ class Window(NamedTuple):
     end: int
     word: int
     until: int
+
+    def row(self, frame: Frame, tokens: Ids, firsts: Ids) -> tuple[Placed, np.ndarray]:
+        """Its row, of the sentence's tokens and its words' first ones, and the places in it of the words that count."""
+        placed = frame.place(tokens[self.begin : self.end])
+        return placed, np.asarray(firsts[self.word : self.until]) - self.begin + placed.begins[0]
 
 
 class Tagged(NamedTuple):
@@ -48,38 +53,21 @@ class Tagged(NamedTuple):
         return Tagged(self.text.to(device), self.at.to(device), self.tags.to(device), self.index.to(device))
 
 
-class TaggedCorpus:
+class TaggedCorpus(WindowFiles):
     """Prepared sentences, memory-mapped."""
 
     def __init__(self, folder: Path, frame: Frame, padding: int):
         facts = read_facts(folder / "tags.json")
-        self.report = Report.of(facts["report"])
-        self.hashes: dict[str, str] = facts["hashes"]
-        self.frame, self.padding = frame, padding
-        self._windows: int = facts["windows"]
+        super().__init__(folder, facts, facts["windows"], frame, padding)
         self._tokens = Ragged(folder / "sentence.tokens", facts["dtype"])
         self._firsts = Ragged(folder / "firsts.places", "int32")
         self._tags = Ragged(folder / "tags.numbers", "uint16")
         self._words = Ragged(folder / "words.bytes")
-        self._table = Ragged(folder / "windows.table", "int32")
-        self.lengths = np.memmap(folder / "windows.lengths", dtype=np.int32, mode="r")
 
     @property
     def whole(self) -> bool:
-        """Whether no file was cut."""
         rows = [each.whole(self.sentences) for each in (self._tokens, self._firsts, self._tags, self._words)]
-        return all(rows) and self._table.whole(self._windows) and len(self.lengths) == self._windows
-
-    @property
-    def source_lengths(self) -> np.memmap:
-        return self.lengths
-
-    @property
-    def target_lengths(self) -> np.memmap:
-        return self.lengths
-
-    def __len__(self) -> int:
-        return self._windows
+        return all(rows) and super().whole
 
     @property
     def sentences(self) -> int:
@@ -97,26 +85,30 @@ class TaggedCorpus:
     def row(self, number: int) -> tuple[Placed, np.ndarray, np.ndarray]:
         """A window's row, the places in it of the words that count, and their tags."""
         window = self.window(number)
-        placed = self.frame.place(self._tokens[window.sentence][window.begin : window.end])
-        some = slice(window.word, window.until)
-        places = self._firsts[window.sentence][some] - window.begin + placed.begins[0]
-        return placed, places, self._tags[window.sentence][some]
+        row = window.row(self.frame, self._tokens[window.sentence], self._firsts[window.sentence])
+        return *row, self._tags[window.sentence][window.word : window.until]
 
 
 def collate(corpus: TaggedCorpus, numbers: Sequence[int]) -> Tagged:
     """These windows as one batch."""
     rows = [corpus.row(number) for number in numbers]
     text = padded([placed for placed, _, _ in rows], corpus.padding)
-    at = torch.zeros(text.tokens.shape, dtype=torch.bool)
-    for number, (_, places, _) in enumerate(rows):
-        at[number, torch.from_numpy(places.astype(np.int64))] = True
+    at = marked(text, [places for _, places, _ in rows])
     tags = np.concatenate([tags for _, _, tags in rows]).astype(np.int64)
     return Tagged(text, at, torch.from_numpy(tags), torch.tensor(list(numbers)))
+
+
+def marked(text: Sequences, places: Sequence[np.ndarray]) -> Tensor:
+    """True at these places of each row."""
+    at = torch.zeros(text.tokens.shape, dtype=torch.bool)
+    for number, each in enumerate(places):
+        at[number, torch.from_numpy(each.astype(np.int64))] = True
+    return at
 
 
 def stream(
     corpus: TaggedCorpus, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
 ) -> Iterator[Tagged]:
     """Batches without end, from the rank's own number `start`: its k-th is batch k·world + rank of all."""
-    for samples in islice(order(corpus, options).numbers(start * world), rank, None, world):
-        yield collate(corpus, samples.tolist())
+    for samples in shares(corpus, options, start, rank, world):
+        yield collate(corpus, samples)

@@ -14,7 +14,6 @@ then to point at the first token of the row ([CLS]). Devlin et al. 2019, section
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -22,11 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.inputs.batch import BatchOptions, Sequences, order
+from regard.inputs.batch import BatchOptions, Sequences, shares
 from regard.inputs.frames import Frame, Placed, padded
-from regard.inputs.prepared import Report, read_facts
+from regard.inputs.prepared import read_facts
 from regard.inputs.questions import Gold, Question
 from regard.inputs.ragged import Ragged
+from regard.inputs.window_files import WindowFiles
 
 ABSENT = -1  # no token of this window
 
@@ -70,41 +70,25 @@ class Windowed(Protocol):
     def row(self, number: int) -> Placed: ...
 
 
-class Windows:
+class Windows(WindowFiles):
     """Prepared questions, memory-mapped."""
 
     def __init__(self, folder: Path, frame: Frame, padding: int):
         facts = read_facts(folder / "windows.json")
-        self.report = Report.of(facts["report"])
-        self.hashes: dict[str, str] = facts["hashes"]
-        self.frame, self.padding = frame, padding
         self._counts: dict[str, int] = facts["counts"]
+        super().__init__(folder, facts, self._counts["windows"], frame, padding)
         self._contexts = Ragged(folder / "context.tokens", facts["dtype"])
         self._spans = Ragged(folder / "spans.places", "int32")
         self._texts = Ragged(folder / "texts.bytes")
         self._questions = Ragged(folder / "question.tokens", facts["dtype"])
         self._facts = Ragged(folder / "facts.bytes")
-        self._table = Ragged(folder / "windows.table", "int32")
-        self.lengths: np.ndarray = np.memmap(folder / "windows.lengths", dtype=np.int32, mode="r")
 
     @property
     def whole(self) -> bool:
-        """Whether no file was cut."""
-        contexts, questions, windows = (self._counts[name] for name in ("contexts", "questions", "windows"))
+        contexts, questions = self._counts["contexts"], self._counts["questions"]
         fits = [each.whole(contexts) for each in (self._contexts, self._spans, self._texts)]
         fits += [self._questions.whole(questions), self._facts.whole(questions)]
-        return all(fits) and self._table.whole(windows) and len(self.lengths) == windows
-
-    @property
-    def source_lengths(self) -> np.ndarray:
-        return self.lengths
-
-    @property
-    def target_lengths(self) -> np.ndarray:
-        return self.lengths
-
-    def __len__(self) -> int:
-        return self._counts["windows"]
+        return all(fits) and super().whole
 
     @property
     def questions(self) -> int:
@@ -157,5 +141,5 @@ def collate(windows: Windowed, numbers: Sequence[int]) -> Asked:
 
 def stream(windows: Windows, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[Asked]:
     """Batches without end, from the rank's own number `start`: its k-th is batch k·world + rank of all."""
-    for samples in islice(order(windows, options).numbers(start * world), rank, None, world):
-        yield collate(windows, samples.tolist())
+    for samples in shares(windows, options, start, rank, world):
+        yield collate(windows, samples)

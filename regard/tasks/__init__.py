@@ -13,10 +13,11 @@ from regard.tasks.classify import Classify
 from regard.tasks.fill import Fill
 from regard.tasks.generate import Generate
 from regard.tasks.parallel import cache_folder
+from regard.tasks.tag import Tag
 from regard.tasks.translate import Translate
 
-Trained = Answer | Classify | Fill | Generate | Translate
-TASKS: dict[str, type[Trained]] = {each.name: each for each in (Answer, Classify, Fill, Generate, Translate)}
+Trained = Answer | Classify | Fill | Generate | Tag | Translate
+TASKS: dict[str, type[Trained]] = {each.name: each for each in (Answer, Classify, Fill, Generate, Tag, Translate)}
 
 
 def require(task: str, family: str | None = None) -> None:

@@ -8,12 +8,13 @@ from regard import models
 from regard.errors import UserError
 from regard.inputs.labels import enclosed, learn_labels, learn_scale
 from regard.inputs.masking import mask_of
+from regard.inputs.tagged import learn_tags
 from regard.inputs.text import Vocabulary
 from regard.interop.folder import Loaded
 from regard.layers.encoder import Encoder
 from regard.models.classifier import Classifier
 from regard.models.documents import Documents
-from regard.models.heads import MaskedWords, Pretraining, Spans
+from regard.models.heads import MaskedWords, Pretraining, Spans, TokenLabels
 from regard.recipe import Recipe
 
 
@@ -113,3 +114,12 @@ def answering(loaded: Loaded, recipe: Recipe) -> Loaded:
     if isinstance(network, Spans):
         return loaded
     return loaded._replace(network=Spans(getattr(network, "body", network).unpooled()))
+
+
+def tagging(loaded: Loaded, recipe: Recipe) -> Loaded:
+    """An encoder with a new head for the tags of the training part; what has one keeps it."""
+    network = loaded.network
+    if type(network) is TokenLabels:
+        return loaded
+    tags = learn_tags(recipe.data, Path(recipe.origin), recipe.seed)
+    return loaded._replace(network=TokenLabels(getattr(network, "body", network).unpooled(), tags))
