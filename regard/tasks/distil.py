@@ -57,8 +57,8 @@ def divergence(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
 
 def _divergence_each(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """The same of labels that hold or not, each by itself, a mean over them too."""
-    both = (torch.stack([logits, torch.zeros_like(logits)], -1).flatten(0, 1) for logits in (student, teacher))
-    return divergence(*both, temperature)
+    said, wanted = (torch.stack([logits, torch.zeros_like(logits)], -1).flatten(0, 1) for logits in (student, teacher))
+    return divergence(said, wanted, temperature)
 
 
 def _distance(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
