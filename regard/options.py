@@ -166,7 +166,7 @@ class Scoring:
 
     source: Annotated[str, typer.Option(help="The side or column to read from.")] = ""
     target: Annotated[str, typer.Option(help="The side or column to compare with.")] = ""
-    other: Annotated[str, typer.Option(help="Of pairs for embeddings: the second text's column.")] = ""
+    other: Annotated[str, typer.Option(help="The second text's column: of pairs for embeddings, of questions.")] = ""
     columns: Annotated[str, typer.Option(metavar="NAME,…", help="Of a file of pairs without header.")] = ""
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut inputs over the limit.")] = False
     by_length: Annotated[bool, typer.Option("--by-length", help="Also BLEU by length of the source.")] = False

@@ -68,10 +68,10 @@ def evaluate(
 
 
 def _prepared(model: Any, data: DataOptions, part: str, beside: Path) -> Windows:
-    """The questions in windows as the model was trained on."""
+    """The questions in windows, cut as where the model is asked."""
     known = model.recipe.data if model.recipe else data
     length = (known.max_length if model.recipe else 0) or min(LONGEST, model.network.limit)
-    data = replace(data, stride=known.stride)
+    data = replace(data, stride=known.stride or max(1, length // 2))
     return prepare(data, part, model.vocabulary.target, cache_folder(), length, beside)
 
 

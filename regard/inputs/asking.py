@@ -23,7 +23,7 @@ class Asking:
     """Windows over the texts of some questions; a text that is asked of several times is kept once."""
 
     def __init__(self, asks: Sequence[Ask], tokenizer: Tokenizer, max_length: int, stride: int = 0, before: int = 0):
-        """A window begins each `stride` tokens, by default each third of the longest. So many came before these."""
+        """A window begins each `stride` tokens, by default each half of the longest. So many came before these."""
         self.tokenizer, self.frame, self.padding = tokenizer, pair_frame(tokenizer), max(tokenizer.pad, 0)
         _check(asks, before)
         self._asks, self._before, texts = list(asks), before, list(dict.fromkeys(ask.context for ask in asks))
@@ -34,7 +34,7 @@ class Asking:
         self._windows: list[Window] = []
         self._owned: list[range] = []
         for number in range(len(self._asks)):
-            self._cut(number, max_length, stride or max(1, max_length // 3))
+            self._cut(number, max_length, stride or max(1, max_length // 2))
         self.lengths = np.array([self._length(window) for window in self._windows], np.int32)
 
     def _cut(self, number: int, max_length: int, stride: int) -> None:
