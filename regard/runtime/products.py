@@ -20,12 +20,12 @@ SLICES = (48, 32, 64)  # inputs of a slice
 LEAST = 1 << 12  # weights: smaller products are left as they are
 
 
-def turn(linear: nn.Linear) -> None:
+def turn(linear: nn.Linear, always: bool = False) -> None:
     """Store a weight by columns, unless its rows are longer: what is read one after another should be long.
 
     It stays the same parameter, of the same shape, for whoever trains or saves it.
     """
-    if linear.in_features <= linear.out_features:
+    if always or linear.in_features <= linear.out_features:
         linear.weight.data = linear.weight.data.t().contiguous().t()
 
 

@@ -70,6 +70,7 @@ def possible(stack: Stack) -> bool:
 def _known(block: Block) -> bool:
     return (
         isinstance(block.own.score, Product)
+        and block.own.relation is None
         and block.own.together is not None
         and type(block.own_residual) in (PreNorm, PostNorm)
         and block.thinks

@@ -25,7 +25,7 @@ from regard.models import Family
 from regard.recipe import Recipe
 from regard.tasks.fitting import answering
 from regard.tasks.parted import Parted
-from regard.tasks.rows import by_length
+from regard.tasks.rows import by_room
 from regard.tasks.spans import Found, Seen, best_of, exact, f1, tell
 
 BATCH = 32  # windows that are read at once where nobody says how many
@@ -143,7 +143,7 @@ def look(
 ) -> dict[int, Seen]:
     """What a network says of windows, by their numbers; read in batches of like length. `told` hears their losses."""
     seen: dict[int, Seen] = {}
-    for some in by_length([int(windows.lengths[number]) for number in numbers], batch_size):
+    for some in by_room([int(windows.lengths[number]) for number in numbers], batch_size):
         batch = collate(windows, [numbers[each] for each in some]).to(next(network.parameters()).device)
         logits = possible(network(batch.text), batch)
         told(float(_loss(logits, batch)))

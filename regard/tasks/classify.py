@@ -34,7 +34,7 @@ from regard.tasks.distil import Predicted
 from regard.tasks.fitting import labelled
 from regard.tasks.kinds import kind_of, weigh
 from regard.tasks.parted import Parted
-from regard.tasks.rows import Row, by_length, check_texts
+from regard.tasks.rows import Row, by_length, by_room, check_texts
 from regard.tasks.told import Told, answer_of
 
 BATCH = 64  # texts that are read at once where nobody says how many
@@ -149,7 +149,7 @@ def classify(
     rows = read_rows(network, texts, inputs, truncate)
     texts = replace(texts, paired=texts.paired or any(not isinstance(each, str) for each in inputs))
     answers: dict[int, Told] = {}
-    for numbers in by_length([len(row.tokens) for row in rows], batch_size):
+    for numbers in by_room([len(row.tokens) for row in rows], batch_size):
         text = texts.sequences([rows[number].tokens for number in numbers]).to(next(network.parameters()).device)
         chances = network.chances(network(text).float()).tolist()
         for number, each in zip(numbers, chances, strict=True):

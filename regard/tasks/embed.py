@@ -19,7 +19,7 @@ from regard.inputs.text import Tokenizer
 from regard.interop.sentence import Pooling
 from regard.models.classifier import Classifier
 from regard.models.documents import Documents
-from regard.tasks.rows import by_length, check_texts
+from regard.tasks.rows import by_room, check_texts
 
 Text = str | tuple[str, str]
 BATCH = 64  # texts that are read at once where nobody says how many
@@ -111,7 +111,7 @@ def embed(
     """A float32 vector for each row; rows of like length are read together."""
     device = next(network.parameters()).device
     vectors: np.ndarray | None = None
-    for numbers in by_length([len(row.tokens) for row in rows], batch_size):
+    for numbers in by_room([len(row.tokens) for row in rows], batch_size):
         text = together([rows[number] for number in numbers]).to(device)
         found = pooled(network.encode(text), text, pooling).cpu().numpy()
         vectors = np.zeros((len(rows), found.shape[1]), np.float32) if vectors is None else vectors

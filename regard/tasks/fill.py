@@ -24,7 +24,7 @@ from regard.tasks.embed import BATCH, Read, Text, read_texts, together
 from regard.tasks.fitting import masked
 from regard.tasks.masked import guess, predict
 from regard.tasks.parted import Parted
-from regard.tasks.rows import by_length
+from regard.tasks.rows import by_room
 
 MOST = 5  # words that are told for a hidden one
 ROWS, SEED = 32, 1  # of a batch that is scored, and of what is hidden in it: the same words each time
@@ -181,7 +181,7 @@ def fill(
         if mask not in row.tokens:
             raise UserError(f"input {number} hides no word: write {tokenizer.name(mask)} in its place")
     answers: dict[int, Filled] = {}
-    for numbers in by_length([len(row.tokens) for row in rows], batch_size):
+    for numbers in by_room([len(row.tokens) for row in rows], batch_size):
         text = together([rows[number] for number in numbers]).to(next(network.parameters()).device)
         at = (text.tokens == mask) & text.real
         found: Any = network(text, at)

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from regard.errors import UserError
 
+ROOM = 2048  # tokens, above which products over more of them are no faster
+
 
 class Row(NamedTuple):
     """The tokens of an input that are read, of so many that it has."""
@@ -28,3 +30,17 @@ def by_length(lengths: list[int], size: int) -> Iterator[list[int]]:
     """Numbers of rows in groups of like length, longest first: what will not fit in memory fails at once."""
     order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
     return (order[start : start + size] for start in range(0, len(order), size))
+
+
+def by_room(lengths: list[int], size: int, room: int = ROOM) -> Iterator[list[int]]:
+    """The same for networks that read a whole text at once: at least `size` rows, and more while there is room."""
+    some: list[int] = []
+    tokens = 0
+    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
+        if len(some) >= size and tokens + lengths[number] > room:
+            yield some
+            some, tokens = [], 0
+        some.append(number)
+        tokens += lengths[number]
+    if some:
+        yield some
