@@ -34,8 +34,13 @@ Or, with transformers:
     tokenizer = AutoTokenizer.from_pretrained("FOLDER")
     model = AutoModelForSequenceClassification.from_pretrained("FOLDER")
     inputs = tokenizer("…", return_tensors="pt", return_token_type_ids=False)
-    print(model.config.id2label[int(model(**inputs).logits.argmax())])
+    print({told})
 """
+TOLD = {
+    "one": "model.config.id2label[int(model(**inputs).logits.argmax())]",
+    "several": "[model.config.id2label[label] for label in (model(**inputs).logits[0] >= 0).nonzero()[:, 0].tolist()]",
+    "number": "float(model(**inputs).logits[0, 0])",
+}
 ENCODER = """
 Or, with transformers:
 
@@ -60,7 +65,7 @@ def card_of(network: nn.Module, vocabulary: Vocabulary, config: dict[str, Any], 
         elsewhere = CONTINUER if known else ""
     elif isinstance(network, Classifier):
         kind, sides = "A model that tells labels", f"{vocabulary.target.size:,} tokens, {len(network.labels)} labels"
-        elsewhere = LABELLER if known and type(network) is Classifier else ""
+        elsewhere = LABELLER.format(told=TOLD[network.kind]) if known and type(network) is Classifier else ""
     elif isinstance(network, Encoder | Head):
         kind, sides = "An encoder", f"{vocabulary.target.size:,} tokens"
         types = "" if network.config.segments else ", return_token_type_ids=False"
@@ -73,7 +78,7 @@ def card_of(network: nn.Module, vocabulary: Vocabulary, config: dict[str, Any], 
         elsewhere = TRANSLATOR if known and vocabulary.joint else ""  # transformers knows no second tokenizer.json
     reads = isinstance(getattr(network, "body", network), Encoder)
     decodes = "" if reads else ", how it decodes in `generation_config.json`"
-    verb = "embed" if reads and not isinstance(network, Classifier) else "run"
+    verb = "embed" if isinstance(network, Encoder) else "run"
     if base:
         elsewhere = ""  # others open it with PEFT alone
         sides += f".\nHere is only what was added to the weights of `{base}` (LoRA, in PEFT's layout)"

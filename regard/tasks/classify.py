@@ -111,7 +111,7 @@ class Classify(Parted[Corpus]):
         texts = [self.sides.source.apart(each.source) for each in found]
         answers = classify(network, self.sides.source, texts)
         wanted = [told_label(each.target, network.kind) for each in found]
-        return [(_shown(text), *each) for text, *each in zip(texts, wanted, map(str, answers), strict=True)]
+        return list(zip(map(_shown, texts), wanted, map(str, answers), strict=True))
 
 
 def _text_loss(network: Classifier, states: Tensor, batch: Labelled) -> Tensor:

@@ -118,7 +118,7 @@ def answering(loaded: Loaded, recipe: Recipe) -> Loaded:
 
 def tagging(loaded: Loaded, recipe: Recipe) -> Loaded:
     """An encoder with a new head for the tags of the training part; what has one keeps it."""
-    network = loaded.network
+    network: Any = bare(loaded, recipe).network
     if type(network) is TokenLabels:
         return loaded
     tags = learn_tags(recipe.data, Path(recipe.origin), recipe.seed)

@@ -118,7 +118,7 @@ def figures(chances: Sequence[np.ndarray], wanted: Sequence[Sequence[int]], tags
     found = {"loss": loss, "accuracy": 100.0 * float((sure.argmax(1) == flat).mean())}
     if not all(map(is_span_tag, tags)):
         return found
-    ours = [[tags[each] for each in row.argmax(1)] for row in chances]
+    ours = [[tags[int(each)] for each in row.argmax(1)] for row in chances]
     return found | {"f1": entities.f1(ours, [[tags[each] for each in row] for row in wanted])}
 
 
