@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from regard.errors import UserError
+from regard.inputs.frames import frame_of
 from regard.inputs.pretraining import MaskOptions, rows_per_epoch
 from regard.inputs.running import in_rows
 from regard.inputs.sentences import Sentences
@@ -49,6 +50,8 @@ def select(model: Any, file: str | None, column: str) -> Selection:
     data, tokenizer = recipe.data, model.vocabulary.target
     length = min(data.max_length or model.network.limit, model.network.limit)
     text = hidden_in(data, part, tokenizer, cache_folder(), length, Path(recipe.origin))
+    if isinstance(text, Stream):  # a short text is one row
+        length = min(length, len(text) + frame_of(tokenizer, 1).size)
     options = MaskOptions(length, 1, DRAWN, data.pairs, data.masked, data.whole_words)
     return Selection(file or part, text, options)
 

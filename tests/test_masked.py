@@ -14,8 +14,10 @@ from test_encoder_model import folder
 
 import regard
 from regard.cli import main
+from regard.doctor import examine
 from regard.errors import UserError
 from regard.inputs.pretraining import draw_pair
+from regard.inputs.text import Vocabulary
 from regard.models.heads import MaskedWords, Pretraining
 from regard.recipe import load_recipe
 from regard.tasks import build
@@ -212,3 +214,19 @@ def test_the_first_rows_of_a_batch_are_its_first(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused(overrides: tuple[str, ...], model: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=said):
         prepared(recipe(lay_out(tmp_path), *overrides, model=model))
+
+
+def test_the_doctor_counts_documents_and_rows(tmp_path: Path) -> None:
+    for pairs in ("none", "next"):
+        found = examine(recipe(lay_out(tmp_path), pairs=pairs))
+        assert not found.errors and found.facts["rows"]["rows_a_batch"] == 8
+        assert found.facts["text"]["train"]["documents"] + found.facts["text"]["validation"]["documents"] == 96
+        assert found.facts["text"]["train"]["rows"] > 0
+
+
+def test_a_tokenizer_is_taken_from_a_folder(tmp_path: Path) -> None:
+    start(recipe(lay_out(tmp_path), f"output={tmp_path / 'first'}", steps=1), quiet=True)
+    options = recipe(tmp_path, f"tokenizer.folder={tmp_path / 'first'}", "tokenizer.vocab_size=60", steps=1)
+    start(options, quiet=True)
+    first, second = (Vocabulary.load(tmp_path / each / "checkpoint-1").target for each in ("first", "run"))
+    assert first.content() == second.content() and second.size > 60
