@@ -8,7 +8,7 @@ computes is what the blocks compute. Whoever watches, trains or asks for anythin
 Shapes: rows (batch, length, width); x (tokens, width), the tokens of equally long texts one after another.
 """
 
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeGuard, cast
 
 import torch
 import torch.nn.functional as F
@@ -77,9 +77,9 @@ class Layout(NamedTuple):
         return x.new_zeros(shape[0] * shape[1], shape[2]).index_copy_(0, self.places, x).view(shape)
 
 
-def possible(stack: Stack) -> bool:
-    """Whether all blocks are of the kinds that this is known for."""
-    return all(_known(block) for block in stack.blocks)
+def possible(stack: nn.Module) -> TypeGuard[Stack]:
+    """Whether these are blocks, all of the kinds that this is known for."""
+    return isinstance(stack, Stack) and all(_known(block) for block in stack.blocks)
 
 
 def _known(block: Any) -> bool:
