@@ -7,9 +7,9 @@ The label is the target, and its one token is its number. Others that open the t
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,7 +46,7 @@ def read(data: "DataOptions", part: str, beside: Path | None = None) -> Iterator
 
 def assigned(data: "DataOptions", part: str, beside: Path | None = None) -> Iterator[Record]:
     """Every sample of a part, and of train also those that are left out because of what is held out."""
-    find_part = None if own_file(data, part) else _parts(data, partial(_records, data, part, beside))
+    find_part = None if own_file(data, part) else _parts(data, beside, _stamp(file_of(data, "train", beside)))
     for record in _records(data, part, beside):
         found = find_part(record.group) if find_part else part
         if found == part:
@@ -55,18 +55,25 @@ def assigned(data: "DataOptions", part: str, beside: Path | None = None) -> Iter
             yield record._replace(left_out=LEFT_OUT)
 
 
-def _parts(data: "DataOptions", records: Callable[[], Iterable[Record]]) -> Callable[[str], str]:
-    """What tells the part of a group."""
+def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
+    """What changes when a file does."""
+    return tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in expand(path).values())
+
+
+@lru_cache(maxsize=1)  # all parts of a file are told apart by the same reading of it
+def _parts(data: "DataOptions", beside: Path | None, stamp: object) -> Callable[[str], str]:
+    """What tells the part of a group, of files of this stamp."""
     held_out = fractions(data)
 
     def choose(groups: Set[str] | None = None) -> Callable[[str], str]:
         if not data.stratify or not any(held_out):
             return partial(part_of, validation=held_out[0], test=held_out[1])
-        known = (record for record in records() if record.target and (groups is None or record.group in groups))
-        return strata(((record.group, record.target) for record in known), *held_out).part
+        labelled = (record for record in _records(data, "train", beside) if record.target)
+        known = ((each.group, each.target) for each in labelled if groups is None or each.group in groups)
+        return strata(known, *held_out).part
 
     if data.split_by == CONTAINING and any(held_out):
-        return placed((record.group for record in records()), choose)
+        return placed((record.group for record in _records(data, "train", beside)), choose)
     return choose()
 
 
