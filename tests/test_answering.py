@@ -101,6 +101,7 @@ def test_it_learns_and_its_folder_is_a_published_one(learnt: Path, model: Any) -
     assert best["score"] > 90  # F1
     config = json.loads((model.folder / "config.json").read_text())
     assert config["architectures"] == ["BertForQuestionAnswering"] and "has_pooler" not in config
+    assert 'model.run({"question": "…", "context": "…"})' in (model.folder / "README.md").read_text()
     again = regard.load(model.folder)  # without the run's recipe beside it
     assert model.task == "answer" and type(again.network) is Spans
     lines = [json.loads(line) for line in (learnt / "run/metrics.jsonl").read_text().splitlines()]
@@ -244,6 +245,7 @@ def test_a_trace_tells_the_answer_and_takes_one_window(model: Any) -> None:
     size = len(trace.source)
     assert trace.weights(trace.sites[0]).shape[-2:] == (size, size)
     assert model.trace("Who was there?", context=text).answer == name
+    assert model.trace({"question": "Who was there?", "context": text}).answer == name
     with pytest.raises(UserError, match="the model sees at most 48 at once"):
         model.trace(("Who was there?", long_text()))
     assert len(model.trace(("Who was there?", long_text()), truncate=True).source) == 48

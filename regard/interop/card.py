@@ -79,6 +79,7 @@ def card_of(network: nn.Module, vocabulary: Vocabulary, config: dict[str, Any], 
     reads = isinstance(getattr(network, "body", network), Encoder)
     decodes = "" if reads else ", how it decodes in `generation_config.json`"
     verb = "embed" if isinstance(network, Encoder) else "run"
+    given = '{"question": "…", "context": "…"}' if isinstance(network, Spans) else '"…"'
     if base:
         elsewhere = ""  # others open it with PEFT alone
         sides += f".\nHere is only what was added to the weights of `{base}` (LoRA, in PEFT's layout)"
@@ -93,6 +94,6 @@ Its shape is in `config.json`{decodes}.
 
     import regard
     model = regard.load("FOLDER")
-    print(model.{verb}("…"))
-    model.trace("…").explore()          # what every head looked at
+    print(model.{verb}({given}))
+    model.trace({given}).explore()          # what every head looked at
 {elsewhere}"""
