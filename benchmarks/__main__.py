@@ -1,16 +1,18 @@
-"""python -m benchmarks [--json] [--rounds N] [--threads N] [NAME …]: all of it in one run, as ratios."""
+"""python -m benchmarks [--json] [--rounds N] [--threads N] [--cpu] [NAME …]: all of it in one run, as ratios."""
 
 import argparse
 import importlib
 import json
+import os
 import platform
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.sides import Result
+from benchmarks.sides import CLOCK, Result
 
 SUBJECTS = {
     "generation": "transformers, CTranslate2 and llama.cpp, GPT-2 124M, 32 tokens read and 96 written, greedy",
+    "embeddings": "onnxruntime and sentence-transformers, all-MiniLM-L6-v2, 512 texts of 6 to 50 words, batch 32",
     "translation": "transformers' MarianMTModel, 6+6 layers of 512, 8,000 tokens, beam 5, 20 tokens out",
     "training": "a plain loop around torch's nn.Transformer, 3+3 layers of 256, 8,000 tokens, some 1,000 a batch",
     "language": "nanoGPT and transformers' GPT2LMHeadModel, a training step of GPTs of 4×128 and 6×384",
@@ -60,10 +62,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="measured rounds of each side")
     parser.add_argument("--threads", type=int, default=0, help="of each side; 0: the physical cores")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument("--cpu", action="store_true", help="on a busy machine: one thread, and its time on the CPU")
     given = parser.parse_args()
     if unknown := set(given.subjects) - set(SUBJECTS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; possible: {', '.join(SUBJECTS)}")
-    threads = choose_threads(given.threads)
+    if given.cpu and given.threads > 1:
+        parser.error("--cpu is for one thread: several wait for each other, and waiting would count")
+    threads = choose_threads(1 if given.cpu else given.threads)
+    os.environ[CLOCK] = "cpu" if given.cpu else "wall"
     results = {
         name: importlib.import_module(f"benchmarks.{name}").measure(given.rounds, threads)
         for name in given.subjects or SUBJECTS

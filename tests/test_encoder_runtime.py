@@ -15,6 +15,7 @@ from regard.models import build
 from regard.models.classifier import Classifier
 from regard.models.heads import MaskedWords, Spans, TokenLabels
 from regard.runtime import hasten
+from regard.runtime.products import Rounded
 from regard.runtime.unpadded import Layout, Unpadded
 from regard.tasks.rows import by_room
 
@@ -44,8 +45,8 @@ def made(fields: dict[str, Any], head: Any = lambda body: body) -> Any:
     return network.eval()
 
 
-def fast_of(network: nn.Module) -> Any:
-    return hasten(network)
+def fast_of(network: nn.Module, precision: str = "float32") -> Any:
+    return hasten(network, precision)
 
 
 def texts(lengths: list[int] = LENGTHS) -> Sequences:
@@ -114,6 +115,36 @@ def test_weights_that_change_afterwards_are_used() -> None:
         for parameter in network.parameters():
             parameter.mul_(0.7)
     alike(fast.encode(text)[text.real], plain.encode(text)[text.real])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("fields", FAMILIES.values(), ids=FAMILIES)
+def test_in_eight_bits_nearly_the_same_whatever_else_is_in_the_batch(fields: dict[str, Any]) -> None:
+    plain, fast, text = made(fields), fast_of(made(fields), "int8"), texts()
+    assert isinstance(fast.encoder, Unpadded) and any(isinstance(each, Rounded) for each in fast.modules())
+    expected, found = plain.encode(text)[text.real], fast.encode(text)[text.real]
+    assert 0 < float((found - expected).norm() / expected.norm()) < 0.05
+    for row, length in enumerate(LENGTHS):
+        alone = Sequences(text.tokens[row : row + 1, :length], text.lengths[row : row + 1])
+        with record() as recorder:
+            seen = fast.encode(alone)
+        assert recorder.looks
+        assert torch.equal(seen, fast.encode(alone))
+        alike(fast.encode(alone)[0], fast.encode(text)[row, :length])
+
+
+@torch.no_grad()
+def test_a_product_of_bytes_rounds_each_row_by_its_own_numbers() -> None:
+    weight, bias = torch.randn(31, 70), torch.randn(31)
+    x = torch.randn(3, 5, 70) * torch.tensor([1e-3, 1.0, 1e3])[:, None, None]
+    expected = nn.functional.linear(x, weight)
+    for found in (Rounded(weight, None)(x), Rounded(weight, bias)(x) - bias):
+        assert ((found - expected).norm(dim=-1) / expected.norm(dim=-1)).max() < 0.03
+    above = nn.functional.gelu(x)
+    exact = nn.functional.linear(above, weight, bias)
+    errors = [(product(above) - exact).norm() for product in (Rounded(weight, bias, -0.1701), Rounded(weight, bias))]
+    assert errors[0] < errors[1]
+    assert torch.allclose(Rounded(weight, bias)(torch.zeros(2, 70)), bias.expand(2, -1))
 
 
 def test_other_blocks_are_left_alone() -> None:

@@ -4,13 +4,16 @@ import torch
 from torch import nn
 
 from regard.attention.core import Attention
+from regard.layers.blocks import FeedForward
 from regard.layers.encoder import Encoder
 from regard.layers.generator import LanguageModel
 from regard.layers.joint import Joint, joinable, sizes
 from regard.runtime import unpadded
-from regard.runtime.products import LEAST, Head, Int8, require_int8, turn
+from regard.runtime.products import LEAST, Head, Int8, Rounded, require_int8, turn
 from regard.runtime.swift import Swift, possible
 from regard.runtime.unpadded import Unpadded
+
+LOWEST = {nn.GELU: -0.1701, nn.ReLU: 0.0}  # what comes out of an activation at least
 
 
 def hasten(network: nn.Module, precision: str = "float32") -> nn.Module:
@@ -33,15 +36,23 @@ def hasten(network: nn.Module, precision: str = "float32") -> nn.Module:
 
 def hasten_encoder(encoder: Encoder, precision: str) -> None:
     """Its blocks, over real tokens alone."""
+    kind = Rounded if torch.backends.mkldnn.is_available() else Int8
     for attention in [each for each in encoder.encoder.modules() if isinstance(each, Attention)]:
-        pack(attention, precision)
-    if precision != "int8":
-        for linear in [each for each in encoder.encoder.modules() if type(each) is nn.Linear]:
-            turn(linear, always=True)
+        pack(attention, precision, kind)
+    for module in list(encoder.encoder.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is not nn.Linear:
+                continue
+            if precision != "int8":
+                turn(child, always=True)
+            elif kind is Rounded and isinstance(module, FeedForward) and name == "narrow":
+                module.narrow = Rounded(child.weight, child.bias, LOWEST.get(type(module.bend)))
+            else:
+                setattr(module, name, kind(child.weight, child.bias))
     encoder.encoder = Unpadded(encoder.encoder)
 
 
-def pack(attention: Attention, precision: str) -> None:
+def pack(attention: Attention, precision: str, kind: type[Int8 | Rounded] = Int8) -> None:
     """Queries, keys and values in one product; the three weights become views of the one."""
     parts = joinable(attention)
     if not parts:
@@ -51,7 +62,7 @@ def pack(attention: Attention, precision: str) -> None:
         attention.together = Joint(parts)
         return
     bias = None if parts[0].bias is None else torch.cat([part.bias for part in parts])
-    attention.together = Int8(torch.cat([part.weight for part in parts]), bias)
+    attention.together = kind(torch.cat([part.weight for part in parts]), bias)
     attention.query = attention.key = attention.value = nn.Identity()  # never called: all comes from the one
 
 

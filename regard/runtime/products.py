@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from regard.errors import UserError
 
 _static = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
+_many = torch.ops.onednn.qlinear_pointwise.default
+MIDDLE = 128  # the byte that stands for zero, where numbers may be on either side
 CHUNK, STREAMS = 384, 24
 FEW = 16  # rows of inputs, for which products in slices are faster
 SLICES = (48, 32, 64)  # inputs of a slice
@@ -87,6 +89,45 @@ class Int8(nn.Module):
         return y if self.bias is None else y.addcmul_(1 - width, self.bias)
 
 
+class Rounded(nn.Module):
+    """A product with weights of eight bits for many rows, by oneDNN.
+
+    Each row of inputs is rounded by its own largest number, each output's weights by theirs, so that what else stands in a
+    batch changes nothing. Where inputs are known never to be under `low`, no byte is spent on what is.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, low: float | None = None):
+        super().__init__()
+        weight = weight.detach().float()
+        self.in_features, self.out_features, self.low = weight.size(1), weight.size(0), low
+        self.scale = (weight.abs().amax(1) / 127).clamp(min=1e-30)
+        rounded = weight.div(self.scale[:, None]).round_()
+        self.packed = torch.ops.onednn.qlinear_prepack(rounded.to(torch.int8), None)
+        self.zeros = torch.zeros(self.out_features, dtype=torch.int32)
+        self.bias = torch.zeros(self.out_features) if bias is None else bias.detach().float()
+        self.bias = self.bias + (low or 0.0) * rounded.sum(1) * self.scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, self.in_features)
+        high = rows.amax(1, keepdim=True)
+        if self.low is None:
+            step, zero = torch.maximum(high, rows.amin(1, keepdim=True).neg_()).clamp_(min=1e-30).div_(STEPS), MIDDLE
+            rounded = bytes_of(rows * step.reciprocal(), zero)
+        else:
+            step, zero = high.sub_(self.low).clamp_(min=1e-30).div_(LEVELS), 0
+            finer = step.reciprocal()
+            rounded = bytes_of(torch.addcmul(finer * -self.low, rows, finer), zero)
+        weights = self.packed, self.scale, self.zeros
+        y = _many(rounded, 1.0, zero, *weights, None, 1.0, 0, torch.float32, "none", [], "")
+        return torch.addcmul(self.bias, y, step, out=y).view(*x.shape[:-1], -1)
+
+
+def bytes_of(x: Tensor, zero: int) -> Tensor:
+    """Numbers rounded to bytes, of which one stands for zero."""
+    rounded = torch.quantize_per_tensor(x, 1.0, zero, torch.quint8)
+    return torch.empty(0, dtype=torch.uint8).set_(rounded.untyped_storage(), 0, x.shape, x.stride())
+
+
 class Row(nn.Module):
     """The product of one row, x (1, inputs)."""
 
@@ -136,6 +177,7 @@ def _has_vnni() -> bool:
 
 
 LEVELS = 255 if _has_vnni() else 127
+STEPS = 127 if _has_vnni() else 63  # on either side of zero
 
 
 def require_int8() -> None:
