@@ -1,12 +1,25 @@
 """DeBERTa as a family: its published sizes, its texts, what it refuses, and training as others train."""
 
+import json
+from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from checkpoints import vocabulary
+from encoders import letters
 
+import regard
 from regard.errors import UserError
+from regard.inputs.batch import Sequences
+from regard.inputs.text import Vocabulary
+from regard.interop import folder
+from regard.layers.adapter import AdapterOptions, adapt, adapters
+from regard.layers.joint import join
 from regard.models import FAMILIES, build
+from regard.models.classifier import Classifier
+from regard.models.heads import MaskedWords
 
 COUNTS = {  # of the published models without a head
     "base": 138_601_728,
@@ -46,3 +59,85 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_does_not_fit_together_is_said(fields: dict[str, Any], word: str) -> None:
     with pytest.raises(UserError, match=word), torch.device("meta"):
         build({"family": "deberta", "width": 24, "heads": 3, **fields}, vocabulary=31)
+
+
+FIRST = {"shared": False, "normed": False, "key_bias": False}
+SMALL = {"family": "deberta", "width": 22, "heads": 2, "depth": 2, "limit": 41, "dropout": 0.0}
+VERSIONS: dict[str, dict[str, Any]] = {"first": SMALL | FIRST, "second": SMALL | {"buckets": 6, "kernel": 3}}
+
+
+def text(rows: int = 3, length: int = 13) -> Sequences:
+    return Sequences(torch.randint(4, 53, (rows, length)), torch.tensor([length, 5, 9])[:rows])
+
+
+@pytest.mark.parametrize("targets", ["query value", "query key value output"])
+@pytest.mark.parametrize("version", VERSIONS)
+@torch.no_grad()
+def test_adapted_and_loaded_are_the_same(version: str, targets: str, tmp_path: Path) -> None:
+    """Also where queries, keys and values take turns in one tensor, head by head."""
+    folder.save(tmp_path / "base", Classifier(build(VERSIONS[version], vocabulary=53), ["a", "b"]), vocabulary(53), {})
+    loaded, given = folder.load(tmp_path / "base"), text()
+    adapt(loaded.network, AdapterOptions(3, 5.0, tuple(targets.split())))
+    for each in adapters(loaded.network).values():
+        torch.nn.init.normal_(each.up, std=0.3)
+    folder.save(tmp_path / "made", *loaded[:3], config=loaded.config, base=folder.base_at(tmp_path / "base", loaded))
+    found, before = (folder.load(tmp_path / name).network for name in ("made", "base"))
+    assert (loaded.network(given) - found(given)).abs().max() <= 1e-5
+    assert not torch.allclose(found(given), before(given), atol=1e-4)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_joined_projections_train_alike(version: str) -> None:
+    """Where one product stands for three, positions still go through the parts, and gradients add up."""
+    apart = build(VERSIONS[version], vocabulary=53)
+    joined, given = join(deepcopy(apart)), text()
+    for network in (apart, joined):
+        network(given)[given.real].pow(3).sum().backward()
+    gradients = {name: parameter.grad for name, parameter in joined.named_parameters()}
+    for name, parameter in apart.named_parameters():
+        found = gradients[name]
+        assert parameter.grad is not None and found is not None, name
+        assert (found - parameter.grad).abs().max() <= 1e-5 * max(1.0, float(parameter.grad.abs().max())), name
+
+
+def test_dropout_is_on_distances_too() -> None:
+    """While training two passes differ; afterwards they do not."""
+    network: Any = build(VERSIONS["second"] | {"dropout": 0.5}, vocabulary=53)
+    first, last = network.train().distances(0, 11), network.distances(0, 11)
+    assert not torch.equal(first, last) and (first == 0).any()
+    assert torch.equal(network.eval().distances(0, 11), network.distances(0, 11))
+
+
+def test_merges_in_berts_spelling_are_read_as_transformers_reads_them(tmp_path: Path) -> None:
+    """Version 1's tokenizer: bytes merged, between [CLS] and [SEP]; a second text is in segment 1."""
+    from transformers import DebertaTokenizer
+
+    letters = [chr(number) for number in range(33, 127)] + ["Ġ", "Ċ"]
+    merges = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "w"), ("Ġw", "o")]
+    pieces = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *letters, *(a + b for a, b in merges), "[MASK]"]
+    (tmp_path / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(f"{a} {b}" for a, b in merges) + "\n")
+    ours, theirs = Vocabulary.load(tmp_path).target, DebertaTokenizer.from_pretrained(tmp_path)
+    for words in ("hello world", "hello", " a  b", "tabs and\nlines", "x[MASK]y [SEP] z"):
+        assert ours.inner.encode(words).ids == theirs(words)["input_ids"], words
+        one, other, pair = (ours.inner.encode(words), ours.inner.encode("other"), ours.inner.encode(words, "other"))
+        assert pair.ids == one.ids + other.ids[1:]  # one [SEP] between them, as it was trained
+        assert pair.type_ids == [0] * len(one.ids) + [1] * (len(other.ids) - 1)
+    assert (ours.pad, ours.begin, ours.end) == (0, 1, 2)
+
+
+@torch.no_grad()
+def test_a_folder_fills_embeds_and_is_seen_into(tmp_path: Path) -> None:
+    """From a saved folder, by the one call that loads everything."""
+    body: Any = build(VERSIONS["second"], vocabulary=letters().size)
+    network = MaskedWords(body)
+    folder.save(tmp_path, network, Vocabulary(letters(), letters()), {})
+    model = regard.load(tmp_path)
+    assert model.task == "fill"
+    assert len(model.run("a [MASK] b").words[0]) == 5
+    assert model.embed(["a text", "another one"]).shape == (2, 22)
+    trace = model.trace("hide and seek", prove=True)
+    assert trace.sites == ["encoder.blocks.0.self", "encoder.blocks.1.self"]
+    for site in trace.sites:
+        mixed, used = trace.proof(site)
+        assert (mixed - used).abs().max() <= 1e-5

@@ -77,7 +77,7 @@ def spelled_out(attention: Attention, x: Tensor, real: Tensor | None = None) -> 
 @torch.no_grad()
 def test_it_is_the_papers_equation(attention: Attention, band: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "BAND", band)
-    monkeypatch.setattr("regard.attention.disentangled.TILE", 1 if band < 200 else 256)
+    monkeypatch.setattr("regard.attention.disentangled.TILE", 1 if band < 200 else 128)
     x, real = torch.randn(2, LENGTH, WIDTH), torch.arange(LENGTH) < torch.tensor([[LENGTH], [11]])
     for mask in (None, real):
         with record(prove=True) as recorder:

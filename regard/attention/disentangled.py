@@ -22,7 +22,7 @@ from regard.attention.core import Attention, Memory
 from regard.attention.masks import Bias
 from regard.attention.scores import Product
 
-TILE = 256  # keys at least that a tile has, however few queries are asked about
+TILE = 128  # keys at least that a tile has, however few queries are asked about
 
 
 class Distances(nn.Module):
@@ -127,15 +127,27 @@ class Disentanglement(Bias):
         nearest, farthest = int(query[0] - key[-1]), int(query[-1] - key[0])
         rows = self.distances.rows(torch.arange(nearest, farthest + 1, device=query.device))
         low, count = int(rows[0]), int(rows[-1] - rows[0]) + 1
-        picked, there = (rows - low)[query[:, None] - key - nearest], slice(low - self.low, low - self.low + count)
+        picked = (rows - low).int()[query[:, None] - key - nearest]  # half as many bytes to read for each head
+        there = slice(low - self.low, low - self.low + count)
         terms = []
         if self.position_key is not None:
-            compared = self.query[:, :, query - self.first] @ self.position_key[:, there].mT
-            terms.append(_pick(compared, picked + count * torch.arange(len(query), device=query.device)[:, None]))
+            compared = _at(self.query, query - self.first) @ self.position_key[:, there].mT
+            terms.append(_pick(compared, picked + _steps(count, query)[:, None]))
         if self.position_query is not None:
-            compared = self.key[:, :, key - self.start] @ self.position_query[:, there].mT
-            terms.append(_pick(compared, picked + count * torch.arange(len(key), device=key.device)))
-        return terms[0] if len(terms) == 1 else terms[0] + terms[1]
+            compared = _at(self.key, key - self.start) @ self.position_query[:, there].mT
+            terms.append(_pick(compared, picked + _steps(count, key)))
+        return terms[0] if len(terms) == 1 else terms[0].add_(terms[1])
+
+
+def _at(x: Tensor, places: Tensor) -> Tensor:
+    """What stands at these places, not copied where they follow each other."""
+    first, last = int(places[0]), int(places[-1])
+    return x[:, :, first : last + 1] if last - first + 1 == len(places) else x[:, :, places]
+
+
+def _steps(count: int, places: Tensor) -> Tensor:
+    """Where each place's row of a table begins."""
+    return count * torch.arange(len(places), dtype=torch.int32, device=places.device)
 
 
 def _pick(compared: Tensor, places: Tensor) -> Tensor:
