@@ -108,8 +108,10 @@ def test_it_learns_and_its_folder_is_a_published_one(learnt: Path, model: Any) -
     assert {"loss", "exact", "f1"} <= next(line for line in lines if "validation" in line)["validation"].keys()
 
 
-def test_the_loss_is_the_mean_of_both_places_cross_entropies(tmp_path: Path) -> None:
-    options = recipe(lay_out(tmp_path, 8))
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_loss_is_the_mean_of_both_places_cross_entropies(smoothing: float, tmp_path: Path) -> None:
+    """What smoothing takes goes to the places where an answer may stand, and to no others."""
+    options = recipe(lay_out(tmp_path, 8), SCRATCH, 3, f"train.label_smoothing={smoothing}")
     loaded = prepare_network(options)
     task: Any = build(options, loaded.vocabulary, loaded.network)
     batch = next(task.batches(0, 0, 1))
@@ -120,9 +122,12 @@ def test_the_loss_is_the_mean_of_both_places_cross_entropies(tmp_path: Path) -> 
         places = [0, *range(begin, end)]
         for side, wanted in ((0, int(batch.first[row])), (1, int(batch.last[row]))):
             chances = logits[row, places, side].log_softmax(0)
-            total -= float(chances[places.index(wanted)]) / 2
+            total -= float((1 - smoothing) * chances[places.index(wanted)] + smoothing * chances.mean()) / 2
     assert task.count(batch) == len(batch.first)
-    assert task.loss(loaded.network, batch).item() == pytest.approx(total, rel=1e-5)
+    loss = task.loss(loaded.network, batch)
+    loss.backward()
+    assert loss.item() == pytest.approx(total, rel=1e-5)
+    assert all(torch.isfinite(each.grad).all() for each in loaded.network.parameters() if each.grad is not None)
 
 
 def test_validation_reads_windows_alone_as_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

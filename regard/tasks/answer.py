@@ -127,10 +127,19 @@ def possible(logits: Tensor, batch: Asked) -> Tensor:
 
 def _loss(logits: Tensor, batch: Asked, smoothing: float = 0.0) -> Tensor:
     first, last = (
-        F.cross_entropy(logits[:, :, side], wanted, reduction="sum", label_smoothing=smoothing)
-        for side, wanted in enumerate((batch.first, batch.last))
+        _told(logits[:, :, side], wanted, smoothing) for side, wanted in enumerate((batch.first, batch.last))
     )
     return (first + last) / 2
+
+
+def _told(logits: Tensor, wanted: Tensor, smoothing: float) -> Tensor:
+    """Cross-entropy, summed; what smoothing takes from the right place, all that are possible share."""
+    hard = F.cross_entropy(logits, wanted, reduction="sum")
+    if not smoothing:
+        return hard
+    able = logits.isfinite()
+    even = -(logits.log_softmax(1).masked_fill(~able, 0.0).sum(1) / able.sum(1)).sum()
+    return (1 - smoothing) * hard + smoothing * even
 
 
 @torch.no_grad()
