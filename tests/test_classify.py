@@ -3,6 +3,7 @@
 import json
 import random
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -379,6 +380,19 @@ def test_pairs_are_read_and_asked_for(tmp_path: Path) -> None:
             recipe(tmp_path, f'from = "{tmp_path / "ours"}"', 1, "data.text=first", f"output={tmp_path}/never"),
             quiet=True,
         )
+
+
+def test_pairs_are_held_out_by_the_column_that_is_named(tmp_path: Path) -> None:
+    """Also by that of the first text, which several pairs may have."""
+    rows = [f"{'ab'[number % 2]}\tfirst {number // 5}\tsecond {number}" for number in range(200)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(["label\ttext\ttext2", *rows]))
+    data = DataOptions(train="pairs.tsv", validation=0.3, text2="text2")
+    shared = {}
+    for column in ("source", "text"):
+        parts = [read(replace(data, split_by=column), part, tmp_path) for part in ("train", "validation")]
+        train, held = ({record.source.split(BETWEEN)[0] for record in part} for part in parts)
+        shared[column] = len(train & held)
+    assert shared["source"] > 0 == shared["text"]
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

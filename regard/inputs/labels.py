@@ -80,7 +80,8 @@ def _parts(data: "DataOptions", beside: Path | None, stamp: object) -> Callable[
 def _records(data: "DataOptions", part: str, beside: Path | None) -> Iterator[Record]:
     """Every sample of the file that a part stands in."""
     text, label, containing = data.text or "text", data.label or "label", data.split_by == CONTAINING
-    group = "" if containing or data.split_by in ("source", text) else data.split_by
+    whole = ("source",) if data.text2 else ("source", text)  # of two texts, the first alone is a column like others
+    group = "" if containing or data.split_by in whole else data.split_by
     asked = [text, label, *(name for name in (data.text2, group) if name)]
     for fields, place in rows(file_of(data, part, beside), data.columns, tuple(asked), {label: PLAIN[data.label_kind]}):
         texts = fields[text]
@@ -231,7 +232,7 @@ def prepare(
     hashes = {name or path.name: hash_file(path) for name, path in expand(file_of(data, part, beside)).items()}
     options = [data.text, data.text2, data.label, data.label_until, data.columns, data.split_by]
     options += [data.label_separator, data.stratify]
-    key = json.dumps(["labels", hashes, options, max_length, fractions(data), part])
+    key = json.dumps(["labels 2", hashes, options, max_length, fractions(data), part])
     return cached(known(assigned(data, part, beside), sides.target), key, hashes, sides, cache, max_length)
 
 
