@@ -1,8 +1,8 @@
 """all-MiniLM-L6-v2 embedding: regard beside onnxruntime and sentence-transformers, on the published weights.
 
-512 texts of 6 to 50 words, batches of 32 of like length, from text to unit vector: tokenising counts. Peers that are not
-installed are left out, and said so: pip install "regard[bench]" brings them. onnxruntime is given the graph as torch
-exports it, and makes all of its own optimisations.
+512 texts of 6 to 50 words, batches of 32 of like length, from text to unit vector: tokenising counts. Peers that are
+not installed are left out, and said so: pip install "regard[bench]" brings them. onnxruntime is given the graph as
+torch exports it, and makes all of its own optimisations.
 """
 
 import importlib
@@ -42,7 +42,7 @@ def measure(rounds: int, threads: int) -> list[Result]:
                 continue
             if peer is onnx and not graph.exists():
                 export(folder, graph)
-            sides = {"regard": (ours, str(folder), precision, texts, threads)}
+            sides: dict[str, tuple[Any, ...]] = {"regard": (ours, str(folder), precision, texts, threads)}
             sides["peer"] = (peer, str(folder), str(graph), texts, threads)
             results.append(compare(name, "texts/s", TEXTS, sides, rounds, agreement))
     return results

@@ -13,7 +13,7 @@ from regard.runtime.products import LEAST, Head, Int8, Rounded, require_int8, tu
 from regard.runtime.swift import Swift, possible
 from regard.runtime.unpadded import Unpadded
 
-LOWEST = {nn.GELU: -0.1701, nn.ReLU: 0.0}  # what comes out of an activation at least
+LOWEST: dict[type, float] = {nn.GELU: -0.1701, nn.ReLU: 0.0}  # what comes out of an activation at least
 
 
 def hasten(network: nn.Module, precision: str = "float32") -> nn.Module:
@@ -45,10 +45,11 @@ def hasten_encoder(encoder: Encoder, precision: str) -> None:
                 continue
             if precision != "int8":
                 turn(child, always=True)
-            elif kind is Rounded and isinstance(module, FeedForward) and name == "narrow":
-                module.narrow = Rounded(child.weight, child.bias, LOWEST.get(type(module.bend)))
+            elif kind is Rounded:
+                bend = module.bend if isinstance(module, FeedForward) and name == "narrow" else None
+                setattr(module, name, Rounded(child.weight, child.bias, LOWEST.get(type(bend))))
             else:
-                setattr(module, name, kind(child.weight, child.bias))
+                setattr(module, name, Int8(child.weight, child.bias))
     encoder.encoder = Unpadded(encoder.encoder)
 
 

@@ -92,8 +92,8 @@ class Int8(nn.Module):
 class Rounded(nn.Module):
     """A product with weights of eight bits for many rows, by oneDNN.
 
-    Each row of inputs is rounded by its own largest number, each output's weights by theirs, so that what else stands in a
-    batch changes nothing. Where inputs are known never to be under `low`, no byte is spent on what is.
+    Each row of inputs is rounded by its own largest number, each output's weights by theirs, so that what else stands
+    in a batch changes nothing. Where inputs are known never to be under `low`, no byte is spent on what is.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, low: float | None = None):
