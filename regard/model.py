@@ -214,7 +214,7 @@ class Model:
         """Texts as the network is given them."""
         if self.encodes:
             limit = min(self.network.limit, self.pooling.longest if self.pooling else 0) or self.network.limit
-            return read_texts(self.vocabulary.target, texts, limit, truncate, self.network.config.segments)
+            return read_texts(self.vocabulary.target, texts, limit, truncate)
         if self.continues:
             return [Read(row.tokens, [], row.cut) for row in self.writer().prompts(texts, truncate)]
         if self.tells_labels:

@@ -111,6 +111,19 @@ def test_pairs_are_read_in_two_segments(tmp_path: Path) -> None:
     assert np.abs(vector - blind).max() > 1e-3
 
 
+@pytest.mark.parametrize("segments", [0, 1])
+def test_what_knows_no_second_segment_reads_two_texts_as_one(segments: int, tmp_path: Path) -> None:
+    """Whatever its tokenizer says of them: as RoBERTa and DistilBERT do with BERT's."""
+    model: Any = regard.load(
+        folder(tmp_path, lambda body: Classifier(body, ["x", "y"], paired=True), segments=segments)
+    )
+    text = model.texts.sequences(model.texts.rows([("hello", "the quotes")]))
+    assert text.segments is not None and set(text.segments[0].tolist()) == {0, 1}
+    with torch.no_grad():
+        assert torch.equal(model.network(text), model.network(text._replace(segments=None)))
+    assert model.embed([("hello", "the quotes")]).shape == (1, 22)
+
+
 def test_a_trace_has_the_pieces_of_what_was_read(tmp_path: Path) -> None:
     model: Any = regard.load(folder(tmp_path, lambda body: Classifier(body, ["x", "y"])))
     trace = model.trace("hello quotes", prove=True)

@@ -216,6 +216,14 @@ def test_what_cannot_be_is_refused(overrides: tuple[str, ...], model: str, said:
         prepared(recipe(lay_out(tmp_path), *overrides, model=model))
 
 
+@pytest.mark.parametrize(("pairs", "said"), [("none", "the text has"), ("next", "there is only one")])
+def test_a_part_that_is_too_small_is_refused_before_training(pairs: str, said: str, tmp_path: Path) -> None:
+    """Not hundreds of steps later, where it would first be scored."""
+    (tmp_path / "few.jsonl").write_text(json.dumps({"title": "one", "text": "He goes. He comes."}) + "\n")
+    with pytest.raises(UserError, match=f"data.validation: .*{said}"):
+        prepared(recipe(lay_out(tmp_path), "data.validation=few.jsonl", pairs=pairs))
+
+
 def test_the_doctor_counts_documents_and_rows(tmp_path: Path) -> None:
     for pairs in ("none", "next"):
         found = examine(recipe(lay_out(tmp_path), pairs=pairs))

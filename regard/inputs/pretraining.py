@@ -76,8 +76,12 @@ class MaskOptions:
 
 
 def rows_per_epoch(part: Stream | Sentences, tokenizer: Tokenizer, options: MaskOptions) -> int:
-    """How many rows a part has: a chunk or a block each."""
-    return len(part) if isinstance(part, Sentences) else blocks_per_epoch(part, block_size(tokenizer, options))
+    """How many rows a part has: a chunk or a block each; one that has not enough for any is refused."""
+    if isinstance(part, Stream):
+        return blocks_per_epoch(part, block_size(tokenizer, options))
+    if options.pairs == "next" and part.documents < 2:
+        raise UserError("data.pairs = 'next' takes the other text from another document, but there is only one")
+    return len(part)
 
 
 def masked_rows(
@@ -114,8 +118,7 @@ def masked_pairs(
     """Pairs with hidden words without end, from the rank's own number `start`."""
     frame, masker, number = pair_frame(tokenizer), masker_of(tokenizer), start * world + rank
     padding = max(tokenizer.pad, 0)
-    if options.pairs == "next" and sentences.documents < 2:
-        raise UserError("data.pairs = 'next' takes the other text from another document, but there is only one")
+    rows_per_epoch(sentences, tokenizer, options)
     while True:
         chance, index = _chance(options, number), chunks_of(sentences, options, number)
         pairs = [draw_pair(sentences, chunk, options, chance) for chunk in index.tolist()]

@@ -42,7 +42,8 @@ class Reading(nn.Module):
         if self.positions is not None:
             x = x + self.positions(self.first, tokens.size(1))
         if self.segments is not None:
-            x = x + (self.segments.weight[0] if segments is None else self.segments(segments))
+            alike = segments is None or self.segments.num_embeddings == 1  # RoBERTa reads two texts as one
+            x = x + (self.segments.weight[0] if alike else self.segments(segments))
         return self.dropout(self.norm(x))
 
 

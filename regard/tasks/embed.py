@@ -49,16 +49,14 @@ class Vector:
         return ()
 
 
-def read_texts(
-    tokenizer: Tokenizer, texts: Sequence[Text], limit: int, truncate: bool = False, segments: int = 2
-) -> list[Read]:
+def read_texts(tokenizer: Tokenizer, texts: Sequence[Text], limit: int, truncate: bool = False) -> list[Read]:
     """Texts as rows; of a pair the second's tokens are in segment 1, as the tokenizer says. A long one is refused."""
     for each in texts:
         check_texts([each] if isinstance(each, str) else list(each))
     found = tokenizer.inner.encode_batch(list(texts))
     rows = []
     for text, each in zip(texts, found, strict=True):
-        ids, types = list(each.ids), [min(kind, max(segments - 1, 0)) for kind in each.type_ids]
+        ids, types = list(each.ids), list(each.type_ids)
         over = len(ids) - limit
         if not ids:
             raise UserError("an input is empty: there is nothing to read")

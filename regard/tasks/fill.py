@@ -56,8 +56,15 @@ class Fill(Parted[Stream | Sentences]):
         """Rows of one length: blocks, or pairs as long as they may be."""
         data, size = self.recipe.data, self.options.batch_size or max(1, self.options.batch_tokens // self.length)
         self.masking = MaskOptions(self.length, size, self.recipe.seed, data.pairs, data.masked, data.whole_words)
-        self.rows = rows_per_epoch(self.training, self.tokenizer, self.masking)
+        self.rows, *_ = [self._rows(name, part) for name, part in self.parts.items()]
         self.batches_per_epoch = -(-self.rows // size)
+
+    def _rows(self, name: str, part: Stream | Sentences) -> int:
+        """How many rows a part has; one too small for any is found out before the training, not at its first score."""
+        try:
+            return rows_per_epoch(part, self.tokenizer, self.masking)
+        except UserError as error:
+            raise UserError(f"data.{name}: {error}") from None
 
     def epoch(self, batches: int) -> float:
         return batches * self.masking.batch_size / self.rows
@@ -176,7 +183,7 @@ def fill(
     words: int = MOST,
 ) -> list[Filled]:
     """Each text with its hidden words. Logits are made for hidden places alone."""
-    mask, rows = mask_of(tokenizer), read_texts(tokenizer, texts, network.limit, truncate, network.config.segments)
+    mask, rows = mask_of(tokenizer), read_texts(tokenizer, texts, network.limit, truncate)
     for number, row in enumerate(rows, 1):
         if mask not in row.tokens:
             raise UserError(f"input {number} hides no word: write {tokenizer.name(mask)} in its place")

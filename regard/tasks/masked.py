@@ -8,7 +8,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from regard.inputs.batch import Sequences
 from regard.inputs.pretraining import Masked
 from regard.models.heads import MaskedWords
 from regard.tasks.distil import Predicted
@@ -16,16 +15,11 @@ from regard.tasks.distil import Predicted
 
 def predict(network: Any, batch: Masked) -> Predicted:
     """Logits of words are made for hidden places alone."""
-    states = network.encode(_known_segments(batch.text, network.config.segments))
+    states = network.encode(batch.text)
     words = network.words(states[batch.at]).float()
     if batch.labels is None:
         return Predicted(states, (words,))
     return Predicted(states, (words, network.relation(network.body.pooled(states)).float()))
-
-
-def _known_segments(text: Sequences, segments: int) -> Sequences:
-    """A network that knows one segment reads two texts as one."""
-    return text if segments > 1 or text.segments is None else text._replace(segments=torch.zeros_like(text.segments))
 
 
 class Guesses(NamedTuple):
