@@ -10,7 +10,16 @@ from typing import Any
 
 from regard.errors import UserError, nearest
 from regard.schema import Places, build, override, show, write, write_key
-from regard.settings import DEFAULTS, DataOptions, DecodeOptions, DistilOptions, TokenizerOptions, TrainOptions, require
+from regard.settings import (
+    DEFAULTS,
+    ONLY,
+    DataOptions,
+    DecodeOptions,
+    DistilOptions,
+    TokenizerOptions,
+    TrainOptions,
+    require,
+)
 
 __all__ = [
     "EXCLUSIVE", "SHIPPED", "DataOptions", "DecodeOptions", "DistilOptions", "Recipe", "TokenizerOptions",
@@ -194,6 +203,8 @@ def _check_whole(recipe: Recipe) -> None:
     for section, options in (sections | {"decode": vars(recipe.decode)}).items():
         for name, value in options.items():
             require(not isinstance(value, float) or isfinite(value), f"{section}.{name} = {value}: must be finite")
+    for section, only in ONLY.items():
+        _check_use(recipe.task, section, getattr(recipe, section), only)
     for key, seed in (("seed", recipe.seed), ("decode.seed", recipe.decode.seed)):
         require(0 <= seed < 2**63, f"{key} = {seed}: must lie within 0 … 2⁶³ − 1")
     for meaning, group in EXCLUSIVE.items():
@@ -222,3 +233,14 @@ def _check_whole(recipe: Recipe) -> None:
     for name in ("family", "preset", "from"):
         value = recipe.model.get(name, "")
         require(isinstance(value, str), f"model.{name} = {show(value)} does not fit; expected text")
+
+
+def _check_use(task: str, section: str, options: Any, only: dict[str, tuple[str, ...]]) -> None:
+    """A key that the task does not read is an error, not a silence."""
+    for option in fields(options):
+        value, tasks = getattr(options, option.name), only.get(option.name, (task,))
+        require(
+            task in tasks or value == option.default,
+            f"{section}.{option.name} = {show(value)} changes nothing for task = '{task}': remove it; it is for "
+            f"{', '.join(tasks)}",
+        )

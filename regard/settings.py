@@ -46,6 +46,15 @@ DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {  # of a task, where they diff
     },
 }
 
+_LABELLED = ("text2", "label_until", "label_kind", "label_separator", "stratify", "segment")
+ONLY: dict[str, dict[str, tuple[str, ...]]] = {  # the tasks that read a key; others read all the rest
+    "data": dict.fromkeys(_LABELLED, ("classify",))
+    | dict.fromkeys(("question", "context", "answer"), ("answer",))
+    | dict.fromkeys(("pairs", "masked", "whole_words"), ("fill",))
+    | {"stride": ("answer", "classify"), "split_by": ("answer", "classify", "fill", "generate", "translate")},
+    "train": dict.fromkeys(("auxiliary", "class_weights"), ("classify",)),
+}
+
 
 def require(holds: bool, message: str) -> None:
     """An error with this message unless it holds."""

@@ -143,6 +143,11 @@ def test_an_override_replaces_the_choice_it_excludes(path: Path) -> None:
         ("model.width=1979-05-27", None),
         ("train.max_steps", "key=value"),
         ("task.name=3", "has no keys of its own"),
+        ("train.class_weights=balanced", "changes nothing for task = 'translate': remove it; it is for classify"),
+        (
+            "data.stride=5",
+            "data.stride = 5 changes nothing for task = 'translate': remove it; it is for answer, classify",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(path: Path, override: str, said: str | None) -> None:

@@ -55,8 +55,6 @@ class Tag(Parted[TaggedCorpus]):
         self.spans = all(map(is_span_tag, network.labels))
         self.scores = ("f1", "accuracy", "loss") if self.spans else ("accuracy", "loss")
         super().__init__(recipe, network, cache)
-        if recipe.train.class_weights != "none":
-            raise UserError(f"train.class_weights = '{recipe.train.class_weights}' is not for task = 'tag'")
         self.tokenizer, self.tags = vocabulary.target, Labels(network.labels)
         self.open()
 
