@@ -67,7 +67,7 @@ def examine(recipe: Recipe) -> Findings:
     elif isinstance(task, Fill):
         hidden_words(parts, task, findings)
     elif isinstance(task, Answer):
-        _samples(parts, recipe, findings)
+        _samples(parts, recipe, findings, sizes=1)
         questions(parts, findings)
     else:
         _samples(parts, recipe, findings)
@@ -101,12 +101,12 @@ def _write_nothing(folder: Path) -> None:
     """The doctor leaves no model behind."""
 
 
-def _samples(parts: dict[str, Corpus], recipe: Recipe, findings: Findings) -> None:
-    """How many were read, kept and skipped, and why."""
+def _samples(parts: dict[str, Corpus], recipe: Recipe, findings: Findings, sizes: int = 0) -> None:
+    """How many were read, kept and skipped, and why; the first notes of a report may say sizes alone."""
     table = {}
     for part, corpus in parts.items():
         report = corpus.report
-        findings.warnings += [f"{part}: {note}" for note in report.notes]
+        findings.warnings += [f"{part}: {note}" for note in report.notes[sizes:]]
         skipped = {reason: skip.count for reason, skip in report.skipped.items()}
         table[part] = {"read": report.read, "kept": report.kept, "skipped": sum(skipped.values()), **skipped}
         if report.kept < 0.95 * report.read:
