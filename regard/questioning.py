@@ -16,7 +16,7 @@ from regard.recipe import DataOptions, Recipe
 from regard.tasks.answer import LONGEST, find
 from regard.tasks.parallel import cache_folder
 from regard.tasks.scores import Difference, compare_hits
-from regard.tasks.spans import best_threshold, exact, f1, report, tell
+from regard.tasks.spans import SCORES, best_threshold, report, tell
 
 AT_ONCE = 256  # questions between two strokes of the bar
 
@@ -95,7 +95,7 @@ def _scored(told: list[Told]) -> dict[str, Any]:
     found = report([each.text if each.margin <= 0 else "" for each in told], golds)
     margins, answerable = [each.margin for each in told], [bool(gold) for gold in golds]
     bounds = {}
-    for name, score in (("exact", exact), ("f1", f1)):
+    for name, score in SCORES.items():
         values = [score(each.text, each.golds) for each in told]
         threshold, reached = best_threshold(margins, values, answerable)
         bounds[name] = {"threshold": threshold, "reached": reached}
@@ -107,7 +107,7 @@ def _compare(told: list[list[Told]]) -> list[Difference]:
     rows = [[(each.text if each.margin <= 0 or not silent else "", each.golds) for each in some] for some in told]
     return [
         compare_hits(name, *(100.0 * np.array([score(*each) for each in some]) for some in rows))
-        for name, score in (("exact", exact), ("f1", f1))
+        for name, score in SCORES.items()
     ]
 
 

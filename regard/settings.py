@@ -8,8 +8,8 @@ from regard.errors import UserError
 from regard.schema import show
 
 Score = Literal[
-    "auto", "loss", "bleu", "chrf", "exact", "accuracy", "f1", "macro_f1", "micro_f1", "binary_f1", "matthews",
-    "pearson", "spearman", "squared_error",
+    "auto", "loss", "bleu", "chrf", "exact", "accuracy", "f1", "macro_f1", "micro_f1", "exact_match",
+    "matthews_correlation", "pearsonr", "spearmanr", "squared_error",
 ]  # fmt: skip
 
 DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {  # of a task, where they differ from those below

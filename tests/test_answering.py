@@ -105,7 +105,7 @@ def test_it_learns_and_its_folder_is_a_published_one(learnt: Path, model: Any) -
     again = regard.load(model.folder)  # without the run's recipe beside it
     assert model.task == "answer" and type(again.network) is Spans
     lines = [json.loads(line) for line in (learnt / "run/metrics.jsonl").read_text().splitlines()]
-    assert {"loss", "exact", "f1"} <= next(line for line in lines if "validation" in line)["validation"].keys()
+    assert {"loss", "exact_match", "f1"} <= next(line for line in lines if "validation" in line)["validation"].keys()
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
@@ -320,7 +320,7 @@ def test_it_is_asked_from_the_command_line(learnt: Path, model: Any) -> None:
 def test_it_is_scored_on_its_part_and_on_a_file(learnt: Path, model: Any) -> None:
     """With questions that have no answer told apart, and the best threshold for them."""
     found = json.loads(CliRunner().invoke(app, ["evaluate", str(learnt / "run"), "--json"]).output)
-    assert found["part"] == "validation" and {each["name"] for each in found["scores"]} == {"exact", "f1"}
+    assert found["part"] == "validation" and {each["name"] for each in found["scores"]} == {"exact_match", "f1"}
     assert found["answerable"]["questions"] == 2 * found["unanswerable"]["questions"]
     assert all(each["value"] > 90 and each["signature"].startswith("squad|") for each in found["scores"])
     values = {each["name"]: each["value"] for each in found["scores"]}
@@ -339,7 +339,7 @@ def test_it_is_scored_on_its_part_and_on_a_file(learnt: Path, model: Any) -> Non
 def test_two_are_compared(learnt: Path) -> None:
     run = str(learnt / "run")
     found = json.loads(CliRunner().invoke(app, ["evaluate", run, "--compare", run, "--json"]).output)
-    assert {each["name"] for each in found["comparison"]} == {"exact", "f1"}
+    assert {each["name"] for each in found["comparison"]} == {"exact_match", "f1"}
     assert all(each["p_value"] == 1 for each in found["comparison"])
 
 

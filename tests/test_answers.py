@@ -271,8 +271,8 @@ def test_scores_of_squad_worked_by_hand() -> None:
     assert exact("", ["the"]) == 1  # a gold that normalises to nothing is none, as in SQuAD 2.0's script
     found = report(["apple", "", "wrong", "x y"], [["an apple"], [], [], ["x"]])
     values = {score.name: score.value for score in found["scores"]}  # type: ignore[attr-defined]
-    assert values["exact"] == 50 and values["f1"] == pytest.approx((100 + 100 + 0 + 200 / 3) / 4)
-    assert found["unanswerable"] == {"questions": 2, "exact": 50, "f1": 50}
+    assert values["exact_match"] == 50 and values["f1"] == pytest.approx((100 + 100 + 0 + 200 / 3) / 4)
+    assert found["unanswerable"] == {"questions": 2, "exact_match": 50, "f1": 50}
 
 
 def test_the_best_threshold_equals_trying_all() -> None:

@@ -163,8 +163,8 @@ def test_what_a_kind_has_no_use_for_is_refused(tmp_path: Path) -> None:
         ("number", "train.class_weights=balanced", "numbers have no classes"),
         ("several", "train.label_smoothing=0.1", "is for one label a text"),
         ("several", "train.score=accuracy", "possible: micro_f1, macro_f1, exact, loss"),
-        ("number", "train.score=f1", "possible: pearson, spearman, squared_error, loss"),
-        ("one", "train.score=binary_f1", "possible: accuracy, macro_f1, matthews, loss"),  # of five labels
+        ("number", "train.score=f1", "possible: pearsonr, spearmanr, squared_error, loss"),
+        ("one", "train.score=f1", "possible: accuracy, macro_f1, matthews_correlation, loss"),  # of five labels
     )
     for kind, given, said in cases:
         options = made(tmp_path, "number" if kind == "one" else kind, 1, given, f"data.label_kind={kind}")
@@ -196,12 +196,12 @@ def test_two_labels_have_glues_figures_and_a_picture(tmp_path: Path, capfd: pyte
         texts = [[f"w{chance.randrange(5)}" for _ in range(4)] for _ in range(60)]
         rows = [f"{int('w0' in words)}\t{' '.join(words)}" for words in texts]
         (tmp_path / f"{name}.tsv").write_text("\n".join(["label\ttext", *rows]))
-    outcome = start(recipe(tmp_path, SCRATCH, 60, *OFTEN, "train.score=matthews"), quiet=True)
+    outcome = start(recipe(tmp_path, SCRATCH, 60, *OFTEN, "train.score=matthews_correlation"), quiet=True)
     found = evaluated(tmp_path / "run", capfd, "--plot", str(tmp_path / "mistakes.svg"))
     scores = {each["name"]: each for each in found["scores"]}
-    assert outcome.progress.best_score == pytest.approx(scores["matthews"]["value"])
-    assert scores["binary_f1"]["value"] == pytest.approx(found["by_label"]["1"]["f1"])
-    assert scores["binary_f1"]["signature"].startswith("of '1'") and found["probabilities"] == "uncalibrated"
+    assert outcome.progress.best_score == pytest.approx(scores["matthews_correlation"]["value"])
+    assert scores["f1"]["value"] == pytest.approx(found["by_label"]["1"]["f1"])
+    assert scores["f1"]["signature"].startswith("of '1'") and found["probabilities"] == "uncalibrated"
     picture = (tmp_path / "mistakes.svg").read_text()
     for row in found["called"].values():
         assert all(f">{count}</text>" in picture for count in row.values())

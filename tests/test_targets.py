@@ -170,7 +170,7 @@ def test_correlations_worked_by_hand() -> None:
     assert pearson([1, 1], [1, 2]) == 0 and squared_error([1, 2], [1, 4]) == 2
     values = np.random.default_rng(0).normal(size=(2, 50))
     assert pearson(*values) == pytest.approx(float(np.corrcoef(values)[0, 1]))  # type: ignore[index]
-    assert [score.name for score in report([1, 2, 3.5], [1, 2, 3])] == ["pearson", "spearman", "squared_error"]
+    assert [score.name for score in report([1, 2, 3.5], [1, 2, 3])] == ["pearsonr", "spearmanr", "squared_error"]
 
 
 def test_matthews_and_the_f1_of_a_class_worked_by_hand() -> None:

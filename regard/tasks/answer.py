@@ -26,7 +26,7 @@ from regard.recipe import Recipe
 from regard.tasks.fitting import answering
 from regard.tasks.parted import Parted
 from regard.tasks.rows import by_room
-from regard.tasks.spans import Found, Seen, best_of, exact, f1, tell
+from regard.tasks.spans import SCORES, Found, Seen, best_of, tell
 
 BATCH = 32  # windows that are read at once where nobody says how many
 LONGEST = 384  # tokens of a window where nobody says, and the network reads as many
@@ -35,7 +35,7 @@ LONGEST = 384  # tokens of a window where nobody says, and the network reads as 
 class Answer(Parted[Windows]):
     """What the training loop asks of answering questions."""
 
-    name, scores = "answer", ("f1", "exact", "loss")
+    name, scores = "answer", ("f1", "exact_match", "loss")
     learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
     fit = staticmethod(answering)
 
@@ -77,7 +77,7 @@ class Answer(Parted[Windows]):
         answers = [self._text(number, each) for number, each in enumerate(found)]
         golds = [[gold.text for gold in self.validation.question(number).answers] for number in range(count)]
         pairs = list(zip(answers, golds, strict=True))
-        shares = {"exact": np.mean([exact(*pair) for pair in pairs]), "f1": np.mean([f1(*pair) for pair in pairs])}
+        shares = {name: np.mean([score(*pair) for pair in pairs]) for name, score in SCORES.items()}
         windows = sum(len(self.validation.windows_of(number)) for number in range(count))
         return {"loss": sum(losses) / windows} | {name: 100.0 * float(share) for name, share in shares.items()}
 

@@ -34,8 +34,8 @@ def correlations(found: Sequence[float] | np.ndarray, wanted: Sequence[float] | 
     """Both in percent, with intervals."""
     one, other = np.asarray(found, float), np.asarray(wanted, float)
     return [
-        resampled("pearson", lambda some: 100 * pearson(one[some], other[some]), len(one)),
-        resampled("spearman", lambda some: 100 * spearman(one[some], other[some]), len(one)),
+        resampled("pearsonr", lambda some: 100 * pearson(one[some], other[some]), len(one)),
+        resampled("spearmanr", lambda some: 100 * spearman(one[some], other[some]), len(one)),
     ]
 
 

@@ -27,7 +27,7 @@ class One:
 
     @property
     def scores(self) -> tuple[str, ...]:
-        return ("accuracy", "macro_f1", "matthews", *(["binary_f1"] if self.labels == 2 else []), "loss")
+        return ("accuracy", "macro_f1", "matthews_correlation", *(["f1"] if self.labels == 2 else []), "loss")
 
     def loss(self, logits: Tensor, wanted: Tensor) -> Tensor:
         weights = None if self.weights is None else self.weights.to(logits.device)
@@ -62,7 +62,7 @@ class Number:
     """A number a text: the squared error, in units of the network's own scale."""
 
     scale: float = 1.0
-    scores = ("pearson", "spearman", "squared_error", "loss")
+    scores = ("pearsonr", "spearmanr", "squared_error", "loss")
 
     def loss(self, logits: Tensor, wanted: Tensor) -> Tensor:
         return F.mse_loss(logits[:, 0] / self.scale, wanted / self.scale, reduction="sum")
@@ -71,8 +71,8 @@ class Number:
         found, given = logits[:, 0].numpy(), wanted.numpy()
         return {
             "loss": float(self.loss(logits, wanted)) / len(wanted),
-            "pearson": 100 * correlation.pearson(found, given),
-            "spearman": 100 * correlation.spearman(found, given),
+            "pearsonr": 100 * correlation.pearson(found, given),
+            "spearmanr": 100 * correlation.spearman(found, given),
             "squared_error": correlation.squared_error(found, given),
         }
 

@@ -52,9 +52,9 @@ def matthews(table: np.ndarray) -> float:
 
 
 def figures(table: np.ndarray) -> dict[str, float]:
-    """Every figure of one label a text; `binary_f1` is that of the second of two labels, as of "1" beside "0"."""
-    found = {"accuracy": accuracy(table), "macro_f1": macro_f1(table), "matthews": matthews(table)}
-    return found | ({"binary_f1": f1_of(table, 1)} if len(table) == 2 else {})
+    """Every figure of one label a text; `f1` is that of the second of two labels, as of "1" beside "0"."""
+    found = {"accuracy": accuracy(table), "macro_f1": macro_f1(table), "matthews_correlation": matthews(table)}
+    return found | ({"f1": f1_of(table, 1)} if len(table) == 2 else {})
 
 
 def several(found: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
@@ -127,7 +127,7 @@ def _scores(table: np.ndarray, labels: Sequence[str], found: np.ndarray, wanted:
         figures(np.bincount(codes[chance.integers(len(codes), size=len(codes))], minlength=size**2).reshape(size, size))
         for _ in range(RESAMPLES)
     ]
-    which = {"macro_f1": f"mean of {size} labels|", "binary_f1": f"of {labels[-1]!r}|", "matthews": f"of {size}|"}
+    which = {"macro_f1": f"mean of {size} labels|", "f1": f"of {labels[-1]!r}|", "matthews_correlation": f"of {size}|"}
     return [
         Score(name, value, _half([row[name] for row in rows]), f"{which.get(name, '')}bs:{RESAMPLES}|seed:{SEED}")
         for name, value in figures(table).items()

@@ -158,6 +158,9 @@ def f1(answer: str, golds: Sequence[str]) -> float:
     return max(_overlap(normalise(answer).split(), normalise(gold).split()) for gold in _real(golds))
 
 
+SCORES = {"exact_match": exact, "f1": f1}
+
+
 def _real(golds: Sequence[str]) -> Sequence[str]:
     return [gold for gold in golds if normalise(gold)] or [""]
 
@@ -174,11 +177,12 @@ def report(answers: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, 
     hits = 100.0 * np.array([exact(answer, gold) for answer, gold in zip(answers, golds, strict=True)])
     shared = 100.0 * np.array([f1(answer, gold) for answer, gold in zip(answers, golds, strict=True)])
     answered = np.array([bool(gold) for gold in golds])
-    found: dict[str, object] = {"scores": [mean_score("exact", hits, "squad|"), mean_score("f1", shared, "squad|")]}
+    scores = [mean_score("exact_match", hits, "squad|"), mean_score("f1", shared, "squad|")]
+    found: dict[str, object] = {"scores": scores}
     if not answered.all():
         for name, some in (("answerable", answered), ("unanswerable", ~answered)):
             if some.any():
-                means = {"exact": float(hits[some].mean()), "f1": float(shared[some].mean())}
+                means = {"exact_match": float(hits[some].mean()), "f1": float(shared[some].mean())}
                 found[name] = {"questions": int(some.sum()), **means}
     return found
 
