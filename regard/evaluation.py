@@ -1,22 +1,22 @@
 """`regard evaluate`: which samples a model is scored on, and its scores, alone or beside another's."""
 
-import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress as Bar
 
 from regard import filling, labelling, naming, perplexity, questioning, shots, similarity
 from regard.errors import UserError
 from regard.explorer.plot import Line, line_chart
 from regard.inputs.corpus import Sample
+from regard.inputs.progress import counted
 from regard.options import Machine, Prompting, Scoring, Search
-from regard.recipe import DataOptions, Recipe
+from regard.recipe import Recipe
+from regard.scored import chosen as part_of
+from regard.scored import columns
 from regard.tasks import scores
 from regard.tasks.parallel import samples
 
@@ -152,18 +152,9 @@ class Selection:
 
 def select(recipe: Recipe | None, file: str | None, source: str, target: str) -> Selection:
     """The file's samples; without one the test part of the model's recipe, else its validation part."""
-    if file:
-        data = recipe.data if recipe else DataOptions()
-        sides = {"source": source or data.source, "target": target or data.target}
-        data = replace(data, train="", validation="", test=file, generate="", **sides)
-        asked = replace(recipe, data=data) if recipe else Recipe(task="translate", output="", data=data)
-        return Selection(file, _read(replace(asked, origin=str(Path.cwd())), "test"))
-    if recipe is None:
-        raise UserError("this model came without a recipe that names a test part: give a FILE, such as test.{de,en}")
-    part = next((part for part in ("test", "validation") if getattr(recipe.data, part)), None)
-    if part is None:
-        raise UserError("the model's recipe names neither data.test nor data.validation: give a FILE")
-    return Selection(part, _read(recipe, part))
+    sides = columns(recipe, source=source, target=target)
+    asked, part = part_of(recipe, "translate", file, ", such as test.{de,en}", **sides)
+    return Selection(file or part, _read(asked, part))
 
 
 def _read(recipe: Recipe, part: str) -> list[Sample]:
@@ -178,10 +169,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Scores of one model, or of two with the paired test of their difference."""
     sources, references = [pair.source for pair in chosen.pairs], [pair.target for pair in chosen.pairs]
-    with Bar(console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True) as bar:
-        task = bar.add_task("answering", total=len(sources) * len(models))
-        options["progress"] = lambda done: bar.advance(task, done)
-        answers = [[answer.text for answer in model.run(sources, **options)] for model in models]
+    with counted("answering", len(sources) * len(models), quiet) as progress:
+        answers = [[answer.text for answer in model.run(sources, **options, progress=progress)] for model in models]
     found = [scores.score(each, references, lowercase) for each in answers]
     result: dict[str, Any] = {"samples": len(references), "part": chosen.name}
     if by_length:

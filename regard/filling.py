@@ -1,28 +1,24 @@
 """`regard evaluate` of a model that finds hidden words: the same words of a text hidden each time, and pairs drawn."""
 
-import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress as Bar
 
-from regard.errors import UserError
 from regard.inputs.frames import frame_of
 from regard.inputs.pretraining import MaskOptions, rows_per_epoch
+from regard.inputs.progress import counted
 from regard.inputs.running import in_rows
 from regard.inputs.sentences import Sentences
 from regard.inputs.stream import Stream
 from regard.models.heads import Pretraining
-from regard.perplexity import named, score_of
-from regard.recipe import DataOptions, Recipe
+from regard.perplexity import named
+from regard.scored import chosen as part_of
 from regard.tasks.fill import SEED as DRAWN
 from regard.tasks.fill import hidden_in, some_rows
 from regard.tasks.masked import Guesses, guess
 from regard.tasks.parallel import cache_folder
-from regard.tasks.scores import RESAMPLES, SEED, Score
+from regard.tasks.scores import RESAMPLES, SEED, Score, spread
 
 
 class Selection(NamedTuple):
@@ -35,18 +31,10 @@ class Selection(NamedTuple):
 
 def select(model: Any, file: str | None, column: str) -> Selection:
     """The file; without one the test part of the model's recipe, else its validation part."""
-    recipe: Recipe | None = model.recipe
-    if file:
-        data = recipe.data if recipe else DataOptions(pairs=_pairs(model.network), max_length=0)
-        data = replace(data, train="", validation="", test=file, generate="")
-        if column or not in_rows(Path(file)):  # another's columns
-            data = replace(data, text=column, split_by="source")
-        recipe = Recipe(task="fill", output="", data=data, origin=str(Path.cwd()))
-    if recipe is None:
-        raise UserError("this model came without a recipe that names a test part: give a FILE of text")
-    part = next((part for part in ("test", "validation") if getattr(recipe.data, part)), None)
-    if part is None:
-        raise UserError("the model's recipe names neither data.test nor data.validation: give a FILE of text")
+    how: dict[str, Any] = {} if model.recipe else {"pairs": _pairs(model.network), "max_length": 0}
+    if file and (column or not in_rows(Path(file))):  # another's columns
+        how |= {"text": column, "split_by": "source"}
+    recipe, part = part_of(model.recipe, "fill", file, " of text", **how)
     data, tokenizer = recipe.data, model.vocabulary.target
     length = min(data.max_length or model.network.limit, model.network.limit)
     text = hidden_in(data, part, tokenizer, cache_folder(), length, Path(recipe.origin))
@@ -67,10 +55,8 @@ def evaluate(model: Any, chosen: Selection, quiet: bool = True) -> dict[str, Any
     """Loss, perplexity and accuracy of hidden words, of pairs how many are told right; each with its interval."""
     tokenizer, options = model.vocabulary.target, chosen.options
     count = rows_per_epoch(chosen.text, tokenizer, options)
-    with Bar(console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True) as bar:
-        task = bar.add_task("reading", total=count)
-        batches = some_rows(chosen.text, tokenizer, options, count)
-        found = guess(model.network, batches, lambda done: bar.advance(task, done))
+    with counted("reading", count, quiet) as progress:
+        found = guess(model.network, some_rows(chosen.text, tokenizer, options, count), progress)
     words = "whole" if options.whole_words else "pieces"
     signature = (
         f"tokens:{named(tokenizer)}|length:{options.length}|pairs:{options.pairs}|hidden:{options.share:g} {words}"
@@ -88,14 +74,11 @@ def scores(found: Guesses, signature: str) -> list[Score]:
         np.array([each[some].sum() / found.counts[some].sum() for some in drawn]) for each in (found.losses, found.hits)
     )
     told = [
-        score_of("loss", found.loss, losses, signature),
-        score_of("perplexity", np.exp(found.loss), np.exp(losses), signature),
-        score_of("accuracy", found.accuracy, 100 * hits, signature),
+        spread("loss", found.loss, losses, signature),
+        spread("perplexity", np.exp(found.loss), np.exp(losses), signature),
+        spread("accuracy", found.accuracy, 100 * hits, signature),
     ]
     if found.relations is not None:
-        told.append(
-            score_of(
-                "pairs", found.related, np.array([100 * found.relations[some].mean() for some in drawn]), signature
-            )
-        )
+        shares = [100 * found.relations[some].mean() for some in drawn]
+        told.append(spread("pairs", found.related, shares, signature))
     return told

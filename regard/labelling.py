@@ -1,22 +1,20 @@
 """`regard evaluate` of a model that tells labels: how many it tells right, of which labels, and what it mistakes."""
 
 import json
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress as Bar
 
 from regard.errors import UserError
 from regard.explorer.plot import heatmap
 from regard.inputs.files import Record
 from regard.inputs.labels import read
+from regard.inputs.progress import counted
 from regard.inputs.targets import known, targets_of
-from regard.recipe import DataOptions, Recipe
+from regard.scored import chosen as part_of
+from regard.scored import columns
 from regard.tasks import correlation, marks
 from regard.tasks.scores import compare_hits
 from regard.tasks.told import LIKELY, Told
@@ -32,20 +30,13 @@ class Selection(NamedTuple):
 
 def select(model: Any, file: str | None, text: str, label: str) -> Selection:
     """The file's samples; without one the test part of the model's recipe, else its validation part."""
-    recipe: Recipe | None = model.recipe
-    if file:
-        data = recipe.data if recipe else DataOptions(text2="text2" if model.network.paired else "")
-        data = replace(data, label_kind=model.network.kind, stratify=False)
-        data = replace(data, train="", validation="", test=file, text=text or data.text, label=label or data.label)
-        recipe = Recipe(task="classify", output="", data=data, origin=str(Path.cwd()))
-    if recipe is None:
-        raise UserError("this model came without a recipe that names a test part: give a FILE with text and label")
-    part = next((part for part in ("test", "validation") if getattr(recipe.data, part)), None)
-    if part is None:
-        raise UserError("the model's recipe names neither data.test nor data.validation: give a FILE")
-    records = list(
-        known(read(recipe.data, part, Path(recipe.origin)), targets_of(model.network.kind, model.network.labels))
-    )
+    network = model.network
+    other = "text2" if network.paired and model.recipe is None else ""
+    named = columns(model.recipe, text=text, text2=other, label=label)
+    how = {"label_kind": network.kind, "stratify": False, "split_by": "source"}  # all of a file is scored
+    recipe, part = part_of(model.recipe, "classify", file, " with text and label", **named, **how)
+    targets = targets_of(network.kind, network.labels)
+    records = list(known(read(recipe.data, part, Path(recipe.origin)), targets))
     full = [record for record in records if record.source.strip() and record.target]
     if not full:
         raise UserError(f"{file or part}: no samples to score")
@@ -60,9 +51,8 @@ def evaluate(
         raise UserError("--compare: one of the models tells one label a text and the other several, or a number")
     inputs = [models[0].texts.apart(record.source) for record in chosen.records]
     wanted = [record.target for record in chosen.records]
-    with Bar(console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True) as bar:
-        task = bar.add_task("reading", total=len(inputs) * len(models))
-        options = {"batch_size": batch_size, "truncate": truncate, "progress": lambda done: bar.advance(task, done)}
+    with counted("reading", len(inputs) * len(models), quiet) as progress:
+        options = {"batch_size": batch_size, "truncate": truncate, "progress": progress}
         answers: list[list[Told]] = [model.run(inputs, **options) for model in models]
     network = models[0].network
     name, report, mark = REPORTS[network.kind]

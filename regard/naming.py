@@ -1,21 +1,19 @@
 """`regard evaluate` of a model that tags words: spans found right, by kind, and words tagged right."""
 
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress as Bar
 
 from regard.errors import UserError
 from regard.inputs.iob import is_span_tag
+from regard.inputs.progress import counted
 from regard.inputs.tagged import Sentence, read
 from regard.inputs.tagging import tag_numbers
 from regard.inputs.targets import Labels
-from regard.recipe import DataOptions, Recipe
+from regard.scored import chosen as part_of
+from regard.scored import columns
 from regard.tasks import entities
 from regard.tasks.scores import compare_hits, mean_score
 
@@ -29,17 +27,8 @@ class Selection(NamedTuple):
 
 def select(model: Any, file: str | None, words: str, tags: str) -> Selection:
     """The file's sentences; without one the test part of the model's recipe, else its validation part."""
-    recipe: Recipe | None = model.recipe
-    if file:
-        data = recipe.data if recipe else DataOptions()
-        named = {"text": words or data.text, "label": tags or data.label}
-        data = replace(data, train="", validation="", test=file, generate="", **named)
-        recipe = Recipe(task="tag", output="", data=data, origin=str(Path.cwd()))
-    if recipe is None:
-        raise UserError("this model came without a recipe that names a test part: give a FILE, such as test.conll")
-    part = next((part for part in ("test", "validation") if getattr(recipe.data, part)), None)
-    if part is None:
-        raise UserError("the model's recipe names neither data.test nor data.validation: give a FILE")
+    named = columns(model.recipe, text=words, label=tags)
+    recipe, part = part_of(model.recipe, "tag", file, ", such as test.conll", **named)
     found = list(read(recipe.data, part, Path(recipe.origin), recipe.seed))
     for sentence in found:
         tag_numbers(sentence, Labels(model.network.labels))
@@ -52,9 +41,8 @@ def evaluate(models: list[Any], chosen: Selection, batch_size: int = 32, quiet: 
     """Scores of one model with a row a kind; of two also the paired test of whole sentences that are right."""
     inputs = [sentence.words for sentence in chosen.sentences]
     wanted = [sentence.tags for sentence in chosen.sentences]
-    with Bar(console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True) as bar:
-        task = bar.add_task("reading", total=len(inputs) * len(models))
-        options = {"batch_size": batch_size, "progress": lambda done: bar.advance(task, done)}
+    with counted("reading", len(inputs) * len(models), quiet) as progress:
+        options = {"batch_size": batch_size, "progress": progress}
         answers = [[answer.tags for answer in model.run(inputs, **options)] for model in models]
     found: dict[str, Any] = {"sentences": len(inputs), "words": sum(map(len, inputs)), "part": chosen.name}
     if all(map(is_span_tag, models[0].network.labels)):

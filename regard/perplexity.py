@@ -2,38 +2,28 @@
 
 import hashlib
 import math
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress as Bar
 
 from regard.errors import UserError
 from regard.inputs.packing import windows
+from regard.inputs.progress import counted
 from regard.inputs.stream import Stream
 from regard.inputs.text import Tokenizer
-from regard.recipe import DataOptions, Recipe
+from regard.recipe import Recipe
+from regard.scored import chosen as part_of
+from regard.scored import columns
 from regard.tasks.generate import corpus
 from regard.tasks.likelihood import of_windows
 from regard.tasks.parallel import cache_folder
-from regard.tasks.scores import RESAMPLES, SEED, Score
+from regard.tasks.scores import RESAMPLES, SEED, Score, spread
 
 
 def select(recipe: Recipe | None, file: str | None, column: str, tokenizer: Tokenizer) -> tuple[str, Stream]:
     """The file as tokens; without one the test part of the model's recipe, else its validation part."""
-    if file:
-        data = replace(recipe.data if recipe else DataOptions(), train="", validation="", test=file, generate="")
-        data = replace(data, text=column or data.text)
-        recipe = Recipe(task="generate", output="", data=data, origin=str(Path.cwd()))
-    if recipe is None:
-        raise UserError("this model came without a recipe that names a test part: give a FILE of text")
-    part = next((part for part in ("test", "validation") if getattr(recipe.data, part)), None)
-    if part is None:
-        raise UserError("the model's recipe names neither data.test nor data.validation: give a FILE of text")
+    recipe, part = part_of(recipe, "generate", file, " of text", **columns(recipe, text=column))
     stream = corpus(recipe, part, tokenizer, cache_folder())
     if stream is None or len(stream) < 2:
         raise UserError(f"{file or part}: of less than two tokens there is nothing to foresee")
@@ -50,19 +40,13 @@ def evaluate(
     if stride > length:
         raise UserError(f"--stride {stride}: at most the {length} tokens that the model sees at once")
     spans = list(windows(stream, length + 1, stride))
-    with Bar(console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True) as bar:
-        task = bar.add_task("reading", total=len(spans))
-        found = of_windows(
-            model.network,
-            lambda begin, end: stream.tokens[begin:end],
-            iter(spans),
-            batch_size,
-            lambda done: bar.advance(task, done),
+    with counted("reading", len(spans), quiet) as progress:
+        sums = list(
+            of_windows(model.network, lambda *place: stream.tokens[slice(*place)], iter(spans), batch_size, progress)
         )
-        counted = list(found)
     signature = f"tokens:{named(model.vocabulary.target)}|context:{length}|stride:{stride}|bs:{RESAMPLES}|seed:{SEED}"
     facts = {"part": name, "tokens": len(stream), "bytes": stream.bytes, "windows": len(spans)}
-    return facts | {"scores": scores(counted, stream.bytes, signature)}
+    return facts | {"scores": scores(sums, stream.bytes, signature)}
 
 
 def scores(counted: Sequence[tuple[float, int]], size: int, signature: str) -> list[Score]:
@@ -73,15 +57,10 @@ def scores(counted: Sequence[tuple[float, int]], size: int, signature: str) -> l
     losses = np.array([-totals[rows].sum() / counts[rows].sum() for rows in drawn])
     loss, bits = -totals.sum() / counts.sum(), counts.sum() / size / math.log(2)
     return [
-        score_of("loss", loss, losses, signature),
-        score_of("perplexity", np.exp(loss), np.exp(losses), signature),
-        score_of("bits_per_byte", bits * loss, bits * losses, signature),
+        spread("loss", loss, losses, signature),
+        spread("perplexity", np.exp(loss), np.exp(losses), signature),
+        spread("bits_per_byte", bits * loss, bits * losses, signature),
     ]
-
-
-def score_of(name: str, value: float, resamples: np.ndarray, signature: str) -> Score:
-    low, high = np.percentile(resamples, [2.5, 97.5])
-    return Score(name, float(value), float(high - low) / 2, signature)
 
 
 def named(tokenizer: Tokenizer) -> str:

@@ -1,18 +1,18 @@
 """`regard evaluate` of a model that answers questions: SQuAD's exact match and F1, and where to say nothing."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress as Bar
 
 from regard.errors import UserError
 from regard.inputs.answers import prepare
+from regard.inputs.progress import counted
 from regard.inputs.windows import Windows
 from regard.recipe import DataOptions, Recipe
+from regard.scored import chosen as part_of
+from regard.scored import columns as named
 from regard.tasks.answer import LONGEST, find
 from regard.tasks.parallel import cache_folder
 from regard.tasks.scores import Difference, compare_hits
@@ -31,17 +31,10 @@ class Told(NamedTuple):
 
 def select(recipe: Recipe | None, file: str | None, columns: tuple[str, str, str]) -> tuple[DataOptions, str, Path]:
     """Where the questions stand: the file, else the test part of the model's recipe, else its validation part."""
-    if file:
-        data, (question, context, answer) = recipe.data if recipe else DataOptions(), columns
-        data = replace(data, train="", validation="", test=file, generate="", split_by="source")
-        named = {"question": question, "context": context, "answer": answer}
-        return replace(data, **{name: value for name, value in named.items() if value}), "test", Path.cwd()
-    if recipe is None:
-        raise UserError("this model came without a recipe that names a test part: give a FILE of questions")
-    part = next((part for part in ("test", "validation") if getattr(recipe.data, part)), None)
-    if part is None:
-        raise UserError("the model's recipe names neither data.test nor data.validation: give a FILE")
-    return recipe.data, part, Path(recipe.origin)
+    question, context, answer = columns
+    roles = named(recipe, question=question, context=context, answer=answer)
+    asked, part = part_of(recipe, "answer", file, " of questions", split_by="source", **roles)
+    return asked.data, part, Path(asked.origin)
 
 
 def evaluate(
@@ -57,12 +50,8 @@ def evaluate(
     found: dict[str, Any] = {"samples": first.kept, "part": file or part}
     if first.skipped:
         found["skipped"] = {reason: skip.count for reason, skip in first.skipped.items()}
-    with Bar(console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True) as bar:
-        task = bar.add_task("answering", total=first.kept * len(models))
-        told = [
-            _answers(model, each, batch_size, lambda done: bar.advance(task, done))
-            for model, each in zip(models, parts, strict=True)
-        ]
+    with counted("answering", first.kept * len(models), quiet) as progress:
+        told = [_answers(model, each, batch_size, progress) for model, each in zip(models, parts, strict=True)]
     found |= _scored(told[0])
     return found | ({"comparison": _compare(told)} if len(models) > 1 else {})
 

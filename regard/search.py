@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress as Bar
 
 from regard.errors import UserError
 from regard.inputs.files import expand, find, lines, rows
 from regard.inputs.prepared import hash_file, opened, place_of, read_facts, settle, unfinished, write_facts
+from regard.inputs.progress import counted
 from regard.interop import adapter
 from regard.options import Output, given_texts
 from regard.report import document, harmless
@@ -150,14 +149,13 @@ def make(folder: Path, model: Any, source: Source, truncate: bool, size: int, qu
     total = sum(1 for _ in source.entries())
     if not total:
         raise UserError(f"{source.files[0] if source.files else 'the pattern'}: no text to search in")
-    with unfinished(folder) as place, _bar(quiet) as bar:
-        task = bar.add_task("embedding", total=total)
+    with unfinished(folder) as place, counted("embedding", total, quiet) as progress:
         vectors, done, cut = np.empty((0, 0), np.float32), 0, 0
         places = np.lib.format.open_memmap(place / "places.npy", "w+", np.int64, (total, 2))
         for some in chunks(source.entries(), AT_ONCE):
             rows = readings(model, source, some, truncate)
             cut += sum(row.cut for row in rows)
-            found = model.vectors(rows, size, normalise=True, progress=lambda count: bar.advance(task, count))
+            found = model.vectors(rows, size, normalise=True, progress=progress)
             if not done:
                 shape = total, found.shape[1]
                 vectors = np.lib.format.open_memmap(place / "vectors.npy", "w+", np.float32, shape)
@@ -228,7 +226,3 @@ def told(found: Found, alone: bool) -> str:
     """For people: a line each, with score and place; where several were asked, each under what was asked."""
     shown = [f"{hit.score:.3f}  {hit.file}:{hit.line}  {harmless(hit.text.strip())}" for hit in found.hits]
     return "\n".join(shown if alone else [harmless(found.query), *(f"  {line}" for line in shown), ""])
-
-
-def _bar(quiet: bool) -> Bar:
-    return Bar(console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True)

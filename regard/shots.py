@@ -1,6 +1,5 @@
 """`regard evaluate --shots`: where questions come from, how a language model answers them, and the curve over shots."""
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,13 +8,11 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.progress import Progress as Bar
-
 from regard.errors import UserError, nearest
 from regard.explorer.plot import Line, line_chart
 from regard.inputs import sql
 from regard.inputs.lessons import LESSONS, Question, questions
+from regard.inputs.progress import counted
 from regard.inputs.prompts import TEMPLATE
 from regard.options import Prompting
 from regard.recipe import Recipe
@@ -67,10 +64,9 @@ def evaluate(model: Any, exam: Exam, shots: Sequence[int], batch_size: int = 32,
     refuse_long(limit, max(shots), lambda few: longest(tokenizer, exam.questions(few), exam.template))
     asked = {few: exam.ask(few) for few in shots}
     rows, kinds = [], []
-    with Bar(console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True) as bar:
-        task = bar.add_task("answering", total=sum(map(len, asked.values())))
+    with counted("answering", sum(map(len, asked.values())), quiet) as progress:
         for few, some in asked.items():
-            hits = marks(model, exam, some, batch_size, lambda done: bar.advance(task, done))
+            hits = marks(model, exam, some, batch_size, progress)
             ideal = exam.ideal(few)
             rows.append({"shots": few, **_scored(hits, exam.seeds), **_beside(ideal, "")})
             for kind in KINDS:

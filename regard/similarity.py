@@ -3,16 +3,14 @@
 Cer et al. 2017 (STS benchmark): pairs of texts with a number each; Pearson's and Spearman's correlation.
 """
 
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress as Bar
 
 from regard.errors import UserError
 from regard.inputs.files import find, rows
+from regard.inputs.progress import counted
 from regard.tasks.correlation import correlations
 
 ROLES = (("text", "text2", "label"), ("sentence1", "sentence2", "score"))  # what columns are called, here and elsewhere
@@ -74,9 +72,8 @@ def evaluate(
     """How far the cosines of pairs rise and fall with their numbers."""
     texts = list(dict.fromkeys(text for pair in chosen.pairs for text in (pair.one, pair.other)))
     rows = model.readings(texts, truncate)
-    with Bar(console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True) as bar:
-        task = bar.add_task("embedding", total=len(texts))
-        vectors = model.vectors(rows, batch_size, normalise=True, progress=lambda done: bar.advance(task, done))
+    with counted("embedding", len(texts), quiet) as progress:
+        vectors = model.vectors(rows, batch_size, normalise=True, progress=progress)
     numbers = {text: number for number, text in enumerate(texts)}
     ones = vectors[[numbers[pair.one] for pair in chosen.pairs]]
     others = vectors[[numbers[pair.other] for pair in chosen.pairs]]

@@ -5,6 +5,7 @@ import random
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from regard.inputs.batch import pad
 from regard.inputs.labels import BETWEEN, Texts, enclosed, learn_labels, read
 from regard.inputs.text import Vocabulary
 from regard.interop import folder
+from regard.labelling import select
 from regard.models.classifier import Classifier
 from regard.recipe import DataOptions, load_recipe
 from regard.tasks import build, marks
@@ -393,6 +395,15 @@ def test_pairs_are_held_out_by_the_column_that_is_named(tmp_path: Path) -> None:
         train, held = ({record.source.split(BETWEEN)[0] for record in part} for part in parts)
         shared[column] = len(train & held)
     assert shared["source"] > 0 == shared["text"]
+
+
+def test_a_file_to_score_needs_no_column_that_parts_are_held_out_by(tmp_path: Path) -> None:
+    lay_out(tmp_path)
+    trained = recipe(tmp_path, SCRATCH, 1, "data.split_by=document")
+    model = SimpleNamespace(recipe=trained, network=SimpleNamespace(kind="one", labels=LABELS, paired=False))
+    assert len(select(model, str(tmp_path / "test.tsv"), "", "").records) == 40
+    with pytest.raises(UserError, match="document"):  # of the recipe's own part it is asked for
+        select(model, None, "", "")
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

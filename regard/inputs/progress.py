@@ -21,3 +21,14 @@ def shown(told: str, progress: Progress | None = None) -> Iterator[Progress]:
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda count: bar.update(task, completed=count)
+
+
+@contextmanager
+def counted(told: str, total: int, quiet: bool = False) -> Iterator[Progress]:
+    """Tells how much is done of a number that is known; it hears how many more are."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True) as bar:
+        task = bar.add_task(told, total=total)
+        yield lambda done: bar.advance(task, done)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from regard.tasks.scores import RESAMPLES, SEED, Score, resampled
+from regard.tasks.scores import RESAMPLES, SEED, Score, resampled, spread
 
 
 def confusion(found: Sequence[int], wanted: Sequence[int], labels: int) -> np.ndarray:
@@ -129,12 +129,6 @@ def _scores(table: np.ndarray, labels: Sequence[str], found: np.ndarray, wanted:
     ]
     which = {"macro_f1": f"mean of {size} labels|", "f1": f"of {labels[-1]!r}|", "matthews_correlation": f"of {size}|"}
     return [
-        Score(name, value, _half([row[name] for row in rows]), f"{which.get(name, '')}bs:{RESAMPLES}|seed:{SEED}")
+        spread(name, value, [row[name] for row in rows], f"{which.get(name, '')}bs:{RESAMPLES}|seed:{SEED}")
         for name, value in figures(table).items()
     ]
-
-
-def _half(values: Sequence[float]) -> float:
-    """Half the width of the 95 % interval."""
-    low, high = np.percentile(values, [2.5, 97.5])
-    return float(high - low) / 2

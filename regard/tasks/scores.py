@@ -59,7 +59,7 @@ def score(answers: list[str], references: list[str], lowercase: bool) -> list[Sc
 def mean_score(name: str, values: np.ndarray, before: str = "", behind: str = "") -> Score:
     """The mean of one figure a sample, with its interval; what stands round the signature."""
     chance = np.random.default_rng(SEED)
-    return _spread(
+    return spread(
         name,
         float(values.mean()),
         [chance.choice(values, len(values)).mean() for _ in range(RESAMPLES)],
@@ -71,12 +71,13 @@ def resampled(name: str, figure: Callable[[np.ndarray], float], samples: int, be
     """A figure over samples given by their numbers, with its interval over resamples of them (Efron 1979)."""
     chance = np.random.default_rng(SEED)
     values = [figure(chance.integers(samples, size=samples)) for _ in range(RESAMPLES)]
-    return _spread(name, figure(np.arange(samples)), values, f"{before}bs:{RESAMPLES}|seed:{SEED}")
+    return spread(name, figure(np.arange(samples)), values, f"{before}bs:{RESAMPLES}|seed:{SEED}")
 
 
-def _spread(name: str, value: float, values: Sequence[float], signature: str) -> Score:
+def spread(name: str, value: float, values: Sequence[float] | np.ndarray, signature: str) -> Score:
+    """A figure with its interval from what the resamples gave."""
     low, high = np.percentile(values, [2.5, 97.5])
-    return Score(name, value, float(high - low) / 2, signature)
+    return Score(name, float(value), float(high - low) / 2, signature)
 
 
 def compare(answers: list[str], others: list[str], references: list[str], lowercase: bool) -> list[Difference]:

@@ -1,0 +1,29 @@
+"""What `regard evaluate` reads: a file, or a part of the recipe that the model was trained by."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from regard.errors import UserError
+from regard.recipe import DataOptions, Recipe
+
+
+def chosen(recipe: Recipe | None, task: str, file: str | None, wanted: str, **data: Any) -> tuple[Recipe, str]:
+    """A recipe, and its part to score: the file, read as the model's recipe says with `data` over it; else the test
+    part of that recipe, else its validation part. What is `wanted` of a file is told where there is nothing."""
+    if file:
+        known = recipe or Recipe(task=task, output="")
+        whole = {"train": "", "validation": "", "test": file, "generate": ""}
+        return replace(known, data=replace(known.data, **whole, **data), origin=str(Path.cwd())), "test"
+    if recipe is None:
+        raise UserError(f"this model came without a recipe that names a test part: give a FILE{wanted}")
+    part = next((part for part in ("test", "validation") if getattr(recipe.data, part)), None)
+    if part is None:
+        raise UserError(f"the model's recipe names neither data.test nor data.validation: give a FILE{wanted}")
+    return recipe, part
+
+
+def columns(recipe: Recipe | None, **named: str) -> dict[str, str]:
+    """Names of columns as they are given; where one is not, the recipe's."""
+    data = recipe.data if recipe else DataOptions()
+    return {role: name or getattr(data, role) for role, name in named.items()}
