@@ -20,6 +20,8 @@ from regard.layers.joint import join
 from regard.models import FAMILIES, build
 from regard.models.classifier import Classifier
 from regard.models.heads import MaskedWords
+from regard.runtime import hasten
+from regard.runtime.products import Int8
 
 COUNTS = {  # of the published models without a head
     "base": 138_601_728,
@@ -141,3 +143,16 @@ def test_a_folder_fills_embeds_and_is_seen_into(tmp_path: Path) -> None:
     for site in trace.sites:
         mixed, used = trace.proof(site)
         assert (mixed - used).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@torch.no_grad()
+def test_hastened_it_reads_the_same_and_nearly_in_eight_bits(version: str) -> None:
+    """Distances go through the same products as contents, whatever those were rewritten to."""
+    plain, given = build(VERSIONS[version] | {"width": 66}, vocabulary=53).eval(), text()
+    expected = plain(given)[given.real]
+    assert (hasten(deepcopy(plain))(given)[given.real] - expected).abs().max() <= 1e-5
+    rounded = hasten(deepcopy(plain), "int8")
+    assert any(isinstance(module, Int8) for module in rounded.modules())
+    apart = (rounded(given)[given.real] - expected).norm() / expected.norm()
+    assert 0 < apart < 0.05
