@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from test_masked import recipe as of_words
 import regard
 from regard.errors import UserError
 from regard.models.shorter import spaced
-from regard.tasks.distil import SOFT
+from regard.recipe import DistilOptions
+from regard.tasks.distil import SOFT, Predicted, Teacher
+from regard.tasks.kinds import Number
 from regard.training.session import prepare_network, prepare_task, resume, start
 
 DEEP = SCRATCH + "\ndepth = 4"
@@ -83,6 +86,20 @@ def test_several_labels_are_each_a_yes_or_a_no() -> None:
     wanted, at = torch.sigmoid(shown / 2), torch.sigmoid(said / 2)
     apart = wanted * (wanted / at).log() + (1 - wanted) * ((1 - wanted) / (1 - at)).log()
     assert torch.allclose(SOFT["several"](said, shown, 2.0), 4 * apart.mean(), atol=1e-5)
+
+
+def test_numbers_are_learnt_in_the_units_of_the_data_s_own_loss() -> None:
+    """So that soft and hard keep their shares, whatever the size of the numbers."""
+    said, shown = torch.randn(5, 1), torch.randn(5, 1)
+    network = SimpleNamespace(kind="number", eval=lambda: network, requires_grad_=lambda _: network)
+    options = DistilOptions("a", soft=1.0, hard=1.0, cosine=0.0)
+    losses = []
+    for scale in (1.0, 64.0):
+        found, wanted = (Predicted(torch.zeros(0), (scale * each,)) for each in (said, shown))
+        hard = Number(scale).loss(found.logits[0], wanted.logits[0][:, 0])
+        losses.append(Teacher(network, options, {}, scale).loss(hard, found, wanted, torch.zeros(0), 5))
+    assert torch.allclose(losses[0], 2 * F.mse_loss(said, shown, reduction="sum"), atol=1e-5)
+    assert torch.allclose(losses[0], losses[1], atol=1e-5)
 
 
 def test_the_teacher_stays_as_it_is_and_is_not_saved(tmp_path: Path) -> None:

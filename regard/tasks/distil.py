@@ -30,18 +30,23 @@ class Predicted(NamedTuple):
 
 
 class Teacher:
-    """A frozen network, how much it counts, and what its files were."""
+    """A frozen network, how much it counts, and what its files were; values count in the student's `scale`."""
 
-    def __init__(self, network: Any, options: DistilOptions, hashes: dict[str, str]) -> None:
+    def __init__(self, network: Any, options: DistilOptions, hashes: dict[str, str], scale: float = 1.0) -> None:
         self.network, self.options, self.hashes = network.eval().requires_grad_(False), options, hashes
+        self.scale = scale
 
     def loss(self, hard: Tensor, found: Predicted, shown: Predicted, real: Tensor, count: int) -> Tensor:
         """The sum over a batch's `count` targets, to which the hard loss is a sum already."""
         options = self.options
         loss = options.hard * hard
         if options.soft:
-            pairs, apart = zip(found.logits, shown.logits, strict=True), SOFT[getattr(self.network, "kind", "one")]
-            loss = loss + options.soft * count * sum(apart(*pair, options.temperature) for pair in pairs)
+            apart = SOFT[getattr(self.network, "kind", "one")]
+            losses = [
+                apart(said / self.scale, wanted / self.scale, options.temperature)
+                for said, wanted in zip(found.logits, shown.logits, strict=True)
+            ]
+            loss = loss + options.soft * count * sum(losses)
         if options.cosine:
             alike = F.cosine_similarity(found.states[real].float(), shown.states[real].float(), dim=-1)
             loss = loss + options.cosine * count * (1 - alike).mean()
@@ -93,4 +98,5 @@ def read_teacher(
             "cannot be compared; give distil.cosine = 0"
         )
     weights = sorted({*folder.glob(WHOLE), *folder.glob(SHARDS), *folder.glob("adapter_model.safetensors")})
-    return Teacher(network.to(device), options, {path.name: hash_file(path) for path in weights})
+    hashes = {path.name: hash_file(path) for path in weights}
+    return Teacher(network.to(device), options, hashes, getattr(student, "scale", 1.0))
