@@ -133,6 +133,17 @@ def test_every_word_counts_once_where_it_has_most_context() -> None:
     assert cut([0, 2], 40, 17) == [(0, 2, 0, 1), (2, 19, 1, 2)]  # a word over the bound by itself
 
 
+def test_a_window_without_a_word_of_its_own_is_not_read() -> None:
+    """Alone in a batch it would have nothing to be a mean over."""
+    chance = np.random.default_rng(5)
+    for room in range(2, 15):
+        for sizes in chance.choice([1, 1, 2, 5, 9, 15], (40, 20)):
+            firsts = (np.cumsum(sizes) - sizes).tolist()
+            windows = cut(firsts, int(sizes.sum()), room)
+            assert all(word < until for _, _, word, until in windows)
+            assert [each for _, _, word, until in windows for each in range(word, until)] == list(range(20))
+
+
 def test_long_sentences_are_read_in_windows(tmp_path: Path, cache: Path) -> None:
     words = ["abcde", "fg", "hij"] * 9
     text = "\n".join(f"{word} {('B-PER', 'O', 'I-LOC')[number % 3]}" for number, word in enumerate(words))

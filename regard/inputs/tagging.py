@@ -26,7 +26,7 @@ from regard.inputs.text import MISSING, Tokenizer
 if TYPE_CHECKING:
     from regard.recipe import DataOptions
 
-FORMAT = "tags 1"  # part of every key: raise it when the files change
+FORMAT = "tags 2"  # part of every key: raise it when the files change
 AT_ONCE = 1024  # sentences encoded at once
 
 
@@ -66,6 +66,7 @@ def _pieces(words: Sequence[str], ids: list[int], offsets: list[tuple[int, int]]
 def cut(firsts: Sequence[int], length: int, room: int) -> list[tuple[int, int, int, int]]:
     """Windows of whole words, (begin, end, word, until): each as long as it may be, half of it new.
 
+    One whose words all have more context in others is not read.
     A word with more pieces than a window has room for is read by the first of them.
     """
     ends = [*firsts[1:], length]
@@ -80,6 +81,7 @@ def cut(firsts: Sequence[int], length: int, room: int) -> list[tuple[int, int, i
     return [
         (firsts[first], min(ends[last - 1], firsts[first] + room), borders[number], borders[number + 1])
         for number, (first, last) in enumerate(spans)
+        if borders[number] < borders[number + 1]
     ]
 
 
