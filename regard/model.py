@@ -29,7 +29,7 @@ from regard.recipe import DecodeOptions, Recipe
 from regard.running import RUNNERS, is_one
 from regard.runtime import hasten
 from regard.tasks.alignment import look, look_back
-from regard.tasks.classify import look_over, read_rows
+from regard.tasks.classify import apart, look_over, read_rows
 from regard.tasks.continuation import Writer, Writing
 from regard.tasks.embed import BATCH, Read, embed, look_at, read_texts
 from regard.tasks.recall import Recall
@@ -213,6 +213,7 @@ class Model:
     def readings(self, texts: list[Any], truncate: bool = False) -> list[Read]:
         """Texts as the network is given them."""
         if self.encodes:
+            texts = [apart(text, self.tells_labels and self.network.paired) for text in texts]
             limit = min(self.network.limit, self.pooling.longest if self.pooling else 0) or self.network.limit
             return read_texts(self.vocabulary.target, texts, limit, truncate)
         if self.continues:

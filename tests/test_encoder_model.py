@@ -111,6 +111,27 @@ def test_pairs_are_read_in_two_segments(tmp_path: Path) -> None:
     assert np.abs(vector - blind).max() > 1e-3
 
 
+@pytest.mark.parametrize("kind", ["one", "several", "number"])
+def test_a_trace_reads_and_tells_what_a_run_does(kind: str, tmp_path: Path) -> None:
+    """A line with a tab is a pair to both, and the answer is of the same kind."""
+    names = ["x"] if kind == "number" else ["x", "y", "z"]
+    model: Any = regard.load(folder(tmp_path, lambda body: Classifier(body, names, paired=True, kind=kind)))
+    line = "hello\tthe quotes"
+    trace = model.trace(line)
+    assert trace.answer == model.run(line).text == model.trace(("hello", "the quotes")).answer
+    pair = model.vocabulary.target.inner.encode(*line.split("\t"))
+    assert len(trace.weights(trace.sites[0], head=0)) == len(pair.ids)
+
+
+def test_what_is_no_text_is_told_by_its_number(tmp_path: Path) -> None:
+    vectors: Any = regard.load(folder(tmp_path / "one"))
+    labels: Any = regard.load(folder(tmp_path / "two", lambda body: Classifier(body, ["x", "y"])))
+    for wrong in ("\ud800", 3, ("hello", None), ("a", "b", "c"), None):
+        for told in (vectors.embed, labels.run):
+            with pytest.raises(UserError, match="input 2 is not text"):
+                told(["hello", wrong])
+
+
 @pytest.mark.parametrize("segments", [0, 1])
 def test_what_knows_no_second_segment_reads_two_texts_as_one(segments: int, tmp_path: Path) -> None:
     """Whatever its tokenizer says of them: as RoBERTa and DistilBERT do with BERT's."""

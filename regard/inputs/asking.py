@@ -7,6 +7,7 @@ import numpy as np
 
 from regard.errors import UserError
 from regard.inputs.answers import cut, trimmed
+from regard.inputs.files import is_text
 from regard.inputs.frames import Placed, pair_frame
 from regard.inputs.text import Tokenizer
 from regard.inputs.windows import ABSENT, Window
@@ -74,7 +75,7 @@ class Asking:
 def _check(asks: Sequence[Ask], before: int) -> None:
     for number, ask in enumerate(asks, before + 1):
         for name, text in zip(Ask._fields, ask, strict=True):
-            if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):
+            if not is_text(text):
                 raise UserError(f"input {number}: its {name} is not text: {text!r:.60}")
             if not text.strip():
                 raise UserError(f"input {number}: its {name} is empty")

@@ -214,7 +214,7 @@ def _objects(path: Path, asked: tuple[str, ...], values: Mapping[str, tuple[type
             if not isinstance(value[name], str):
                 raise UserError(f"{place}: '{name}' is a {type(value[name]).__name__}, but must be a string")
         fields = {name: field for name, field in value.items() if isinstance(field, str)}
-        if not all(_encodable(fields[name]) for name in asked):
+        if not all(is_text(fields[name]) for name in asked):
             raise UserError(f"{place}: half a surrogate pair (\\ud800 to \\udfff) is not text")
         yield Row(fields, place)
 
@@ -229,8 +229,9 @@ def _require_like(name: str, value: object, now: tuple[bool, str], first: tuple[
         )
 
 
-def _encodable(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+def is_text(value: object) -> bool:
+    """Whether it is text that can be written: half a surrogate pair cannot."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 class Record(NamedTuple):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard.errors import UserError
-from regard.inputs.files import COLUMNS, lines, rows
+from regard.inputs.files import COLUMNS, is_text, lines, rows
 from regard.inputs.parts import file_of, held
 from regard.inputs.running import decoded
 
@@ -191,7 +191,7 @@ def _text(table: dict[str, Any], key: str, place: str) -> str:
     if not isinstance(value, str):
         said = f"'{key}' is a {type(value).__name__}, but must be a string" if key in table else f"no '{key}'"
         raise UserError(f"{place}: {said}; it has: {', '.join(table)}")
-    if any("\ud800" <= character <= "\udfff" for character in value):
+    if not is_text(value):
         raise UserError(f"{place}: half a surrogate pair (\\ud800 to \\udfff) is not text")
     return value
 

@@ -35,7 +35,7 @@ from regard.tasks.fitting import labelled
 from regard.tasks.kinds import kind_of, weigh
 from regard.tasks.parted import Parted
 from regard.tasks.rows import Row, by_length, by_room, check_texts
-from regard.tasks.told import Told, answer_of
+from regard.tasks.told import Told, answer_of, told_by
 
 BATCH = 64  # texts that are read at once where nobody says how many
 Text = str | tuple[str, ...]
@@ -160,14 +160,14 @@ def classify(
 
 def read_rows(network: Any, texts: Texts, inputs: Sequence[Text], truncate: bool = False) -> list[Row]:
     """Texts as tokens that the network has room for: a longer one is refused, or loses its end."""
-    given = [_apart(each, texts.paired) for each in inputs]
+    given = [apart(each, texts.paired) for each in inputs]
     for number, each in enumerate(given, 1):
-        some = (each,) if isinstance(each, str) else each
-        check_texts(some)
-        if not any(text.strip() for text in some):
-            raise UserError(f"input {number} is empty: there is nothing to label")
-        if texts.paired and len(some) != 2:
+        if texts.paired and (not isinstance(each, tuple) or len(each) != 2):
             raise UserError(f"input {number} should be two texts, a tab between: this model was trained on pairs")
+    check_texts(given, pairs=True)
+    for number, each in enumerate(given, 1):
+        if not "".join(each).strip():
+            raise UserError(f"input {number} is empty: there is nothing to label")
     rows, tail = texts.rows(given), _tail(texts)
     for each, row in zip(given, rows, strict=True):
         if len(row) > network.limit and not truncate:
@@ -184,8 +184,8 @@ def look_over(network: Classifier, tokenizer: Tokenizer, row: list[int], prove: 
     """What is attended to while a text is read to tell its label."""
     text, pieces = pad([row], 0).to(next(network.parameters()).device), tokenizer.pieces(row)
     with record(prove) as recorder:
-        best = int(network(text)[0].argmax())
-    return Trace(recorder, target=pieces, output=pieces, answer=network.labels[best])
+        found = network(text)
+    return Trace(recorder, target=pieces, output=pieces, answer=told_by(network, found).text)
 
 
 def _tail(texts: Texts) -> list[int]:
@@ -194,7 +194,7 @@ def _tail(texts: Texts) -> list[int]:
     return [end] if texts.rows(["a"])[0][-1:] == [end] else []
 
 
-def _apart(text: Any, paired: bool) -> Any:
+def apart(text: Any, paired: bool) -> Any:
     """One text, or two: a pair as it is given, or where pairs are read, a line with a tab between."""
     if isinstance(text, str):
         return tuple(text.split("\t", 1)) if paired else text

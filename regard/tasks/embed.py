@@ -20,6 +20,7 @@ from regard.interop.sentence import Pooling
 from regard.models.classifier import Classifier
 from regard.models.documents import Documents
 from regard.tasks.rows import by_room, check_texts
+from regard.tasks.told import told_by
 
 Text = str | tuple[str, str]
 BATCH = 64  # texts that are read at once where nobody says how many
@@ -51,8 +52,7 @@ class Vector:
 
 def read_texts(tokenizer: Tokenizer, texts: Sequence[Text], limit: int, truncate: bool = False) -> list[Read]:
     """Texts as rows; of a pair the second's tokens are in segment 1, as the tokenizer says. A long one is refused."""
-    for each in texts:
-        check_texts([each] if isinstance(each, str) else list(each))
+    check_texts(texts, pairs=True)
     found = tokenizer.inner.encode_batch(list(texts))
     rows = []
     for text, each in zip(texts, found, strict=True):
@@ -120,12 +120,11 @@ def embed(
 
 @torch.no_grad()
 def look_at(network: Any, tokenizer: Tokenizer, row: Read, prove: bool = False) -> Trace:
-    """What is attended to while an encoder reads a text; where it tells labels, its answer is the likeliest."""
+    """What is attended to while an encoder reads a text; where it tells labels, its answer is what it tells."""
     text, pieces = together([row]).to(next(network.parameters()).device), tokenizer.pieces(row.tokens)
     with record(prove) as recorder:
         found = network(text) if isinstance(network, Classifier) else network.encode(text)
-    tells = isinstance(network, Classifier) and network.kind != "number"
-    answer = network.labels[int(found[0].argmax())] if tells else ""
+    answer = told_by(network, found, row.cut).text if isinstance(network, Classifier) else ""
     if isinstance(network, Documents):
         cut = network.cut(text).text
         rows = [row[:length] for row, length in zip(cut.tokens.tolist(), cut.lengths.tolist(), strict=True)]

@@ -1,9 +1,10 @@
 """Texts as rows of tokens, on their way into a network."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from regard.errors import UserError
+from regard.inputs.files import is_text
 
 ROOM = 2048  # tokens, above which products over more of them are no faster
 
@@ -19,10 +20,11 @@ class Row(NamedTuple):
         return self.length > len(self.tokens)
 
 
-def check_texts(texts: Sequence[str]) -> None:
-    """Refuse what is no text, by its number."""
+def check_texts(texts: Sequence[Any], pairs: bool = False) -> None:
+    """Refuse what is no text, by its number; where `pairs` are read, two together are one input."""
     for number, text in enumerate(texts, 1):
-        if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):
+        two = pairs and isinstance(text, list | tuple) and len(text) == 2
+        if not all(map(is_text, text if two else (text,))):
             raise UserError(f"input {number} is not text: {text!r:.60}")
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from regard.models.classifier import Classifier
 
 LIKELY = 0.5  # from here on a label of several holds
@@ -90,3 +92,8 @@ def answer_of(network: Classifier, chances: Sequence[float], cut: bool) -> Told:
     if network.kind == "several":
         return Several(tuple(label for label in best if scores[label] >= LIKELY), scores, cut)
     return Label(best[0], scores[best[0]], scores, cut)
+
+
+def told_by(network: Classifier, logits: Tensor, cut: bool = False) -> Told:
+    """The same of one text's logits (1, labels)."""
+    return answer_of(network, network.chances(logits.float())[0].tolist(), cut)
