@@ -221,15 +221,17 @@ def test_a_long_text_goes_by_in_bands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @torch.no_grad()
 def test_a_trace_of_one_head_makes_the_terms_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one text too, where several were read at once."""
     attention = made(reach=23)
     with record() as recorder:
-        attention.reflect(torch.randn(1, LENGTH, WIDTH))
+        attention.reflect(torch.randn(5, LENGTH, WIDTH))
     heads, picked = [], torch.Tensor.index_select
     monkeypatch.setattr(
         torch.Tensor, "index_select", lambda tensor, *where: (heads.append(len(tensor)), picked(tensor, *where))[1]
     )
-    Trace(recorder).weights("", head=1)
+    found = Trace(recorder, text=3).weights("", head=1)
     assert heads == [1, 1]
+    alike(found, recorder.looks[""][0].weights()[3, 1])
 
 
 def test_attention_without_a_relation_makes_no_bias() -> None:

@@ -111,10 +111,10 @@ class Disentanglement(Bias):
     def heads(self) -> int:  # type: ignore[override]
         return self.query.size(1)
 
-    def rows_of(self, heads: slice, query: Tensor, key: Tensor) -> Tensor:
+    def rows_of(self, texts: slice, heads: slice, query: Tensor, key: Tensor) -> Tensor:
         keys, queries = (None if each is None else each[heads] for each in (self.position_key, self.position_query))
         some = replace(
-            self, query=self.query[:, heads], key=self.key[:, heads], position_key=keys, position_query=queries
+            self, query=self.query[texts, heads], key=self.key[texts, heads], position_key=keys, position_query=queries
         )
         return some.rows(query, key)
 

@@ -102,7 +102,8 @@ class Bias:
     def rows(self, query: Tensor, key: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def rows_of(self, heads: slice, query: Tensor, key: Tensor) -> Tensor:
-        """The rows of some heads alone."""
+    def rows_of(self, texts: slice, heads: slice, query: Tensor, key: Tensor) -> Tensor:
+        """The rows of some texts and heads alone."""
         found = self.rows(query, key)
+        found = found[texts] if found.size(0) > 1 else found
         return found[:, heads] if found.size(1) > 1 else found

@@ -48,7 +48,7 @@ class Look:
         key = self.key[texts] if shared == 1 else self.key[texts].repeat_interleave(shared, 1)
         scores = self.score(self.query[texts, heads, rows], key[:, heads])
         if self.bias is not None:
-            scores = scores + _of(self.bias.rows_of(heads, places, keys), texts).to(scores.dtype)
+            scores = scores + self.bias.rows_of(texts, heads, places, keys).to(scores.dtype)
         return weigh(scores, None if self.rule is None else _of(self.rule.rows(places, keys), texts))
 
 
