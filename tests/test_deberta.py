@@ -52,6 +52,7 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     "too many buckets": ({"buckets": 100, "limit": 50}, "twice the reach"),
     "too few buckets": ({"buckets": 2}, "at least 4"),
     "even kernel": ({"kernel": 4}, "odd"),
+    "endless kernel": ({"kernel": (1 << 24) - 1}, r"model\.kernel = 16777215 should be at most 1000"),
     "groups": ({"kernel": 3, "kernel_groups": 5}, "kernel_groups"),
     "activation": ({"kernel_activation": "mish"}, "kernel_activation"),
 }

@@ -295,6 +295,8 @@ REFUSED = {
     "problem": ({"architectures": ["BertForSequenceClassification"], "problem_type": "ranking"}, "regression"),
     "act": ({"hidden_act": "mish"}, "hidden_act"),
     "another kind": ({"model_type": "bart"}, "bert"),
+    "endless sets": ({"model_type": "albert", "inner_group_num": 1 << 20}, r"model\.inner = 1048576 should be at most"),
+    "many turns": ({"model_type": "albert", "inner_group_num": 700, "num_hidden_layers": 900}, "630000 blocks"),
 }
 
 

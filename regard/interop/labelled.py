@@ -23,6 +23,7 @@ OUTPUTS = ("lm_head.weight", "output.weight")  # a language model's, in their la
 PAIR, KEPT, SCALE = "text_pair", "keeps_lm_head", "label_scale"  # keys of our own, which others pass over
 SEGMENT, STRIDE = "segment", "segment_stride"  # of documents, which others do not read at all
 OURS = ("id2label", "label2id", "num_labels", "problem_type", PAIR, KEPT, SCALE, SEGMENT, STRIDE)
+MOST = 1 << 16  # labels without names
 PROBLEMS = {"single_label_classification": "one", "multi_label_classification": "several", "regression": "number"}
 
 
@@ -125,6 +126,8 @@ def labels_of(config: dict[str, Any], least: int = 2) -> tuple[str, ...]:
     named = config.get("id2label")
     if named is None:
         count = config.get("num_labels", 2)
+        if type(count) is int and count > MOST:
+            raise UserError(f"num_labels = {count}, but id2label names none: at most {MOST} have no names")
         named = {str(number): f"LABEL_{number}" for number in range(count)} if type(count) is int else {}
     if not isinstance(named, dict) or {str(key) for key in named} != {str(number) for number in range(len(named))}:
         raise UserError(f"id2label = {named!r:.80} should name the labels 0, 1, 2, …")

@@ -12,6 +12,7 @@ from regard.layers.generator import LanguageModel
 from regard.models import bert, convolutional, deberta, gpt, llama, recurrent, seq2seq, transformer
 
 LARGEST, DEEPEST = 1 << 24, 1000  # no product of sizes overflows; building more blocks alone takes minutes
+FEWER = ("depth", "sets", "inner", "kernel")  # fields of which DEEPEST is the most
 
 
 class Family(NamedTuple):
@@ -79,6 +80,8 @@ def configure(model: dict[str, Any], **vocabulary: int) -> Any:
     config = family.config(**given)
     if getattr(config, "states", 1) < 1:
         raise UserError(f"[model] width {config.width} leaves no state for each direction: set encoder_width")
+    if (blocks := getattr(config, "depth", 1) * getattr(config, "inner", 1)) > DEEPEST:
+        raise UserError(f"[model] depth {config.depth} times inner {config.inner} are {blocks} blocks, over {DEEPEST}")
     if problem := config.problem():
         raise UserError(f"[model] {problem}")
     return config
@@ -107,7 +110,7 @@ def _check(key: str, value: Any, default: Any, choices: tuple[str, ...] | None, 
     if wanted not in (int, float):
         return
     least = 1 if wanted is int and default != 0 and not zero else 0  # one that is 0 by default is another's size then
-    most = DEEPEST if key.endswith(("depth", "sets")) else LARGEST if wanted is int else sys.float_info.max
+    most = DEEPEST if key.endswith(FEWER) else LARGEST if wanted is int else sys.float_info.max
     if not value >= least:  # nor is NaN
         raise UserError(f"model.{key} = {value} should be at least {least}")
     if value > most:
