@@ -147,6 +147,25 @@ def test_a_product_of_bytes_rounds_each_row_by_its_own_numbers() -> None:
     assert torch.allclose(Rounded(weight, bias)(torch.zeros(2, 70)), bias.expand(2, -1))
 
 
+@torch.no_grad()
+def test_who_reckons_in_half_precision_goes_the_blocks_own_way() -> None:
+    plain, fast, text = made({}), fast_of(made({})), texts()
+    with torch.autocast("cpu", torch.bfloat16):
+        expected, found = plain.encode(text)[text.real], fast.encode(text)[text.real]
+    torch.testing.assert_close(found, expected, atol=0.1, rtol=0.1)
+
+
+@pytest.mark.parametrize("fields", FAMILIES.values(), ids=FAMILIES)
+def test_eight_bits_say_nearly_the_same(fields: dict[str, Any]) -> None:
+    """Also to who asks without torch.no_grad(): there is nothing to train."""
+    if "fbgemm" not in torch.backends.quantized.supported_engines:
+        pytest.skip("this torch has no products of eight bits")
+    plain, bytes_, text = made(fields), hasten(made(fields), "int8"), texts()
+    expected, found = plain.encode(text)[text.real], bytes_.encode(text)[text.real]  # type: ignore[operator]
+    assert not found.requires_grad
+    assert (found - expected).norm() < 0.1 * expected.norm()
+
+
 def test_other_blocks_are_left_alone() -> None:
     torch.manual_seed(1)
     network: Any = build({"family": "deberta", "width": 24, "heads": 2, "depth": 1, "limit": 19}, vocabulary=31)

@@ -20,6 +20,7 @@ def hasten(network: nn.Module, precision: str = "float32") -> nn.Module:
     """The network in place, computing the same faster; in "int8" nearly the same, much faster, and not to be saved."""
     if precision == "int8":
         require_int8()
+        network.requires_grad_(False)  # products of bytes have no gradients
     with torch.no_grad():
         for encoder in [each for each in network.modules() if isinstance(each, Encoder)]:
             if unpadded.possible(encoder.encoder):

@@ -38,8 +38,9 @@ class Unpadded(Stack):
         turn: Turn | None = None,
     ) -> tuple[Tensor, tuple[Memory, ...]]:
         """As the blocks do, but without memories: nothing comes after a whole text."""
-        exact = x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_grad_enabled() and not recorder()
-        if past or source or turn is not None or not exact or self.training:
+        exact = x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        alone = not torch.is_grad_enabled() and not recorder() and not self.training
+        if past or source or turn is not None or not (exact and alone):
             return super().forward(x, real, past, source, turn)
         layout = Layout.of(x, real)
         states = layout.together(x)
