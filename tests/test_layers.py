@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from regard.layers.dropout import Dropout
-from regard.layers.recurrent import Reader, reverse
+from regard.layers.dropout import Dropout, drop
+from regard.layers.recurrent import Reader, recurrence, reverse
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.97])
@@ -27,6 +27,18 @@ def test_dropout_is_repeatable_passes_gradients_and_sleeps_in_evaluation():
     once.sum().backward()
     assert x.grad is not None and torch.equal(x.grad == 0, once == 0)
     assert dropout.eval()(x) is x
+
+
+def test_another_rate_reaches_every_place_that_drops():
+    """Also torch's own layers, which drop between two of them."""
+    decoder, reader = recurrence("lstm", 5, 7, depth=2, dropout=0.3), Reader("gru", 5, 7, 2, True, 0.3)
+    for network in (decoder, reader):
+        drop(network, 0.0)
+    x, lengths = torch.randn(3, 11, 5), torch.tensor([11, 4, 9])
+    assert torch.equal(decoder(x)[0], decoder(x)[0])
+    assert torch.equal(reader(x, lengths).states, reader(x, lengths).states)
+    drop(decoder, 0.5)
+    assert not torch.equal(decoder(x)[0], decoder(x)[0])
 
 
 def test_neighbours_drop_independently():

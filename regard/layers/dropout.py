@@ -33,3 +33,5 @@ def drop(network: nn.Module, rate: float) -> None:
     for module in network.modules():
         if isinstance(module, Dropout):
             module.steps = round(rate * STEPS)
+        elif isinstance(module, nn.RNNBase) and module.num_layers > 1:  # torch's own, between its layers
+            module.dropout = rate
