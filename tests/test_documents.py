@@ -61,6 +61,13 @@ def test_a_document_is_cut_into_all_its_segments(segment: int, stride: int) -> N
     assert not cut.text.tokens[~cut.text.real].any()
 
 
+def test_a_text_of_one_token_is_one_token() -> None:
+    """As `module` may be given it, without what a tokenizer puts round a text."""
+    cut = network().cut(pad([[7], [1, 5, 2]], 0))
+    assert cut.text.lengths.tolist() == [1, 3] and cut.text.tokens.tolist() == [[7, 0, 0], [1, 5, 2]]
+    assert cut.last.sum(1).tolist() == [1, 3]
+
+
 @torch.no_grad()
 def test_it_is_an_lstm_over_what_the_encoder_says_of_each_segment() -> None:
     found, rows = network(), documents()
@@ -207,6 +214,15 @@ def test_what_cannot_be_is_refused(model: str, option: str, said: str, tmp_path:
     with pytest.raises(UserError, match=said):
         start(recipe(lay_out(tmp_path), model, 2, *SEGMENT, option), quiet=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_tokenizer_must_put_a_token_on_either_side(tmp_path: Path) -> None:
+    """Else the first and the last word of a document would stand round each of its segments."""
+    lay_out(tmp_path)
+    options = ("data.segment=0", "data.stride=0", f"output={tmp_path / 'other'}", "tokenizer.kind=words")
+    start(recipe(tmp_path, 'family = "gpt"\npreset = "tiny"\nwidth = 24\nheads = 2', 1, *options), quiet=True)
+    with pytest.raises(UserError, match="one before and one behind a text"):
+        start(recipe(tmp_path, SCRATCH, 2, "data.segment=10", f"tokenizer.folder={tmp_path / 'other'}"), quiet=True)
 
 
 def test_a_model_goes_on_reading_as_it_was_made_to(tmp_path: Path) -> None:

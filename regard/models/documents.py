@@ -65,7 +65,7 @@ class Documents(Classifier):
         column = torch.arange(int(size.max()) + 2, device=counts.device)
         end = (text.lengths[document] - 1)[:, None]
         places = torch.where(column == 0, 0, torch.where(column <= size[:, None], begin[:, None] + column, end))
-        rows = Sequences(text.tokens[document[:, None], places], size + 2)
+        rows = Sequences(text.tokens[document[:, None], places], torch.minimum(size + 2, text.lengths[document]))
         first, final = (number == 0)[:, None], (number == counts[document] - 1)[:, None]
         latest = rows.real & torch.where(column == 0, first, final | (column <= self.stride))
         return Segments(rows._replace(tokens=rows.tokens.masked_fill(~rows.real, 0)), document, places, latest, counts)

@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from regard.errors import UserError
+from regard.layers.blocks import Stack
 from regard.layers.encoder import Encoder
 
 
@@ -17,8 +18,8 @@ def spaced(layers: int, kept: int) -> list[int]:
 def shorten(network: Any, depth: int) -> None:
     """Take out all layers of an encoder but so many."""
     body: Any = getattr(network, "body", network)
-    if not isinstance(body, Encoder):
-        raise UserError(f"model.depth = {depth}: only an encoder can be made of some of its layers; remove it")
+    if not isinstance(body, Encoder) or not isinstance(body.encoder, Stack):
+        raise UserError(f"model.depth = {depth}: only an encoder of blocks can be made of some of them; remove it")
     if getattr(body.config, "groups", 0):
         raise UserError(f"model.depth = {depth}: the layers of model.from share their weights, so none can be left out")
     blocks = body.encoder.blocks

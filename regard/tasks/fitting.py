@@ -6,6 +6,7 @@ from typing import Any
 
 from regard import models
 from regard.errors import UserError
+from regard.inputs.frames import frame_of
 from regard.inputs.labels import enclosed, learn_labels, learn_scale
 from regard.inputs.masking import mask_of
 from regard.inputs.tagged import learn_tags
@@ -48,6 +49,11 @@ def labelled(loaded: Loaded, recipe: Recipe) -> Loaded:
     if (network.segment if isinstance(network, Documents) else 0) != recipe.data.segment:
         read = f"in segments of {network.segment} tokens" if isinstance(network, Documents) else "whole"
         raise UserError(f"data.segment = {recipe.data.segment}, but the model reads texts {read}")
+    if isinstance(network, Documents) and [*map(len, frame_of(vocabulary.target, 1).specials)] != [1, 1]:
+        raise UserError(
+            f"data.segment = {recipe.data.segment}: a segment stands between two tokens, as [CLS] … [SEP], but this "
+            "tokenizer does not put one before and one behind a text: take that of an encoder such as BERT"
+        )
     if network.paired != bool(recipe.data.text2):
         pairs = "pairs of texts: name the second's column" if network.paired else "single texts: remove it"
         raise UserError(f"data.text2 = '{recipe.data.text2}', but the model was trained on {pairs}")
