@@ -108,6 +108,14 @@ def test_every_page_is_linked_from_the_readme() -> None:
     assert {f"docs/{page.name}" for page in DOCS} <= linked
 
 
+def test_the_map_has_every_file_and_folder_of_the_package() -> None:
+    shown, package = prose(ROOT / "docs/architecture.md"), ROOT / "regard"
+    files = {path.name for path in package.glob("*.py")} - {"__init__.py", "__main__.py"}
+    folders = {f"regard/{path.parent.name}/" for path in package.glob("*/__init__.py")}
+    absent = [name for name in sorted(files | folders) if not re.search(rf"[`/]{re.escape(name)}`", shown)]
+    assert not absent, f"docs/architecture.md says nothing of {absent}"
+
+
 def test_the_readme_names_the_two_commands_and_stays_short() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = {line.split("  ")[0] for block in blocks(ROOT / "README.md", "sh") for line in block.splitlines()}
