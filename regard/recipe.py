@@ -2,7 +2,7 @@
 
 import itertools
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from pathlib import Path
@@ -235,7 +235,7 @@ def _check_whole(recipe: Recipe) -> None:
         require(isinstance(value, str), f"model.{name} = {show(value)} does not fit; expected text")
 
 
-def _check_use(task: str, section: str, options: Any, only: dict[str, tuple[str, ...]]) -> None:
+def _check_use(task: str, section: str, options: Any, only: Mapping[str, tuple[str, ...]]) -> None:
     """A key that the task does not read is an error, not a silence."""
     for option in fields(options):
         value, tasks = getattr(options, option.name), only.get(option.name, (task,))

@@ -1,5 +1,6 @@
 """The tables of a recipe as frozen dataclasses: [data], [tokenizer], [train], [decode]; each checks its own values."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Literal
@@ -47,11 +48,14 @@ DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {  # of a task, where they diff
 }
 
 _LABELLED = ("text2", "label_until", "label_kind", "label_separator", "stratify", "segment")
-ONLY: dict[str, dict[str, tuple[str, ...]]] = {  # the tasks that read a key; others read all the rest
-    "data": dict.fromkeys(_LABELLED, ("classify",))
-    | dict.fromkeys(("question", "context", "answer"), ("answer",))
-    | dict.fromkeys(("pairs", "masked", "whole_words"), ("fill",))
-    | {"stride": ("answer", "classify"), "split_by": ("answer", "classify", "fill", "generate", "translate")},
+ONLY: Mapping[str, Mapping[str, tuple[str, ...]]] = {  # the tasks that read a key; all read the rest
+    "data": {
+        **dict.fromkeys(_LABELLED, ("classify",)),
+        **dict.fromkeys(("question", "context", "answer"), ("answer",)),
+        **dict.fromkeys(("pairs", "masked", "whole_words"), ("fill",)),
+        "stride": ("answer", "classify"),
+        "split_by": ("answer", "classify", "fill", "generate", "translate"),
+    },
     "train": dict.fromkeys(("auxiliary", "class_weights"), ("classify",)),
 }
 
