@@ -51,7 +51,7 @@ class Network(nn.Module):
 class ToyTask:
     """Batches of different sizes; `poison` are the numbers of batches whose loss is not a number."""
 
-    score_name, ascending = "score", True
+    unit, score_name, ascending = "words", "score", True
     batches_per_epoch = 10
 
     def __init__(self, batch_size: int, poison: frozenset[int] = frozenset(), scores: tuple[float, ...] = ()) -> None:
