@@ -61,7 +61,8 @@ def _prepare(recipe: Recipe, run: Path | None, display: Display) -> tuple[nn.Mod
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in loaded.network.parameters()]
     size, trained = sum(size for size, _ in sizes), sum(size for size, requires in sizes if requires)
     some = "" if trained == size else f", {trained:,} of them trained"
-    display.note(f"{models.family_of(loaded.network)}, {size:,} parameters{some}")
+    begun = f", from {recipe.model['from']}" if "from" in recipe.model else ""
+    display.note(f"{models.family_of(loaded.network)}, {size:,} parameters{some}{begun}")
 
     def write_model(folder: Path) -> None:
         network, vocabulary, generation, config, base = loaded
