@@ -184,7 +184,7 @@ def evaluate(
     ]
     result["scores"] = named
     differences = scores.compare(answers[0], answers[1], references, lowercase)
-    return result | {"comparison": [_told(each) for each in differences]}
+    return result | {"comparison": [each.told() for each in differences]}
 
 
 def lengths(
@@ -218,19 +218,3 @@ def draw_lengths(path: Path, names: list[str], rows: list[dict[str, Any]]) -> No
         for name, key in zip(names, ("bleu", "second"), strict=False)
     ]
     line_chart(path, "BLEU by length of the source", "words in the source (mean of each group)", "BLEU", lines)
-
-
-def _told(difference: scores.Difference) -> dict[str, Any]:
-    if difference.value == difference.other:
-        verdict = "no difference"
-    elif difference.is_noise:
-        verdict = "may be chance"
-    else:
-        verdict = "first is better" if difference.value > difference.other else "second is better"
-    return {
-        "metric": difference.name,
-        "first": difference.value,
-        "second": difference.other,
-        "p": difference.p_value,
-        "verdict": verdict,
-    }

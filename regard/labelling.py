@@ -62,7 +62,7 @@ def evaluate(
     if len(models) == 1:
         return found
     marks_of = [np.array([mark(a, w) for a, w in zip(each, wanted, strict=True)], float) for each in answers]
-    return found | {"comparison": compare_hits(name, *marks_of)}
+    return found | {"comparison": compare_hits(name, *marks_of).told(ascending=name != "squared_error")}
 
 
 def _one(answers: list[Any], wanted: list[str], labels: Sequence[str]) -> dict[str, Any]:

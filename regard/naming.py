@@ -51,7 +51,7 @@ def evaluate(models: list[Any], chosen: Selection, batch_size: int = 32, quiet: 
         words = [_right(*pair) for pair in zip(answers[0], wanted, strict=True)]
         found["scores"] = [mean_score("accuracy", np.concatenate(words))]
     whole = [_right(each, wanted) for each in answers]
-    return found | ({"comparison": compare_hits("whole_sentences", *whole)} if len(models) > 1 else {})
+    return found | ({"comparison": compare_hits("whole_sentences", *whole).told()} if len(models) > 1 else {})
 
 
 def _right(found: Sequence[Any], wanted: Sequence[Any]) -> np.ndarray:

@@ -15,7 +15,7 @@ from regard.scored import chosen as part_of
 from regard.scored import columns as named
 from regard.tasks.answer import LONGEST, find
 from regard.tasks.parallel import cache_folder
-from regard.tasks.scores import Difference, compare_hits
+from regard.tasks.scores import compare_hits
 from regard.tasks.spans import SCORES, best_threshold, report, tell
 
 AT_ONCE = 256  # questions between two strokes of the bar
@@ -91,11 +91,11 @@ def _scored(told: list[Told]) -> dict[str, Any]:
     return found | {"best_threshold": bounds}
 
 
-def _compare(told: list[list[Told]]) -> list[Difference]:
+def _compare(told: list[list[Told]]) -> list[dict[str, Any]]:
     silent = not all(each.golds for each in told[0])
     rows = [[(each.text if each.margin <= 0 or not silent else "", each.golds) for each in some] for some in told]
     return [
-        compare_hits(name, *(100.0 * np.array([score(*each) for each in some]) for some in rows))
+        compare_hits(name, *(100.0 * np.array([score(*each) for each in some]) for some in rows)).told()
         for name, score in SCORES.items()
     ]
 

@@ -339,8 +339,8 @@ def test_it_is_scored_on_its_part_and_on_a_file(learnt: Path, model: Any) -> Non
 def test_two_are_compared(learnt: Path) -> None:
     run = str(learnt / "run")
     found = json.loads(CliRunner().invoke(app, ["evaluate", run, "--compare", run, "--json"]).output)
-    assert {each["name"] for each in found["comparison"]} == {"exact_match", "f1"}
-    assert all(each["p_value"] == 1 for each in found["comparison"])
+    assert {each["metric"] for each in found["comparison"]} == {"exact_match", "f1"}
+    assert all((each["p"], each["verdict"]) == (1, "no difference") for each in found["comparison"])
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_numbers_are_learnt_in_a_scale_and_written_in_their_own(
     assert pearson["value"] == pytest.approx(100 * np.corrcoef(values, wanted)[0, 1])
     assert error["value"] == pytest.approx(np.mean((values - wanted) ** 2)) and 0 < spearman["value"] <= 100
     assert found["always_the_mean"] == pytest.approx(np.var(wanted))
-    assert found["comparison"]["name"] == "squared_error" and found["comparison"]["p_value"] == 1.0
+    assert found["comparison"]["metric"] == "squared_error" and found["comparison"]["p"] == 1.0
 
 
 @pytest.mark.parametrize("kind", ["several", "number"])

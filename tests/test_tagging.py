@@ -116,7 +116,7 @@ def test_what_validation_says_is_what_evaluate_says(trained: Path, capfd: pytest
     assert found["accuracy"] == pytest.approx(100 * np.mean(hits)) and found["words"] == len(hits)
     assert [score["name"] for score in found["scores"]] == ["precision", "recall", "f1"]
     wanted = {tag[2:] for sentence in tested for tag in sentence.tags if tag != "O"}
-    assert wanted <= set(found["by_kind"]) and found["comparison"]["p_value"] == 1.0
+    assert wanted <= set(found["by_kind"]) and found["comparison"]["p"] == 1.0
 
 
 def test_a_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:

@@ -36,6 +36,22 @@ class Difference:
     def is_noise(self) -> bool:
         return self.p_value >= 0.05
 
+    def told(self, ascending: bool = True) -> dict[str, Any]:
+        """For a report, with the verdict in words; less is better where a metric does not ascend."""
+        if self.value == self.other:
+            verdict = "no difference"
+        elif self.is_noise:
+            verdict = "may be chance"
+        else:
+            verdict = "first is better" if (self.value > self.other) == ascending else "second is better"
+        return {
+            "metric": self.name,
+            "first": self.value,
+            "second": self.other,
+            "p": self.p_value,
+            "verdict": verdict,
+        }
+
 
 def quick(answers: list[str], references: list[str], lowercase: bool) -> dict[str, float]:
     """The figures alone, for the evaluations during training."""
