@@ -215,6 +215,25 @@ MADE: dict[str, Any] = {
 }
 
 
+def goes_out_and_in(network: Any, kind: str, head: str, place: Path) -> None:
+    """Saved and loaded it is the same; saved again, to the byte; and transformers opens what is its own mathematics."""
+    for parameter in network.parameters():
+        parameter.normal_(std=0.3)
+    save(place / "first", network, vocabulary(TOKENS), {})
+    assert json.loads((place / "first/config.json").read_text())["model_type"] == kind
+    loaded, inputs = load(place / "first"), rows(0)
+    given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    expected = vars(Module(network)(**given))
+    for name, value in vars(Module(loaded.network)(**given)).items():
+        assert value is expected[name] or torch.equal(value, expected[name]), name
+    save(place / "second", loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
+    for path in (place / "first").iterdir():
+        assert path.read_bytes() == (place / "second" / path.name).read_bytes(), path.name
+    if not kind.startswith("regard-"):
+        theirs = opened(place / "first", head)
+        agree(Module(network)(**given), told(theirs, inputs, kind, places_of(theirs, kind)), inputs["attention_mask"])
+
+
 @pytest.mark.parametrize("head", MADE)
 @pytest.mark.parametrize(("kind", "model"), OURS.values(), ids=OURS)
 @torch.no_grad()
@@ -223,21 +242,7 @@ def test_a_network_of_ours_goes_out_and_in(kind: str, model: dict[str, Any], hea
     unused_pooler = head not in ("Model", "ForSequenceClassification")
     body = build(model | ({"pooler": False} if unused_pooler else {}), vocabulary=TOKENS)
     network = MADE[head](body).eval()
-    for parameter in network.parameters():
-        parameter.normal_(std=0.3)
-    save(tmp_path / "first", network, vocabulary(TOKENS), {})
-    assert json.loads((tmp_path / "first/config.json").read_text())["model_type"] == kind
-    loaded, inputs = load(tmp_path / "first"), rows(0)
-    given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-    expected = vars(Module(network)(**given))
-    for name, value in vars(Module(loaded.network)(**given)).items():
-        assert value is expected[name] or torch.equal(value, expected[name]), name
-    save(tmp_path / "second", loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
-    for path in (tmp_path / "first").iterdir():
-        assert path.read_bytes() == (tmp_path / "second" / path.name).read_bytes(), path.name
-    if not kind.startswith("regard-"):
-        theirs = opened(tmp_path / "first", head)
-        agree(Module(network)(**given), told(theirs, inputs, kind, places_of(theirs, kind)), inputs["attention_mask"])
+    goes_out_and_in(network, kind, head, tmp_path)
 
 
 @torch.no_grad()

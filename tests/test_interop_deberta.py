@@ -9,11 +9,10 @@ import pytest
 import torch
 from checkpoints import alike, change, vocabulary
 from safetensors.torch import load_file, save_file
-from test_interop_bert import HEADS, MADE, TOKENS, agree, asked, from_the_left, opened, rows, told
+from test_interop_bert import HEADS, MADE, TOKENS, agree, asked, from_the_left, goes_out_and_in, opened, rows, told
 
 from regard.errors import UserError
 from regard.interop.folder import load, save
-from regard.interop.module import Module
 from regard.models import build
 from regard.models.heads import MaskedWords
 
@@ -132,21 +131,7 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_a_network_of_ours_goes_out_and_in(kind: str, model: dict[str, Any], head: str, tmp_path: Path) -> None:
     """Under a published name where it is that mathematics, which transformers then opens; saved again, to the byte."""
     network = MADE[head](build(model, vocabulary=TOKENS)).eval()
-    for parameter in network.parameters():
-        parameter.normal_(std=0.3)
-    save(tmp_path / "first", network, vocabulary(TOKENS), {})
-    assert json.loads((tmp_path / "first/config.json").read_text())["model_type"] == kind
-    loaded, inputs = load(tmp_path / "first"), rows(0)
-    given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-    expected = vars(Module(network)(**given))
-    for name, value in vars(Module(loaded.network)(**given)).items():
-        assert value is expected[name] or torch.equal(value, expected[name]), name
-    save(tmp_path / "second", loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
-    for path in (tmp_path / "first").iterdir():
-        assert path.read_bytes() == (tmp_path / "second" / path.name).read_bytes(), path.name
-    if not kind.startswith("regard-"):
-        theirs = opened(tmp_path / "first", head)
-        agree(Module(network)(**given), told(theirs, inputs, kind), inputs["attention_mask"])
+    goes_out_and_in(network, kind, head, tmp_path)
 
 
 @pytest.mark.parametrize(("kind", "fields"), [(V1, BOTH), (V2, V3), (V2, CONVOLVED)], ids=["v1", "v3", "v2"])

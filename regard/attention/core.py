@@ -168,7 +168,7 @@ class Attention(nn.Module):
             rule = None
         if memory.real is not None:
             rule = Padding(memory.real, memory.start) & rule
-        mix = self._fused if isinstance(self.score, Product) else self._plain
+        mix = self.fused if isinstance(self.score, Product) else self._plain
         context, weights = mix(query, memory, rule, bias)
         if watching := recorder():
             key, kept = (None, weights) if keep(self.score) else (memory.key, None)
@@ -185,7 +185,9 @@ class Attention(nn.Module):
         weights = weigh(scores, None if rule is None else rule.rows(places, keys))
         return weights @ memory.value, weights
 
-    def _fused(self, query: Tensor, memory: Memory, rule: Rule | None, bias: Bias | None) -> tuple[Tensor, None]:
+    def fused(
+        self, query: Tensor, memory: Memory, rule: Rule | None = None, bias: Bias | None = None
+    ) -> tuple[Tensor, None]:
         """Products: no weights are made. A rule goes down as the kernel's own flag, as a key mask, or in bands."""
         assert isinstance(self.score, Product)
         attend = partial(

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard.errors import UserError, nearest
 
@@ -95,6 +95,21 @@ def unpacked(path: Path, reached: Callable[[], str]) -> Iterator[io.BufferedRead
 
 def not_utf8(path: Path, line: int, column: int, byte: int) -> UserError:
     return UserError(f"{path}:{line}: not UTF-8 (byte 0x{byte:02x} at {column}); convert it, e.g. with iconv -t UTF-8")
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any] | None]:
+    """The object on each line of a .jsonl; nothing for an empty line."""
+    for number, line in enumerate(lines(path), 1):
+        if not line.strip():
+            yield None
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}:{number}: not a JSON object ({error})") from None
+        if not isinstance(value, dict):
+            raise UserError(f"{path}:{number}: a {type(value).__name__}, but each line must be a JSON object")
+        yield value
 
 
 def lines(path: Path) -> Iterator[str]:
@@ -196,14 +211,8 @@ def _commas(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _objects(path: Path, asked: tuple[str, ...], values: Mapping[str, tuple[type, ...]]) -> Iterator[Row]:
     written: dict[str, tuple[bool, str]] = {}  # whether a column of `values` holds text, and where that was seen first
-    for number, line in enumerate(lines(path), 1):
-        place = f"{path}:{number}"
-        try:
-            value = json.loads(line) if line.strip() else dict.fromkeys(asked, "")
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{place}: not a JSON object ({error})") from None
-        if not isinstance(value, dict):
-            raise UserError(f"{place}: a {type(value).__name__}, but each line must be a JSON object")
+    for number, held in enumerate(json_lines(path), 1):
+        place, value = f"{path}:{number}", dict.fromkeys(asked, "") if held is None else held
         _require(asked, list(value), place)
         for name in values:
             if value[name] not in ("", []):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard.errors import UserError
-from regard.inputs.files import COLUMNS, is_text, lines, rows
+from regard.inputs.files import COLUMNS, is_text, json_lines, rows
 from regard.inputs.parts import file_of, held
 from regard.inputs.running import decoded
 
@@ -101,15 +101,10 @@ def _of_article(article: Any, path: Path, split_by: str) -> Iterator[Question]:
 
 def _of_lines(path: Path, data: "DataOptions") -> Iterator[Question]:
     context, question = data.context or "context", data.question or "question"
-    for number, line in enumerate(lines(path), 1):
-        if not line.strip():
+    for number, table in enumerate(json_lines(path), 1):
+        if table is None:
             continue
         place = f"{path}:{number}"
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{place}: not a JSON object ({error})") from None
-        table = _table(value, place)
         if "qas" not in table:
             table["qas"] = [
                 {

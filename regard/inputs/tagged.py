@@ -6,13 +6,12 @@ ner.jsonl                        {"tokens": ["Ada", "wrote"], "tags": ["B-PER", 
 each also as .gz
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard.errors import UserError
-from regard.inputs.files import lines
+from regard.inputs.files import json_lines, lines
 from regard.inputs.parts import file_of, held
 
 if TYPE_CHECKING:
@@ -78,14 +77,10 @@ def _of_lines(path: Path) -> Iterator[Sentence]:
 
 
 def _of_objects(path: Path, words: str, tags: str) -> Iterator[Sentence]:
-    for number, line in enumerate(lines(path), 1):
-        if not line.strip():
+    for number, value in enumerate(json_lines(path), 1):
+        if value is None:
             continue
         place = f"{path}:{number}"
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{place}: not a JSON object ({error})") from None
         found, called = _texts(value, words, place), _texts(value, tags, place)
         if len(found) != len(called):
             raise UserError(f"{place}: {len(found)} {words}, but {len(called)} {tags}: each word has one")
@@ -93,8 +88,8 @@ def _of_objects(path: Path, words: str, tags: str) -> Iterator[Sentence]:
             yield Sentence(found, called, place)
 
 
-def _texts(value: Any, key: str, place: str) -> tuple[str, ...]:
-    given = value.get(key) if isinstance(value, dict) else None
+def _texts(value: dict[str, Any], key: str, place: str) -> tuple[str, ...]:
+    given = value.get(key)
     if not isinstance(given, list) or not all(isinstance(each, str) and each.strip() for each in given):
         raise UserError(f'{place}: "{key}" should be a list of words, such as ["Ada", "wrote"]; it is {given!r:.60}')
     return tuple(given)

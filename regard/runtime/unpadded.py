@@ -11,7 +11,6 @@ Shapes: rows (batch, length, width); x (tokens, width), the tokens of equally lo
 from typing import Any, NamedTuple, TypeGuard, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.core import Attention, Memory
@@ -110,11 +109,11 @@ def through(block: Block, x: Tensor, groups: list[tuple[int, int]]) -> Tensor:
 
 def attend(own: Attention, projected: Tensor, groups: list[tuple[int, int]]) -> Tensor:
     """Contexts from queries, keys and values side by side, texts of one length at a time."""
-    score, found = cast(Product, own.score), []
+    found = []
     parts = projected.split([texts * length for texts, length in groups])
     for (texts, length), part in zip(groups, parts, strict=True):
         query, key, value = part.view(texts, length, 3, own.heads, -1).permute(2, 0, 3, 1, 4)
-        context = F.scaled_dot_product_attention(query, key, value, scale=score.scale(query.size(-1)))
+        context, _ = own.fused(query, Memory(key, value))
         found.append(context.transpose(1, 2).reshape(texts * length, -1))
     return found[0] if len(found) == 1 else torch.cat(found)
 

@@ -21,7 +21,6 @@ from regard.inputs.masking import maskable
 from regard.inputs.questions import read
 from regard.inputs.text import Vocabulary, train_tokenizer
 from regard.inputs.windows import Asked, Windowed, Windows, collate, stream
-from regard.models import Family
 from regard.recipe import Recipe
 from regard.tasks.fitting import answering
 from regard.tasks.parted import Parted
@@ -35,18 +34,9 @@ LONGEST = 384  # tokens of a window where nobody says, and the network reads as 
 class Answer(Parted[Windows]):
     """What the training loop asks of answering questions."""
 
-    name, scores = "answer", ("f1", "exact_match", "loss")
+    name, unit, scores = "answer", "windows", ("f1", "exact_match", "loss")
     learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
     fit = staticmethod(answering)
-
-    @staticmethod
-    def able(family: Family) -> bool:
-        return family.encodes
-
-    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path) -> None:
-        super().__init__(recipe, network, cache)
-        self.tokenizer = vocabulary.target
-        self.open()
 
     def longest(self, wanted: int, limit: int) -> int:
         return super().longest(wanted, limit) if wanted else min(LONGEST, limit)

@@ -52,16 +52,17 @@ class Classify(Parted[Corpus]):
     def able(family: Family) -> bool:
         return not family.translates
 
-    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path) -> None:
-        self.kind = kind_of(network, recipe.train)
+    def know(self, network: Any) -> None:
+        self.kind = kind_of(network, self.options)
         self.scores = self.kind.scores
-        super().__init__(recipe, network, cache)
-        targets = targets_of(network.kind, network.labels)
-        self.sides = Sides(Texts(vocabulary.target, bool(recipe.data.text2)), targets)
+        self.targets = targets_of(network.kind, network.labels)
+        self.sides = Sides(Texts(self.tokenizer, bool(self.recipe.data.text2)), self.targets)
         self.tells = network.labels if network.kind != "number" else ()
-        self.open()
-        if recipe.train.class_weights == "balanced":
-            weigh(self.kind, self.training, targets)
+
+    def open(self) -> None:
+        super().open()
+        if self.options.class_weights == "balanced":
+            weigh(self.kind, self.training, self.targets)
 
     @property
     def reports(self) -> dict[str, str]:

@@ -16,7 +16,6 @@ from regard.inputs.running import lessons
 from regard.inputs.sentences import Sentences, prepare_sentences, prepare_stream
 from regard.inputs.stream import Stream
 from regard.inputs.text import Tokenizer, Vocabulary, train_tokenizer
-from regard.models import Family
 from regard.models.heads import MaskedWords, Pretraining
 from regard.recipe import DataOptions, Recipe
 from regard.tasks.distil import Predicted
@@ -37,15 +36,6 @@ class Fill(Parted[Stream | Sentences]):
     name, scores, teachable = "fill", ("loss", "accuracy"), True
     learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
     fit = staticmethod(masked)
-
-    @staticmethod
-    def able(family: Family) -> bool:
-        return family.encodes
-
-    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path) -> None:
-        super().__init__(recipe, network, cache)
-        self.tokenizer = vocabulary.target
-        self.open()
 
     def corpus(self, part: str) -> Stream | Sentences | None:
         if not getattr(self.recipe.data, part):

@@ -49,11 +49,6 @@ class Generate(Parted[Stream]):
     def able(family: Family) -> bool:
         return family.continues
 
-    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path) -> None:
-        super().__init__(recipe, network, cache)
-        self.tokenizer = vocabulary.target
-        self.open()
-
     def corpus(self, part: str) -> Stream | None:
         return corpus(self.recipe, part, self.tokenizer, self.cache)
 

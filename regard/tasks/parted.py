@@ -10,6 +10,8 @@ from torch import Tensor
 from regard.errors import UserError
 from regard.inputs.batch import BatchOptions, batches_per_epoch, epochs
 from regard.inputs.prepared import Report
+from regard.inputs.text import Vocabulary
+from regard.models import Family
 from regard.recipe import Recipe
 from regard.tasks.distil import Predicted, Teacher
 
@@ -37,14 +39,25 @@ class Parted(Generic[P]):
     validation: P | None
     teacher: Teacher | None = None  # whom the network learns from beside the data
 
-    def __init__(self, recipe: Recipe, network: Any, cache: Path) -> None:
+    @staticmethod
+    def able(family: Family) -> bool:
+        """Which networks can do it: encoders, where a task does not say otherwise."""
+        return family.encodes
+
+    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path) -> None:
         self.recipe, self.options, self.cache = recipe, recipe.train, cache
+        self.vocabulary, self.tokenizer = vocabulary, vocabulary.target
+        self.know(network)
         self.score_name = self.scores[0] if recipe.train.score == "auto" else recipe.train.score
         self.ascending = self.score_name not in ("loss", "squared_error")
         if self.score_name not in self.scores:
             possible = ", ".join(self.scores)
             raise UserError(f"train.score = '{self.score_name}' is none of task = '{self.name}'; possible: {possible}")
         self.length = self.longest(recipe.data.max_length, int(network.limit))
+        self.open()
+
+    def know(self, network: Any) -> None:
+        """What a task takes from its network before it chooses a score and prepares its data."""
 
     def longest(self, wanted: int, limit: int) -> int:
         """The tokens of the longest sample: as many as the network reads, or fewer."""

@@ -27,7 +27,6 @@ from regard.inputs.tagging import cut, pieces, prepare
 from regard.inputs.tags import Tagged, TaggedCorpus, Window, marked, stream
 from regard.inputs.targets import Labels
 from regard.inputs.text import MISSING, Tokenizer, Vocabulary, train_tokenizer
-from regard.models import Family
 from regard.models.heads import TokenLabels
 from regard.recipe import Recipe
 from regard.tasks import entities
@@ -47,16 +46,9 @@ class Tag(Parted[TaggedCorpus]):
     learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
     fit = staticmethod(tagging)
 
-    @staticmethod
-    def able(family: Family) -> bool:
-        return family.encodes
-
-    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path) -> None:
-        self.spans = all(map(is_span_tag, network.labels))
+    def know(self, network: Any) -> None:
+        self.spans, self.tags = all(map(is_span_tag, network.labels)), Labels(network.labels)
         self.scores = ("f1", "accuracy", "loss") if self.spans else ("accuracy", "loss")
-        super().__init__(recipe, network, cache)
-        self.tokenizer, self.tags = vocabulary.target, Labels(network.labels)
-        self.open()
 
     @property
     def reports(self) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from regard.inputs.batch import Batch, Sequences, collate, stream
 from regard.inputs.corpus import Corpus, Sample
 from regard.inputs.text import Vocabulary
 from regard.models import Family
-from regard.recipe import DecodeOptions, Recipe
+from regard.recipe import DecodeOptions
 from regard.tasks import scores
 from regard.tasks.alignment import align, look
 from regard.tasks.fitting import bare
@@ -48,11 +47,6 @@ class Translate(Parted[Corpus]):
     @staticmethod
     def able(family: Family) -> bool:
         return family.translates
-
-    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path) -> None:
-        super().__init__(recipe, network, cache)
-        self.vocabulary = vocabulary
-        self.open()
 
     def longest(self, wanted: int, limit: int) -> int:
         room = limit - 1
