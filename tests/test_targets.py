@@ -173,6 +173,17 @@ def test_correlations_worked_by_hand() -> None:
     assert [score.name for score in report([1, 2, 3.5], [1, 2, 3])] == ["pearsonr", "spearmanr", "squared_error"]
 
 
+def test_the_mean_of_labels_says_of_how_many_it_is() -> None:
+    """A label that is neither wanted nor told has no F1: it counts for nothing, and is not counted."""
+    told = marks.report([0, 0, 2], [0, 0, 2], [0.9, 0.9, 0.9], ["a", "b", "c"])["scores"]
+    (one,) = [score for score in told if score.name == "macro_f1"]
+    assert one.value == 100 and one.signature.startswith("mean of 2 labels|")
+    holds = np.array([[True, False, False], [True, False, True]])
+    several = marks.report_several(np.where(holds, 0.9, 0.1), holds, ["a", "b", "c"], 0.5)["scores"]
+    (mean,) = [score for score in several if score.name == "macro_f1"]
+    assert mean.value == 100 and mean.signature.startswith("mean of 2 labels|")
+
+
 def test_matthews_and_the_f1_of_a_class_worked_by_hand() -> None:
     table = np.array([[50, 10], [5, 35]])  # wanted 0: 60; wanted 1: 40
     assert marks.matthews(table) == pytest.approx(100 * (35 * 50 - 10 * 5) / np.sqrt(45 * 40 * 60 * 55))

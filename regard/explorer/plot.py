@@ -132,7 +132,8 @@ def heatmap(
                 shade = f"fill='{COLOURS[0]}' fill-opacity='{weight:.2f}'"
                 parts.append(f"<rect x='{left + CELL * place}' y='{y}' width='{CELL}' height='{CELL}' {shade}/>")
         for place, word in enumerate(words[number] if words else ()):
-            small = f"text-anchor='middle' font-size='{min(12, round(2 * CELL / (len(word) + 1)))}'"
+            ink = "fill='#fff' " if row[place] > 0.5 else ""  # on a dark shade
+            small = f"{ink}text-anchor='middle' font-size='{min(12, round(2 * CELL / (len(word) + 1)))}'"
             parts.append(_text(left + CELL * place + CELL / 2, y + CELL / 2 + 4, word, small))
     size = max(right + slanted, 32 + ceil(1.1 * LETTER * len(title))), bottom + 16
     return _write(path, parts, title, _seen_most(rows, columns, weights), size)

@@ -93,12 +93,13 @@ def report_several(chances: np.ndarray, wanted: np.ndarray, labels: Sequence[str
     `least` is the probability from which on a label holds; `nothing_said` is the `exact` of never telling any.
     """
     found = chances >= least
+    occurring = int((found | wanted).any(0).sum())
     right, called, held = (found & wanted).sum(0), found.sum(0), wanted.sum(0)
     precision, recall = (100.0 * right / np.maximum(1, count) for count in (called, held))
     sure = np.clip(np.where(wanted, chances, 1 - chances), 1e-30, 1)
 
     def score(name: str) -> Score:
-        which = {"micro_f1": "over all|", "macro_f1": f"mean of {len(labels)} labels|", "exact": "all labels|"}[name]
+        which = {"micro_f1": "over all|", "macro_f1": f"mean of {occurring} labels|", "exact": "all labels|"}[name]
         return resampled(name, lambda some: several(found[some], wanted[some])[name], len(found), which)
 
     return {
@@ -127,7 +128,12 @@ def _scores(table: np.ndarray, labels: Sequence[str], found: np.ndarray, wanted:
         figures(np.bincount(codes[chance.integers(len(codes), size=len(codes))], minlength=size**2).reshape(size, size))
         for _ in range(RESAMPLES)
     ]
-    which = {"macro_f1": f"mean of {size} labels|", "f1": f"of {labels[-1]!r}|", "matthews_correlation": f"of {size}|"}
+    occurring = len({*found.tolist(), *wanted.tolist()})
+    which = {
+        "macro_f1": f"mean of {occurring} labels|",
+        "f1": f"of {labels[-1]!r}|",
+        "matthews_correlation": f"of {size}|",
+    }
     return [
         spread(name, value, [row[name] for row in rows], f"{which.get(name, '')}bs:{RESAMPLES}|seed:{SEED}")
         for name, value in figures(table).items()
