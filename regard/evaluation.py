@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from regard import filling, labelling, naming, perplexity, questioning, shots, similarity
+from regard import filling, labelling, naming, perplexity, predictions, questioning, shots, similarity
 from regard.errors import UserError
 from regard.explorer.plot import Line, line_chart
 from regard.inputs.corpus import Sample
@@ -52,12 +52,20 @@ def judge(models: list[Any], exam: Exam) -> dict[str, Any]:
     if models[0].task not in JUDGES:
         able = ", ".join(JUDGES)
         raise UserError(f"{exam.names[0]} was made to '{models[0].task}': there is no score for it; possible: {able}")
-    return JUDGES[models[0].task](models, exam)
+    written = [path for path in (exam.scoring.plot, exam.scoring.predictions) if path]
+    for path in written:
+        if not path.parent.is_dir():
+            raise UserError(f"{path}: there is no folder {path.parent}")
+    found = JUDGES[models[0].task](models, exam)
+    lines = found.pop(predictions.KEY, None)
+    if exam.scoring.predictions:
+        predictions.write(exam.scoring.predictions, lines)
+    return found | ({"written": written} if written else {})
 
 
 def _answers(models: list[Any], exam: Exam) -> dict[str, Any]:
     """Of models that answer questions from texts."""
-    exam.only("a model that answers questions", "source", "other", "target", "compare")
+    exam.only("a model that answers questions", "source", "other", "target", "compare", "predictions")
     if any(model.task != "answer" for model in models):
         raise UserError("--compare: a model that answers questions is compared with another that does")
     columns = (exam.scoring.source, exam.scoring.other, exam.scoring.target)
@@ -66,7 +74,7 @@ def _answers(models: list[Any], exam: Exam) -> dict[str, Any]:
 
 def _labels(models: list[Any], exam: Exam) -> dict[str, Any]:
     """Of models that tell labels."""
-    exam.only("a model of labels", "source", "target", "truncate", "compare", "plot")
+    exam.only("a model of labels", "source", "target", "truncate", "compare", "plot", "predictions")
     if not all(model.tells_labels for model in models):
         raise UserError("--compare: a model that tells labels is compared with another that does")
     options = {"batch_size": exam.machine.batch_size, "truncate": exam.scoring.truncate, "quiet": exam.quiet}
@@ -93,7 +101,7 @@ def _hidden(models: list[Any], exam: Exam) -> dict[str, Any]:
 
 def _tags(models: list[Any], exam: Exam) -> dict[str, Any]:
     """Of models that tag words."""
-    exam.only("a model that tags words", "source", "target", "compare")
+    exam.only("a model that tags words", "source", "target", "compare", "predictions")
     if len({model.task for model in models}) > 1:
         raise UserError("--compare: a model that tags words is compared with another that does")
     chosen = naming.select(models[0], exam.file, *exam.columns)
@@ -173,6 +181,7 @@ def evaluate(
         answers = [[answer.text for answer in model.run(sources, **options, progress=progress)] for model in models]
     found = [scores.score(each, references, lowercase) for each in answers]
     result: dict[str, Any] = {"samples": len(references), "part": chosen.name}
+    result |= predictions.predictions(range(1, len(sources) + 1), sources, references, answers)
     if by_length:
         result["by_length"] = lengths(sources, references, answers, lowercase)
     if len(models) == 1:

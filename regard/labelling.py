@@ -13,11 +13,12 @@ from regard.inputs.files import Record
 from regard.inputs.labels import read
 from regard.inputs.progress import counted
 from regard.inputs.targets import known, targets_of
+from regard.predictions import predictions
 from regard.scored import chosen as part_of
 from regard.scored import columns
 from regard.tasks import correlation, marks
 from regard.tasks.scores import compare_hits
-from regard.tasks.told import LIKELY, Told
+from regard.tasks.told import LIKELY, Number, Several, Told
 
 
 class Selection(NamedTuple):
@@ -59,10 +60,20 @@ def evaluate(
     counts = {"samples": len(wanted), "part": chosen.name} | ({"skipped": chosen.skipped} if chosen.skipped else {})
     counts |= {} if network.kind == "number" else {"probabilities": "uncalibrated"}
     found = counts | report(answers[0], wanted, network.labels)
+    told = [[_said(answer) for answer in each] for each in answers]
+    right = wanted if network.kind == "one" else [json.loads(each) for each in wanted]
+    found |= predictions([record.place for record in chosen.records], inputs, right, told)
     if len(models) == 1:
         return found
     marks_of = [np.array([mark(a, w) for a, w in zip(each, wanted, strict=True)], float) for each in answers]
     return found | {"comparison": compare_hits(name, *marks_of).told(ascending=name != "squared_error")}
+
+
+def _said(answer: Told) -> str | tuple[str, ...] | float:
+    """An answer as a label of its kind is written."""
+    if isinstance(answer, Several):
+        return answer.labels
+    return answer.value if isinstance(answer, Number) else answer.label
 
 
 def _one(answers: list[Any], wanted: list[str], labels: Sequence[str]) -> dict[str, Any]:

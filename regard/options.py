@@ -171,6 +171,9 @@ class Scoring:
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut inputs over the limit.")] = False
     by_length: Annotated[bool, typer.Option("--by-length", help="Also BLEU by length of the source.")] = False
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw BLEU by length, shots, mistakes.")] = None
+    predictions: Annotated[
+        Path | None, typer.Option(metavar="FILE.jsonl", help="Write what was wanted and told of each sample.")
+    ] = None
     lowercase: Annotated[bool | None, typer.Option(help="Compare without case; by default as it was trained.")] = None
 
     def given(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from regard.errors import UserError
 from regard.inputs.answers import prepare
 from regard.inputs.progress import counted
 from regard.inputs.windows import Windows
+from regard.predictions import predictions
 from regard.recipe import DataOptions, Recipe
 from regard.scored import chosen as part_of
 from regard.scored import columns as named
@@ -24,6 +25,8 @@ AT_ONCE = 256  # questions between two strokes of the bar
 class Told(NamedTuple):
     """The best span of a question, by how much no answer is better than it, and the answers that are right."""
 
+    place: str
+    question: str
     text: str
     margin: float
     golds: list[str]
@@ -52,6 +55,8 @@ def evaluate(
         found["skipped"] = {reason: skip.count for reason, skip in first.skipped.items()}
     with counted("answering", first.kept * len(models), quiet) as progress:
         told = [_answers(model, each, batch_size, progress) for model, each in zip(models, parts, strict=True)]
+    places, questions, golds = [[getattr(each, name) for each in told[0]] for name in ("place", "question", "golds")]
+    found |= predictions(places, questions, golds, [_said(some) for some in told])
     found |= _scored(told[0])
     return found | ({"comparison": _compare(told)} if len(models) > 1 else {})
 
@@ -71,17 +76,24 @@ def _answers(model: Any, windows: Windows, batch_size: int, progress: Any) -> li
         for number, found in zip(numbers, find(model.network, windows, numbers, batch_size), strict=True):
             question = windows.question(number)
             best = tell(found, windows.spans(number), question.context)[0].text
-            told.append(Told(best, found.margin, [gold.text for gold in question.answers]))
+            golds = [gold.text for gold in question.answers]
+            told.append(Told(question.place, question.text, best, found.margin, golds))
         progress(len(numbers))
     return told
 
 
+def _said(told: list[Told]) -> list[str]:
+    """The answers; where some questions have none, none is given where its score is the best."""
+    silent = not all(each.golds for each in told)
+    return ["" if silent and each.margin > 0 else each.text for each in told]
+
+
 def _scored(told: list[Told]) -> dict[str, Any]:
-    """Where some questions have no answer, none is given where its score is the best, and the best bound is told."""
+    """Exact match and F1; where some questions have no answer also the best bound for giving none."""
     golds = [each.golds for each in told]
+    found = report(_said(told), golds)
     if all(golds):
-        return report([each.text for each in told], golds)
-    found = report([each.text if each.margin <= 0 else "" for each in told], golds)
+        return found
     margins, answerable = [each.margin for each in told], [bool(gold) for gold in golds]
     bounds = {}
     for name, score in SCORES.items():
@@ -92,8 +104,7 @@ def _scored(told: list[Told]) -> dict[str, Any]:
 
 
 def _compare(told: list[list[Told]]) -> list[dict[str, Any]]:
-    silent = not all(each.golds for each in told[0])
-    rows = [[(each.text if each.margin <= 0 or not silent else "", each.golds) for each in some] for some in told]
+    rows = [list(zip(_said(some), (each.golds for each in some), strict=True)) for some in told]
     return [
         compare_hits(name, *(100.0 * np.array([score(*each) for each in some]) for some in rows)).told()
         for name, score in SCORES.items()

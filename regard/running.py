@@ -32,9 +32,7 @@ def _generate(model: "Model", texts: list[str], ways: Options, options: Options)
 
 def _answer(model: "Model", inputs: list[Any], ways: Options, options: Options) -> list[Any]:
     _allow(options, ("context", "best", "threshold"), "a model that answers questions")
-    best, threshold, context = options.get("best", 1), options.get("threshold"), options.get("context")
-    if type(best) is not int or best < 1:
-        raise UserError(f"best = {best!r} should be a number of answers to each question")
+    best, threshold, context = _best(options, 1), options.get("threshold"), options.get("context")
     if threshold is not None and type(threshold) not in (int, float):
         raise UserError(f"threshold = {threshold!r} should be a number: by how much no answer must be better than one")
     ways.pop("truncate", None)  # a long text is read whole, in windows
@@ -50,11 +48,8 @@ def _classify(model: "Model", texts: list[Any], ways: Options, options: Options)
 
 
 def _fill(model: "Model", texts: list[Any], ways: Options, options: Options) -> list[Any]:
-    _allow(options, ("words",), "a model that fills in words")
-    words = options.get("words", MOST)
-    if type(words) is not int or words < 1:
-        raise UserError(f"words = {words!r} should be a number of words to tell for each hidden one")
-    return fill(model.network, model.vocabulary.target, texts, words=words, **ways)
+    _allow(options, ("best",), "a model that fills in words")
+    return fill(model.network, model.vocabulary.target, texts, best=_best(options, MOST), **ways)
 
 
 def _embed(model: "Model", texts: list[Any], ways: Options, options: Options) -> list[Any]:
@@ -68,6 +63,13 @@ def _embed(model: "Model", texts: list[Any], ways: Options, options: Options) ->
 def _tag(model: "Model", texts: list[Any], ways: Options, options: Options) -> list[Any]:
     _allow(options, (), "a model that tags words")
     return tag(model.network, model.vocabulary.target, texts, **ways)
+
+
+def _best(options: Options, default: int) -> int:
+    best = options.get("best", default)
+    if type(best) is not int or best < 1:
+        raise UserError(f"best = {best!r} should be a number of answers, 1 or more")
+    return best
 
 
 def _allow(options: Iterable[str], known: tuple[str, ...], what: str) -> None:

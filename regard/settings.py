@@ -84,7 +84,7 @@ class DataOptions:
     label_until: str = ""  # a label ends before this mark: "NUM" of "NUM:date"
     label_kind: Literal["one", "several", "number"] = "one"  # what a text has
     label_separator: str = ","  # stands between several labels of a text
-    stratify: bool = False  # whether each label has its share in a part held out of train
+    stratify: bool = True  # of texts with one label, whether each label has its share in a part held out of train
     question: str = ""  # columns of questions, of the texts that they are asked of,
     context: str = ""
     answer: str = ""  # and of their answers
@@ -107,10 +107,6 @@ class DataOptions:
                 "and none may be passed over",
             )
         require(bool(self.label_separator), "data.label_separator is empty: give the mark between labels, such as |")
-        require(
-            not self.stratify or self.label_kind == "one",
-            f"data.stratify = true needs one label a text, but data.label_kind = '{self.label_kind}'",
-        )
         require(
             self.split_by != "containing_text" or not self.text2,
             "data.split_by = 'containing_text' is for single texts: with data.text2 name a column, or leave it out",

@@ -328,8 +328,12 @@ def test_it_is_scored_on_its_part_and_on_a_file(learnt: Path, model: Any) -> Non
     rows = [f"Who was there?\t{text}\t{name}" for text, name, _ in map(told, map(random.Random, range(9)))]
     (learnt / "own.tsv").write_text("q\tc\ta\n" + "\n".join(rows) + "\n")
     columns = ["--source", "q", "--other", "c", "--target", "a"]
+    columns += ["--predictions", str(learnt / "told.jsonl")]
     own = CliRunner().invoke(app, ["evaluate", str(learnt / "run"), str(learnt / "own.tsv"), "--json", *columns])
     own = json.loads(own.output)
+    line = json.loads((learnt / "told.jsonl").read_text().splitlines()[0])
+    assert line["place"].endswith("own.tsv:2") and line["wanted"] == [rows[0].split("\t")[2]]
+    assert line["input"] == "Who was there?" and line["told"] == model.run(tuple(rows[0].split("\t")[:2])).text
     asks = [tuple(row.split("\t")[:2]) for row in rows]
     right = [answer.text == row.split("\t")[2] for answer, row in zip(model.run(asks), rows, strict=True)]
     assert own["samples"] == 9 and own["scores"][0]["value"] == pytest.approx(100 * np.mean(right))

@@ -83,7 +83,7 @@ def test_hidden_words_are_told_likeliest_first(tmp_path: Path) -> None:
     model: Any = regard.load(folder(tmp_path, MaskedWords, pooler=False))
     assert model.task == "fill"
     texts = ["the [MASK] and [MASK]", "hello [MASK]"]
-    answers = model.run(texts, words=3)
+    answers = model.run(texts, best=3)
     for text, answer in zip(texts, answers, strict=True):
         ids = model.vocabulary.target.inner.encode(text).ids
         with torch.no_grad():
@@ -94,7 +94,7 @@ def test_hidden_words_are_told_likeliest_first(tmp_path: Path) -> None:
             assert [word.token for word in words] == best.indices.tolist()
             assert [word.score for word in words] == pytest.approx(best.values.tolist(), abs=1e-6)
         assert "[MASK]" not in answer.text
-    assert model.run(texts[1], words=3).text == answers[1].text
+    assert model.run(texts[1], best=3).text == answers[1].text
     with pytest.raises(UserError, match=r"hides no word.*\[MASK\]"):
         model.run("the spaces")
 

@@ -110,9 +110,14 @@ def test_evaluate_scores_the_test_part_or_a_file_with_signatures(call: Call, tra
     assert all(score["signature"] for score in result["scores"])
     file = tmp_path / "other.tsv"
     file.write_text("source\ttarget\n1 2\t2 1\n3 4 5\t5 4 3\n6\t6\n")
-    code, out, _ = call("evaluate", trained, file, "--source", "source", "--target", "target", "--json")
+    options = ("--source", "source", "--target", "target", "--json", "--predictions")
+    code, out, _ = call("evaluate", trained, file, *options, tmp_path / "told.jsonl")
     assert code == 0
     assert json.loads(out)["samples"] == 3
+    lines = [json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines()]
+    assert [(line["place"], line["input"], line["wanted"]) for line in lines][2] == (3, "6", "6")
+    code, _, said = call("evaluate", trained, file, *options, tmp_path / "nowhere" / "told.jsonl")
+    assert code == 1 and "there is no folder" in said
 
 
 def test_a_model_compared_with_itself_does_not_differ(call: Call, trained: Path) -> None:

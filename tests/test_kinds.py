@@ -69,7 +69,10 @@ def test_several_labels_are_learnt_told_and_scored(tmp_path: Path, capfd: pytest
     answers = model.run([text for _, text in rows])
     for answer in answers:
         assert set(answer.labels) == {label for label, chance in answer.scores.items() if chance >= 0.5}
-    found = evaluated(tmp_path / "run", capfd)
+    found = evaluated(tmp_path / "run", capfd, "--predictions", str(tmp_path / "told.jsonl"))
+    lines = [json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines()]
+    assert [line["told"] for line in lines] == [list(answer.labels) for answer in answers]
+    assert [line["wanted"] for line in lines] == [[label for label in row[0].split("|") if label] for row in rows]
     right = [
         set(answer.labels) == set(filter(None, row[0].split("|"))) for answer, row in zip(answers, rows, strict=True)
     ]
@@ -103,7 +106,10 @@ def test_numbers_are_learnt_in_a_scale_and_written_in_their_own(
     assert theirs(torch.tensor([inputs.ids])).logits.item() == pytest.approx(answers[0].value, rel=1e-5)
     model.save(tmp_path / "copy")
     assert regard.load(tmp_path / "copy").run([text for _, text in rows]) == answers
-    found = evaluated(tmp_path / "run", capfd, "--compare", str(tmp_path / "copy"))
+    more = ("--compare", str(tmp_path / "copy"), "--predictions", str(tmp_path / "told.jsonl"))
+    found = evaluated(tmp_path / "run", capfd, *more)
+    line = json.loads((tmp_path / "told.jsonl").read_text().splitlines()[0])
+    assert line["told"] == line["second"] == answers[0].value and line["wanted"] == float(rows[0][0])
     pearson, spearman, error = found["scores"]
     values, wanted = np.array([answer.value for answer in answers]), np.array([float(row[0]) for row in rows])
     assert pearson["value"] == pytest.approx(100 * np.corrcoef(values, wanted)[0, 1])
@@ -198,6 +204,7 @@ def test_two_labels_have_glues_figures_and_a_picture(tmp_path: Path, capfd: pyte
         (tmp_path / f"{name}.tsv").write_text("\n".join(["label\ttext", *rows]))
     outcome = start(recipe(tmp_path, SCRATCH, 60, *OFTEN, "train.score=matthews_correlation"), quiet=True)
     found = evaluated(tmp_path / "run", capfd, "--plot", str(tmp_path / "mistakes.svg"))
+    assert found["written"] == [str(tmp_path / "mistakes.svg")]
     scores = {each["name"]: each for each in found["scores"]}
     assert outcome.progress.best_score == pytest.approx(scores["matthews_correlation"]["value"])
     assert scores["f1"]["value"] == pytest.approx(found["by_label"]["1"]["f1"])

@@ -105,14 +105,18 @@ def test_what_validation_says_is_what_evaluate_says(trained: Path, capfd: pytest
     assert told["f1"] == pytest.approx(entities.f1([a.tags for a in answers], [s.tags for s in sentences]))
     capfd.readouterr()
     with pytest.raises(SystemExit) as left:
-        main(["evaluate", str(trained), "--json", "--compare", str(trained)])
+        told = ["--predictions", str(trained / "told.jsonl")]
+        main(["evaluate", str(trained), "--json", "--compare", str(trained), *told])
     found = json.loads(capfd.readouterr().out)
+    lines = [json.loads(line) for line in (trained / "told.jsonl").read_text().splitlines()]
     assert left.value.code == 0 and found["part"] == "test" and found["sentences"] == 15
     tested = list(read(model.recipe.data, "test"))
     answers = model.run([sentence.words for sentence in tested])
     hits = [
         one == other for a, s in zip(answers, tested, strict=True) for one, other in zip(a.tags, s.tags, strict=True)
     ]
+    assert [line["told"] for line in lines] == [list(answer.tags) for answer in answers]
+    assert [line["input"] for line in lines] == [list(sentence.words) for sentence in tested]
     assert found["accuracy"] == pytest.approx(100 * np.mean(hits)) and found["words"] == len(hits)
     assert [score["name"] for score in found["scores"]] == ["precision", "recall", "f1"]
     wanted = {tag[2:] for sentence in tested for tag in sentence.tags if tag != "O"}

@@ -19,6 +19,7 @@ from regard.inputs.arrays import Corpus
 from regard.inputs.batch import BatchOptions
 from regard.inputs.files import find
 from regard.inputs.labels import Sides, Texts, collate, enclosed, learn_labels, learn_scale, prepare, read, stream
+from regard.inputs.parts import part_of
 from regard.inputs.strata import counts, strata
 from regard.inputs.targets import Labels, LabelSets, Numbers, balanced_weights, targets_of
 from regard.recipe import DataOptions
@@ -141,9 +142,11 @@ def test_something_is_left_to_train_on() -> None:
     assert strata([], 0.5, 0.2).part("x") == "train"
 
 
-def test_stratify_needs_one_label_a_text() -> None:
-    with pytest.raises(UserError, match=r"data\.stratify = true needs one label a text"):
-        DataOptions(train="a.tsv", stratify=True, label_kind="several")
+def test_parts_of_texts_with_several_labels_go_by_hash(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"w{number}\ta,b\n" for number in range(100)))
+    data = DataOptions(train="a.tsv", validation=0.2, label_kind="several")
+    held = {record.source for record in read(data, "validation", tmp_path)}
+    assert held == {f"w{number}" for number in range(100) if part_of(f"w{number}", 0.2, 0) == "validation"}
 
 
 def test_shares_of_a_real_file(cache: Path) -> None:

@@ -153,10 +153,10 @@ def rows(
     raise UserError(f"{path}: cannot tell what kind of file this is; possible: {KINDS}")
 
 
-def _require(asked: tuple[str, ...], names: list[str], place: str, hint: str = "") -> None:
+def _require(asked: tuple[str, ...], names: list[str], place: str) -> None:
     for name in asked:
         if name not in names:
-            raise UserError(f"{place}: no column '{name}'{nearest(name, names)}{hint}")
+            raise UserError(f"{place}: no column '{name}'{nearest(name, names)}")
 
 
 def _parallel(files: dict[str, Path]) -> Iterator[Row]:
@@ -180,9 +180,13 @@ def _separated(path: Path, columns: tuple[str, ...], asked: tuple[str, ...]) -> 
     first = line[1]
     header = tuple(first) == columns or (not columns and bool(set(asked) & set(first)))
     names = list(columns) or (first if header else [str(index) for index, _ in enumerate(first, 1)])
-    said = "\t".join(first)[:80]
-    hint = "" if header or columns else f"; line 1 is {said!r}; `columns` names the columns of a file without header"
-    _require(asked, names, f"{path}:1", hint)
+    if not header and not columns and not set(asked) <= set(names):
+        wanted, said = "', '".join(name for name in asked if name not in names), "\t".join(first)[:80]
+        raise UserError(
+            f"{path}:1: no column '{wanted}'; line 1 is {said!r}: say which of these names is meant, "
+            "or, where line 1 is already a sample, name all columns with `columns`"
+        )
+    _require(asked, names, f"{path}:1")
     for number, given in stream if header else itertools.chain([line], stream):
         fields = given if any(map(str.strip, given)) else [""] * len(names)  # blank: a sample without text, counted so
         if len(fields) != len(names):

@@ -66,7 +66,7 @@ def _parts(data: "DataOptions", beside: Path | None, stamp: object) -> Callable[
     held_out = fractions(data)
 
     def choose(groups: Set[str] | None = None) -> Callable[[str], str]:
-        if not data.stratify or not any(held_out):
+        if not data.stratify or data.label_kind != "one" or not any(held_out):
             return partial(part_of, validation=held_out[0], test=held_out[1])
         labelled = (record for record in _records(data, "train", beside) if record.target)
         known = ((each.group, each.target) for each in labelled if groups is None or each.group in groups)

@@ -170,7 +170,7 @@ def fill(
     batch_size: int = BATCH,
     truncate: bool = False,
     progress: Callable[[int], None] = lambda done: None,
-    words: int = MOST,
+    best: int = MOST,
 ) -> list[Filled]:
     """Each text with its hidden words. Logits are made for hidden places alone."""
     mask, rows = mask_of(tokenizer), read_texts(tokenizer, texts, network.limit, truncate)
@@ -183,8 +183,8 @@ def fill(
         at = (text.tokens == mask) & text.real
         found: Any = network(text, at)
         logits = found.words if isinstance(network, Pretraining) else found
-        best = logits[:, : tokenizer.size].float().softmax(-1).topk(min(words, tokenizer.size))
-        places = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        likely = logits[:, : tokenizer.size].float().softmax(-1).topk(min(best, tokenizer.size))
+        places = zip(likely.values.tolist(), likely.indices.tolist(), strict=True)
         for number in numbers:
             hidden = rows[number].tokens.count(mask)
             answers[number] = _filled(tokenizer, rows[number], mask, [next(places) for _ in range(hidden)])
