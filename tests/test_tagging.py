@@ -104,8 +104,8 @@ def test_what_validation_says_is_what_evaluate_says(trained: Path, capfd: pytest
     answers = model.run([sentence.words for sentence in sentences])
     assert told["f1"] == pytest.approx(entities.f1([a.tags for a in answers], [s.tags for s in sentences]))
     capfd.readouterr()
+    told = ["--predictions", str(trained / "told.jsonl")]
     with pytest.raises(SystemExit) as left:
-        told = ["--predictions", str(trained / "told.jsonl")]
         main(["evaluate", str(trained), "--json", "--compare", str(trained), *told])
     found = json.loads(capfd.readouterr().out)
     lines = [json.loads(line) for line in (trained / "told.jsonl").read_text().splitlines()]
