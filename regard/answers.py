@@ -14,6 +14,7 @@ from regard.errors import UserError
 from regard.options import Output, given_texts
 from regard.passages import read_context, shown
 from regard.report import answer_line, emit, harmless
+from regard.tasks.fill import Filled
 from regard.tasks.reply import Reply
 
 
@@ -47,6 +48,8 @@ def answer_all(model: Any, inputs: list[str] | None, size: int, output: Output, 
                 Console(highlight=False).print(shown(answer, options.get("context") or text.partition("\t")[2]))
                 continue
             print(answer_line(answer, output), flush=sys.stdin.isatty())
+            if isinstance(answer, Filled) and "best" in options and not output.json:
+                print("\n".join("\t".join(f"{word.text} {word.score:.3f}" for word in place) for place in answer.words))
 
 
 def _answers(model: Any, texts: list[str], inputs: list[str] | None, **options: Any) -> list[Any]:

@@ -9,7 +9,7 @@ import typer
 
 from regard import UserError, __version__
 from regard.cli_tokenizer import tokenizer
-from regard.options import Answering, Machine, ModelType, Output, Place, Prompting, Scoring, Search, unfold
+from regard.options import Answering, Command, Machine, ModelType, Output, Place, Prompting, Scoring, Search, unfold
 
 if TYPE_CHECKING:
     from regard.training.loop import Outcome
@@ -64,7 +64,7 @@ def root(
     """Attention models: train them, run them, see what they look at."""
 
 
-@app.command()
+@app.command(cls=Command)
 @unfold
 def train(recipe: RecipeName, output: Output, overrides: Overrides = None) -> None:
     """Train a model as a recipe says.
@@ -78,7 +78,7 @@ def train(recipe: RecipeName, output: Output, overrides: Overrides = None) -> No
     _finish(start(wanted, quiet=output.quiet or output.json), Path(wanted.output), output)
 
 
-@app.command()
+@app.command(cls=Command)
 @unfold
 def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
@@ -94,7 +94,7 @@ def resume(
     _finish(go_on(run, output.quiet or output.json, overrides or []), run, output)
 
 
-@app.command()
+@app.command(cls=Command)
 @unfold
 def evaluate(
     model: ModelPath,
@@ -118,7 +118,7 @@ def evaluate(
     emit(judge([_load(path, machine) for path in names], exam), output, "evaluation")
 
 
-@app.command()
+@app.command(cls=Command)
 @unfold
 def run(
     model: ModelPath,
@@ -145,7 +145,7 @@ def run(
         write_vectors(_load(model, machine), inputs, machine.batch_size, output, vectors, **options)
 
 
-@app.command()
+@app.command(cls=Command)
 @unfold
 def search(
     model: ModelPath,
@@ -169,7 +169,7 @@ def search(
     search_all(_load(model, machine), source, queries, top, machine.batch_size, truncate, output)
 
 
-@app.command()
+@app.command(cls=Command)
 @unfold
 def chat(
     model: ModelPath,
@@ -187,7 +187,7 @@ def chat(
     talk(_load(model, place), system, search.given(), output)
 
 
-@app.command()
+@app.command(cls=Command)
 @unfold
 def inspect(
     model: ModelPath,
@@ -202,7 +202,7 @@ def inspect(
     emit(describe(model, heads, model_type or None), output, model)
 
 
-@app.command()
+@app.command(cls=Command)
 @unfold
 def convert(
     model: Annotated[str, typer.Argument(metavar="IN", help="A run folder, or a checkpoint folder.")],
@@ -226,7 +226,7 @@ def convert(
         emit({"written": folder, "files": {name: {"bytes": size} for name, size in sizes.items()}}, output, "convert")
 
 
-@app.command(name="list")
+@app.command(name="list", cls=Command)
 @unfold
 def list_all(output: Output) -> None:
     """Families and presets, tasks, recipes."""
@@ -236,7 +236,7 @@ def list_all(output: Output) -> None:
     emit(catalogue(), output, "regard")
 
 
-@app.command()
+@app.command(cls=Command)
 @unfold
 def doctor(recipe: RecipeName, output: Output, overrides: Overrides = None) -> None:
     """Read recipe, data and machine before a run.
@@ -253,7 +253,7 @@ def doctor(recipe: RecipeName, output: Output, overrides: Overrides = None) -> N
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=Command)
 @unfold
 def demo(output: Output) -> None:
     """Train a small model, and see what it looks at."""

@@ -1,15 +1,21 @@
-"""Options that several verbs share, each group a dataclass; `unfold` spreads them over a verb's command line."""
+"""Options that several verbs share, each group a dataclass; `unfold` spreads them over a verb's command line.
+
+In a verb's help a group is a section, and the beginning of its docstring the section's title.
+"""
 
 import inspect
 import io
+import re
 import sys
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from regard.errors import UserError
 
@@ -41,7 +47,8 @@ def unfold(verb: Callable[..., None]) -> Callable[..., None]:
         for each in fields(hints[name]):
             default = inspect.Parameter.empty if each.default is MISSING else each.default
             kind = inspect.Parameter.KEYWORD_ONLY
-            flat.append(inspect.Parameter(each.name, kind, default=default, annotation=inner[each.name]))
+            option = _within(hints[name], inner[each.name])
+            flat.append(inspect.Parameter(each.name, kind, default=default, annotation=option))
 
     @wraps(verb)
     def folded(**values: Any) -> None:
@@ -54,12 +61,35 @@ def unfold(verb: Callable[..., None]) -> Callable[..., None]:
     return folded
 
 
+def _within(group: type, annotation: Any) -> Any:
+    """The option of a group, for its section."""
+    kind, option = get_args(annotation)
+    option = copy(option)
+    option.rich_help_panel = re.split("[.;:]", group.__doc__ or "")[0]
+    return Annotated[kind, option]
+
+
+class Command(TyperCommand):
+    """A verb whose help has its arguments first, then its own options, then a section for each group that it shares."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for each in self.get_params(ctx):
+            title = "Arguments" if each.param_type_name == "argument" else getattr(each, "rich_help_panel", None)
+            if record := each.get_help_record(ctx):
+                sections.setdefault(title or "Options", []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
 ModelType = Annotated[str, typer.Option(help="Such as bert, where config.json says none.")]
 
 
 @dataclass(frozen=True)
 class Output:
-    """How a verb speaks."""
+    """What is printed."""
 
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results only: no progress, no advice.")] = False
@@ -77,14 +107,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Machine(Place):
-    """Where a model computes many answers."""
+    """Where a model computes, and how finely: many answers."""
 
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs computed at once.")] = 32
 
 
 @dataclass(frozen=True)
 class Search:
-    """How output is searched for; what is not given is the checkpoint's own choice."""
+    """Writing: how output is searched for; what is not given is the checkpoint's own choice."""
 
     num_beams: Annotated[int | None, typer.Option(min=1, help="Hypotheses kept side by side; 1 is greedy.")] = None
     length_penalty: Annotated[float | None, typer.Option(help="Above 0, longer output is favoured.")] = None
@@ -124,7 +154,7 @@ def _bias(given: str) -> tuple[str, float]:
 
 @dataclass(frozen=True)
 class Answering:
-    """What an answer of `run` is to say beside its text, and how it is come by; each for the models that can."""
+    """Answers: what one says beside its text, and how it is come by; each for the models that can."""
 
     alignments: Annotated[bool, typer.Option("--alignments", help="Also which source token each token saw.")] = False
     log_probabilities: Annotated[
@@ -134,7 +164,7 @@ class Answering:
     draft: Annotated[str, typer.Option(metavar="MODEL", help="A smaller model that guesses ahead.")] = ""
     lookup: Annotated[bool, typer.Option("--lookup", help="Guess ahead what the prompt said before.")] = False
     context: Annotated[Path | None, typer.Option(metavar="FILE", help="The text that questions are asked of.")] = None
-    best: Annotated[int | None, typer.Option(min=1, help="Answers to each question, best first.")] = None
+    best: Annotated[int | None, typer.Option(min=1, help="Answers to a question, or words for a hidden one.")] = None
     threshold: Annotated[
         float | None, typer.Option(help="No answer where that is better than one by more than this.")
     ] = None
@@ -146,7 +176,7 @@ class Answering:
 
 @dataclass(frozen=True)
 class Prompting:
-    """How a language model is measured: on running text, or with examples in its prompt."""
+    """Language models: measured on running text, or with examples in the prompt."""
 
     shots: Annotated[str, typer.Option(metavar="N,N,…", help="Ask with so many examples before the question.")] = ""
     by: Annotated[str, typer.Option(help="Choose by likelihood of the labels, or compare the generation.")] = ""
@@ -162,7 +192,7 @@ class Prompting:
 
 @dataclass(frozen=True)
 class Scoring:
-    """What a model is scored on, and how it is told."""
+    """What is scored, and how it is told."""
 
     source: Annotated[str, typer.Option(help="The side or column to read from.")] = ""
     target: Annotated[str, typer.Option(help="The side or column to compare with.")] = ""

@@ -53,6 +53,13 @@ def test_every_verb_is_there_and_has_help(regard: Callable[..., Result]) -> None
         assert f"Usage: regard {verb}" in out
 
 
+def test_options_that_verbs_share_have_sections(regard: Callable[..., Result]) -> None:
+    _, out, _ = regard("run", "--help")
+    sections = [line for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert sections[:2] == ["Arguments:", "Options:"] and {"Writing:", "Answers:", "What is printed:"} <= set(sections)
+    assert out.index("Writing:") < out.index("--num-beams") < out.index("Answers:") < out.index("--context")
+
+
 def test_help_loads_no_torch_and_comes_at_once() -> None:
     program = (
         "import sys; sys.argv = ['regard', '--help']; import regard.cli\n"

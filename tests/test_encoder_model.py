@@ -9,8 +9,10 @@ import pytest
 import torch
 from test_wordpiece import PIECES
 from torch import nn
+from typer.testing import CliRunner
 
 import regard
+from regard.cli import app
 from regard.errors import UserError
 from regard.inputs.text import Vocabulary
 from regard.interop.folder import save
@@ -95,6 +97,9 @@ def test_hidden_words_are_told_likeliest_first(tmp_path: Path) -> None:
             assert [word.score for word in words] == pytest.approx(best.values.tolist(), abs=1e-6)
         assert "[MASK]" not in answer.text
     assert model.run(texts[1], best=3).text == answers[1].text
+    printed = CliRunner().invoke(app, ["run", str(model.folder), texts[0], "--best", "2"]).output.splitlines()
+    told = ["\t".join(f"{word.text} {word.score:.3f}" for word in words[:2]) for words in answers[0].words]
+    assert printed == [answers[0].text, *told]
     with pytest.raises(UserError, match=r"hides no word.*\[MASK\]"):
         model.run("the spaces")
 
