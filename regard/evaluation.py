@@ -74,11 +74,12 @@ def _answers(models: list[Any], exam: Exam) -> dict[str, Any]:
 
 def _labels(models: list[Any], exam: Exam) -> dict[str, Any]:
     """Of models that tell labels."""
-    exam.only("a model of labels", "source", "target", "truncate", "compare", "plot", "predictions")
+    exam.only("a model of labels", "source", "other", "target", "truncate", "compare", "plot", "predictions")
     if not all(model.tells_labels for model in models):
         raise UserError("--compare: a model that tells labels is compared with another that does")
     options = {"batch_size": exam.machine.batch_size, "truncate": exam.scoring.truncate, "quiet": exam.quiet}
-    found = labelling.evaluate(models, labelling.select(models[0], exam.file, *exam.columns), **options)
+    chosen = labelling.select(models[0], exam.file, *exam.columns, exam.scoring.other)
+    found = labelling.evaluate(models, chosen, **options)
     if exam.scoring.plot:
         labelling.draw_confusions(exam.scoring.plot, Path(exam.names[0]).name, found)
     return found

@@ -10,7 +10,7 @@ import numpy as np
 from regard.errors import UserError
 from regard.explorer.plot import heatmap
 from regard.inputs.files import Record
-from regard.inputs.labels import read
+from regard.inputs.labels import parted, read
 from regard.inputs.progress import counted
 from regard.inputs.targets import known, targets_of
 from regard.predictions import predictions
@@ -27,12 +27,13 @@ class Selection(NamedTuple):
     name: str
     records: list[Record]
     skipped: int
+    inputs: list[str | tuple[str, ...]]  # texts or pairs of them, as a model is asked
 
 
-def select(model: Any, file: str | None, text: str, label: str) -> Selection:
+def select(model: Any, file: str | None, text: str, label: str, text2: str = "") -> Selection:
     """The file's samples; without one the test part of the model's recipe, else its validation part."""
     network = model.network
-    other = "text2" if network.paired and model.recipe is None else ""
+    other = text2 or ("text2" if network.paired and model.recipe is None else "")
     named = columns(model.recipe, text=text, text2=other, label=label)
     how = {"label_kind": network.kind, "stratify": False, "split_by": "source"}  # all of a file is scored
     recipe, part = part_of(model.recipe, "classify", file, " with text and label", **named, **how)
@@ -41,7 +42,8 @@ def select(model: Any, file: str | None, text: str, label: str) -> Selection:
     full = [record for record in records if record.source.strip() and record.target]
     if not full:
         raise UserError(f"{file or part}: no samples to score")
-    return Selection(file or part, full, len(records) - len(full))
+    inputs = [parted(record.source, bool(recipe.data.text2)) for record in full]
+    return Selection(file or part, full, len(records) - len(full), inputs)
 
 
 def evaluate(
@@ -50,7 +52,7 @@ def evaluate(
     """Scores of one model with a row a label and its mistakes; of two also the paired test of one of them."""
     if len({model.network.kind for model in models}) > 1:
         raise UserError("--compare: one of the models tells one label a text and the other several, or a number")
-    inputs = [models[0].texts.apart(record.source) for record in chosen.records]
+    inputs = chosen.inputs
     wanted = [record.target for record in chosen.records]
     with counted("reading", len(inputs) * len(models), quiet) as progress:
         options = {"batch_size": batch_size, "truncate": truncate, "progress": progress}

@@ -196,7 +196,7 @@ class Scoring:
 
     source: Annotated[str, typer.Option(help="The side or column to read from.")] = ""
     target: Annotated[str, typer.Option(help="The side or column to compare with.")] = ""
-    other: Annotated[str, typer.Option(help="The second text's column: of pairs for embeddings, of questions.")] = ""
+    other: Annotated[str, typer.Option(help="The second text's column: of pairs, of questions.")] = ""
     columns: Annotated[str, typer.Option(metavar="NAME,…", help="Of a file of pairs without header.")] = ""
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut inputs over the limit.")] = False
     by_length: Annotated[bool, typer.Option("--by-length", help="Also BLEU by length of the source.")] = False

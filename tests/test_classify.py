@@ -25,6 +25,7 @@ from regard.inputs.batch import pad
 from regard.inputs.labels import BETWEEN, Texts, enclosed, learn_labels, read
 from regard.inputs.text import Vocabulary
 from regard.interop import folder
+from regard.interop.labelled import PAIR
 from regard.labelling import select
 from regard.models.classifier import Classifier
 from regard.recipe import DataOptions, load_recipe
@@ -383,6 +384,15 @@ def test_pairs_are_read_and_asked_for(tmp_path: Path) -> None:
             recipe(tmp_path, f'from = "{tmp_path / "ours"}"', 1, "data.text=first", f"output={tmp_path}/never"),
             quiet=True,
         )
+    config = tmp_path / "ours/config.json"
+    config.write_text(json.dumps({name: each for name, each in json.loads(config.read_text()).items() if name != PAIR}))
+    theirs: Any = regard.load(tmp_path / "ours")  # as others publish it: nothing says that it reads pairs
+    chosen = select(theirs, str(tmp_path / "train.tsv"), "first", "label", "second")
+    asked = [tuple(row.split("\t")[1:]) for row in rows]
+    assert chosen.inputs == asked and theirs.run([("w0 w1", "w2")]) == [pair]
+    again = recipe(tmp_path, f'from = "{tmp_path / "ours"}"', 1, *columns, f"output={tmp_path}/again")
+    start(again, quiet=True)
+    assert regard.load(tmp_path / "again").network.paired
 
 
 def test_pairs_are_held_out_by_the_column_that_is_named(tmp_path: Path) -> None:

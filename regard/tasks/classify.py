@@ -20,6 +20,7 @@ from regard.inputs.labels import (
     Texts,
     collate,
     enclosed,
+    parted,
     prepare,
     read,
     stream,
@@ -34,7 +35,7 @@ from regard.tasks.distil import Predicted
 from regard.tasks.fitting import labelled
 from regard.tasks.kinds import kind_of, weigh
 from regard.tasks.parted import Parted
-from regard.tasks.rows import Row, by_length, by_room, check_texts
+from regard.tasks.rows import Row, by_length, by_room, check_texts, shown, too_long
 from regard.tasks.told import Told, answer_of, told_by
 
 BATCH = 64  # texts that are read at once where nobody says how many
@@ -109,10 +110,10 @@ class Classify(Parted[Corpus]):
         if self.validation is None:
             return []
         found = [self.validation.text(number) for number in range(min(count, len(self.validation)))]
-        texts = [self.sides.source.apart(each.source) for each in found]
+        texts = [parted(each.source, self.sides.source.paired) for each in found]
         answers = classify(network, self.sides.source, texts)
         wanted = [told_label(each.target, network.kind) for each in found]
-        return list(zip(map(_shown, texts), wanted, map(str, answers), strict=True))
+        return list(zip(map(shown, texts), wanted, map(str, answers), strict=True))
 
 
 def _text_loss(network: Classifier, states: Tensor, batch: Labelled) -> Tensor:
@@ -172,10 +173,7 @@ def read_rows(network: Any, texts: Texts, inputs: Sequence[Text], truncate: bool
     rows, tail = texts.rows(given), _tail(texts)
     for each, row in zip(given, rows, strict=True):
         if len(row) > network.limit and not truncate:
-            raise UserError(
-                f"an input has {len(row)} tokens, the model reads at most {network.limit}: {_shown(each)[:60]!r}…; "
-                "shorten it, or cut it with --truncate (truncate=True)"
-            )
+            raise too_long(each, len(row), network.limit)
     room = network.limit - len(tail)
     return [Row(row if len(row) <= network.limit else row[:room] + tail, len(row)) for row in rows]
 
@@ -200,8 +198,3 @@ def apart(text: Any, paired: bool) -> Any:
     if isinstance(text, str):
         return tuple(text.split("\t", 1)) if paired else text
     return tuple(text) if isinstance(text, list | tuple) else text
-
-
-def _shown(text: Text) -> str:
-    """For people: two texts with a bar between."""
-    return text if isinstance(text, str) else " | ".join(text)

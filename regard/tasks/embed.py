@@ -19,7 +19,7 @@ from regard.inputs.text import Tokenizer
 from regard.interop.sentence import Pooling
 from regard.models.classifier import Classifier
 from regard.models.documents import Documents
-from regard.tasks.rows import by_room, check_texts
+from regard.tasks.rows import by_room, check_texts, too_long
 from regard.tasks.told import told_by
 
 Text = str | tuple[str, str]
@@ -61,10 +61,7 @@ def read_texts(tokenizer: Tokenizer, texts: Sequence[Text], limit: int, truncate
         if not ids:
             raise UserError("an input is empty: there is nothing to read")
         if over > 0 and not truncate:
-            raise UserError(
-                f"an input has {len(ids)} tokens, the model reads at most {limit}: {text!r:.60}…; shorten it, or cut "
-                "it with --truncate (truncate=True)"
-            )
+            raise too_long(text, len(ids), limit)
         if over > 0:
             behind = _behind(each.special_tokens_mask)
             keep = [*range(limit - behind), *range(len(ids) - behind, len(ids))]

@@ -54,9 +54,9 @@ def labelled(loaded: Loaded, recipe: Recipe) -> Loaded:
             f"data.segment = {recipe.data.segment}: a segment stands between two tokens, as [CLS] … [SEP], but this "
             "tokenizer does not put one before and one behind a text: take that of an encoder such as BERT"
         )
-    if network.paired != bool(recipe.data.text2):
-        pairs = "pairs of texts: name the second's column" if network.paired else "single texts: remove it"
-        raise UserError(f"data.text2 = '{recipe.data.text2}', but the model was trained on {pairs}")
+    if network.paired and not recipe.data.text2:
+        raise UserError("data.text2 = '', but the model was trained on pairs of texts: name the second's column")
+    network.paired = bool(recipe.data.text2)  # what others published does not say so
     if recipe.train.auxiliary and not network.tells:
         raise UserError(
             f"train.auxiliary = {recipe.train.auxiliary}, but the model has no output left for what comes next in a "

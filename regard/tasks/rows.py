@@ -28,6 +28,19 @@ def check_texts(texts: Sequence[Any], pairs: bool = False) -> None:
             raise UserError(f"input {number} is not text: {text!r:.60}")
 
 
+def shown(text: Any) -> str:
+    """An input as it is shown: a pair with a line between."""
+    return text if isinstance(text, str) else " | ".join(text)
+
+
+def too_long(text: Any, tokens: int, limit: int) -> UserError:
+    """What is said of an input that has more tokens than a network reads."""
+    return UserError(
+        f"an input has {tokens} tokens, the model reads at most {limit}: {shown(text)[:60]!r}…; shorten it, or cut it "
+        "with --truncate (truncate=True)"
+    )
+
+
 def by_length(lengths: list[int], size: int) -> Iterator[list[int]]:
     """Numbers of rows in groups of like length, longest first: what will not fit in memory fails at once."""
     order = sorted(range(len(lengths)), key=lambda number: -lengths[number])

@@ -21,7 +21,7 @@ from regard.tasks.alignment import align, look
 from regard.tasks.fitting import bare
 from regard.tasks.parallel import corpus, learn_vocabulary
 from regard.tasks.parted import Parted
-from regard.tasks.rows import Row, by_length, check_texts
+from regard.tasks.rows import Row, by_length, check_texts, too_long
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,7 @@ def read(network: Any, vocabulary: Vocabulary, texts: Sequence[str], truncate: b
     if not truncate:
         for text, row in zip(texts, rows, strict=True):
             if row.cut:
-                raise UserError(
-                    f"an input has {row.length} tokens, the model reads at most {room}: {text[:60]!r}…; "
-                    "shorten it, or cut it with --truncate (truncate=True)"
-                )
+                raise too_long(text, row.length, room)
     return rows
 
 
