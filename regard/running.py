@@ -32,7 +32,8 @@ def _generate(model: "Model", texts: list[str], ways: Options, options: Options)
 
 def _answer(model: "Model", inputs: list[Any], ways: Options, options: Options) -> list[Any]:
     _allow(options, ("context", "best", "threshold"), "a model that answers questions")
-    best, threshold, context = _best(options, 1), options.get("threshold"), options.get("context")
+    best, context = _best(options, 1), options.get("context")
+    threshold = options.get("threshold", 0.0 if model.network.silent else None)
     if threshold is not None and type(threshold) not in (int, float):
         raise UserError(f"threshold = {threshold!r} should be a number: by how much no answer must be better than one")
     ways.pop("truncate", None)  # a long text is read whole, in windows

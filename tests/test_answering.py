@@ -214,10 +214,27 @@ def test_the_next_best_answers_stand_elsewhere(model: Any) -> None:
     assert model.run(("Who was there?", text)).score == answer.score  # it does not hang on how many are told
 
 
+def test_a_model_that_learnt_to_say_nothing_does_so_by_itself(model: Any, tmp_path: Path) -> None:
+    """And says so in its config.json; one that is not known to have learnt it always answers."""
+    asks = ("How much?", told(random.Random(3))[0])
+    assert model.network.silent and model.run(asks) == model.run(asks, threshold=0.0) and model.run(asks).text == ""
+    model.save(tmp_path / "ours")
+    config = json.loads((tmp_path / "ours/config.json").read_text())
+    assert config["no_answer"] is True and regard.load(tmp_path / "ours").run(asks).text == ""
+    for value, said in ((None, ""), ("yes", "no_answer = 'yes' should be true or false")):
+        without = {key: each for key, each in config.items() if key != "no_answer"}
+        (tmp_path / "ours/config.json").write_text(json.dumps(without | ({"no_answer": value} if value else {})))
+        if said:
+            with pytest.raises(UserError, match=said):
+                regard.load(tmp_path / "ours")
+        else:
+            assert regard.load(tmp_path / "ours").run(asks).text
+
+
 def test_a_threshold_lets_it_say_nothing(model: Any) -> None:
     text, name, _ = told(random.Random(11))
     asks = [("Who was there?", text), ("How much?", text)]
-    assert all(answer.text for answer in model.run(asks))
+    assert all(answer.text for answer in model.run(asks, threshold=float("inf")))
     first, second = model.run(asks, threshold=0.0)
     assert first.text == name and (second.text, second.start, second.end) == ("", 0, 0)
     assert all(answer.text == "" for answer in model.run(asks, threshold=-1e9))

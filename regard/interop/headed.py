@@ -22,7 +22,15 @@ BARE, WORDS, BOTH = "Model", "ForMaskedLM", "ForPreTraining"
 LABELS, TAGS, SPANS = "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"
 DOCUMENTS = "ForDocumentClassification"  # our own: its tensors beside the body's have our names
 POOLER = "has_pooler"  # a key of our own, for files with a pooler where others have none, or without where they have
+SILENT = "no_answer"  # likewise: whether a model that answers questions was trained on some that have none
 OLD = {".gamma": ".weight", ".beta": ".bias"}  # how norms were named once
+
+
+def _flag(config: dict[str, Any], key: str, default: bool) -> bool:
+    found = config.get(key, default)
+    if not isinstance(found, bool):
+        raise UserError(f"{key} = {found!r} should be true or false")
+    return found
 
 
 HEADS: dict[str, Callable[[Any, dict[str, Any]], nn.Module]] = {
@@ -32,7 +40,7 @@ HEADS: dict[str, Callable[[Any, dict[str, Any]], nn.Module]] = {
     LABELS: classifier,
     DOCUMENTS: documents,
     TAGS: lambda body, config: TokenLabels(body, labels_of(config, least=1)),
-    SPANS: lambda body, config: Spans(body),
+    SPANS: lambda body, config: Spans(body, _flag(config, SILENT, False)),
 }
 TYPES = {MaskedWords: WORDS, Pretraining: BOTH, Classifier: LABELS, Documents: DOCUMENTS, TokenLabels: TAGS,
          Spans: SPANS}  # fmt: skip
@@ -68,10 +76,8 @@ class Headed(Layout):
 
     def read(self, config: dict[str, Any]) -> nn.Module:
         head = self._head(config) or BARE
-        inside = {key: value for key, value in config.items() if key not in (*OURS, POOLER)}
-        pooler = config.get(POOLER, head in self.pooled)
-        if not isinstance(pooler, bool):
-            raise UserError(f"{POOLER} = {pooler!r} should be true or false")
+        inside = {key: value for key, value in config.items() if key not in (*OURS, POOLER, SILENT)}
+        pooler = _flag(config, POOLER, head in self.pooled)
         body = self.body.read(inside | ({POOLER: pooler} if isinstance(self.body, Encoding) else {}))
         return HEADS[head](body, config)
 
@@ -101,7 +107,7 @@ class Headed(Layout):
             found |= told_kind(network, foreign)
         elif type(network) is TokenLabels:
             found |= told_labels(network.labels)
-        return found
+        return found | ({SILENT: True} if isinstance(network, Spans) and network.silent else {})
 
     def names(self, network: nn.Module) -> Names:
         head = head_of(network)

@@ -121,5 +121,6 @@ class TokenLabels(Head):
 class Spans(TokenLabels):
     """Where an answer begins and where it ends: logits (batch, length, 2)."""
 
-    def __init__(self, body: Encoder):
+    def __init__(self, body: Encoder, silent: bool = False):
         super().__init__(body, ("start", "end"))
+        self.silent = silent  # whether it was trained on questions that have none

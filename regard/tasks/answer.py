@@ -41,6 +41,13 @@ class Answer(Parted[Windows]):
     def longest(self, wanted: int, limit: int) -> int:
         return super().longest(wanted, limit) if wanted else min(LONGEST, limit)
 
+    def know(self, network: Any) -> None:
+        self.network = network
+
+    def open(self) -> None:
+        super().open()
+        self.network.silent |= self.training.unanswered > 0
+
     def corpus(self, part: str) -> Windows | None:
         if not getattr(self.recipe.data, part):
             return None
@@ -84,7 +91,7 @@ class Answer(Parted[Windows]):
     def _text(self, question: int, found: Found) -> str:
         """The best answer to a validation question; where all of train have one, it is never none."""
         assert self.validation is not None
-        threshold = 0.0 if self.training.unanswered else None
+        threshold = 0.0 if self.network.silent else None
         context = self.validation.question(question).context
         return tell(found, self.validation.spans(question), context, threshold)[0].text
 
