@@ -39,6 +39,11 @@ class Exam:
     def columns(self) -> tuple[str, str]:
         return self.scoring.source, self.scoring.target
 
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The columns of a file without header."""
+        return tuple(name.strip() for name in self.scoring.columns.split(",")) if self.scoring.columns else ()
+
     def only(self, what: str, *allowed: str) -> None:
         """Options that would change nothing are an error, not a silence."""
         given = self.scoring.given() | self.search.given() | self.prompting.given()
@@ -52,6 +57,9 @@ def judge(models: list[Any], exam: Exam) -> dict[str, Any]:
     if models[0].task not in JUDGES:
         able = ", ".join(JUDGES)
         raise UserError(f"{exam.names[0]} was made to '{models[0].task}': there is no score for it; possible: {able}")
+    for name in ("source", "target", "other", "columns"):
+        if exam.file is None and getattr(exam.scoring, name):
+            raise UserError(f"--{name} is of a FILE, and none is given: a part of the recipe is read as it says")
     written = [path for path in (exam.scoring.plot, exam.scoring.predictions) if path]
     for path in written:
         if not path.parent.is_dir():
@@ -65,20 +73,21 @@ def judge(models: list[Any], exam: Exam) -> dict[str, Any]:
 
 def _answers(models: list[Any], exam: Exam) -> dict[str, Any]:
     """Of models that answer questions from texts."""
-    exam.only("a model that answers questions", "source", "other", "target", "compare", "predictions")
+    exam.only("a model that answers questions", "source", "other", "target", "columns", "compare", "predictions")
     if any(model.task != "answer" for model in models):
         raise UserError("--compare: a model that answers questions is compared with another that does")
     columns = (exam.scoring.source, exam.scoring.other, exam.scoring.target)
-    return questioning.evaluate(models, exam.file, columns, exam.machine.batch_size, exam.quiet)
+    chosen = questioning.select(models[0].recipe, exam.file, columns, exam.named)
+    return questioning.evaluate(models, exam.file, chosen, exam.machine.batch_size, exam.quiet)
 
 
 def _labels(models: list[Any], exam: Exam) -> dict[str, Any]:
     """Of models that tell labels."""
-    exam.only("a model of labels", "source", "other", "target", "truncate", "compare", "plot", "predictions")
+    exam.only("a model of labels", "source", "other", "target", "columns", "truncate", "compare", "plot", "predictions")
     if not all(model.tells_labels for model in models):
         raise UserError("--compare: a model that tells labels is compared with another that does")
     options = {"batch_size": exam.machine.batch_size, "truncate": exam.scoring.truncate, "quiet": exam.quiet}
-    chosen = labelling.select(models[0], exam.file, *exam.columns, exam.scoring.other)
+    chosen = labelling.select(models[0], exam.file, *exam.columns, exam.scoring.other, exam.named)
     found = labelling.evaluate(models, chosen, **options)
     if exam.scoring.plot:
         labelling.draw_confusions(exam.scoring.plot, Path(exam.names[0]).name, found)
@@ -89,8 +98,7 @@ def _vectors(models: list[Any], exam: Exam) -> dict[str, Any]:
     """Of models that make one vector of a text."""
     exam.only("a model that embeds", "source", "other", "target", "columns", "truncate")
     scoring = exam.scoring
-    columns = tuple(name.strip() for name in scoring.columns.split(",")) if scoring.columns else ()
-    chosen = similarity.select(exam.file, columns, (scoring.source, scoring.other, scoring.target))
+    chosen = similarity.select(exam.file, exam.named, (scoring.source, scoring.other, scoring.target))
     return similarity.evaluate(models[0], chosen, exam.machine.batch_size, scoring.truncate, exam.quiet)
 
 

@@ -15,10 +15,12 @@ from regard.inputs.progress import counted
 from regard.inputs.targets import known, targets_of
 from regard.predictions import predictions
 from regard.scored import chosen as part_of
-from regard.scored import columns
+from regard.scored import columns, moved
 from regard.tasks import correlation, marks
 from regard.tasks.scores import compare_hits
 from regard.tasks.told import LIKELY, Number, Several, Told
+
+MOVED = "data.train is not the file that was trained on: some of what is scored here may have been trained on"
 
 
 class Selection(NamedTuple):
@@ -28,22 +30,29 @@ class Selection(NamedTuple):
     records: list[Record]
     skipped: int
     inputs: list[str | tuple[str, ...]]  # texts or pairs of them, as a model is asked
+    moved: bool  # whether some may have been trained on
 
 
-def select(model: Any, file: str | None, text: str, label: str, text2: str = "") -> Selection:
+def select(
+    model: Any, file: str | None, text: str, label: str, text2: str = "", named: tuple[str, ...] = ()
+) -> Selection:
     """The file's samples; without one the test part of the model's recipe, else its validation part."""
     network = model.network
+    if text2 and model.recipe and not model.recipe.data.text2:
+        raise UserError(f"--other {text2}: this model was trained on single texts")
     other = text2 or ("text2" if network.paired and model.recipe is None else "")
-    named = columns(model.recipe, text=text, text2=other, label=label)
+    roles = columns(model.recipe, text=text, text2=other, label=label)
     how = {"label_kind": network.kind, "stratify": False, "split_by": "source"}  # all of a file is scored
-    recipe, part = part_of(model.recipe, "classify", file, " with text and label", **named, **how)
+    how |= {"columns": named} if named else {}
+    recipe, part = part_of(model.recipe, "classify", file, " with text and label", **roles, **how)
     targets = targets_of(network.kind, network.labels)
     records = list(known(read(recipe.data, part, Path(recipe.origin)), targets))
     full = [record for record in records if record.source.strip() and record.target]
     if not full:
         raise UserError(f"{file or part}: no samples to score")
     inputs = [parted(record.source, bool(recipe.data.text2)) for record in full]
-    return Selection(file or part, full, len(records) - len(full), inputs)
+    mixed = file is None and moved(model, part)
+    return Selection(file or part, full, len(records) - len(full), inputs, mixed)
 
 
 def evaluate(
@@ -60,15 +69,19 @@ def evaluate(
     network = models[0].network
     name, report, mark = REPORTS[network.kind]
     counts = {"samples": len(wanted), "part": chosen.name} | ({"skipped": chosen.skipped} if chosen.skipped else {})
+    counts |= {"note": MOVED} if chosen.moved else {}
     counts |= {} if network.kind == "number" else {"probabilities": "uncalibrated"}
     found = counts | report(answers[0], wanted, network.labels)
     told = [[_said(answer) for answer in each] for each in answers]
-    right = wanted if network.kind == "one" else [json.loads(each) for each in wanted]
+    right = [WRITTEN[network.kind](each) for each in wanted]
     found |= predictions([record.place for record in chosen.records], inputs, right, told)
     if len(models) == 1:
         return found
     marks_of = [np.array([mark(a, w) for a, w in zip(each, wanted, strict=True)], float) for each in answers]
     return found | {"comparison": compare_hits(name, *marks_of).told(ascending=name != "squared_error")}
+
+
+WRITTEN: dict[str, Callable[[str], Any]] = {"one": str, "several": json.loads, "number": float}  # labels, by their kind
 
 
 def _said(answer: Told) -> str | tuple[str, ...] | float:

@@ -197,7 +197,7 @@ class Scoring:
     source: Annotated[str, typer.Option(help="The side or column to read from.")] = ""
     target: Annotated[str, typer.Option(help="The side or column to compare with.")] = ""
     other: Annotated[str, typer.Option(help="The second text's column: of pairs, of questions.")] = ""
-    columns: Annotated[str, typer.Option(metavar="NAME,…", help="Of a file of pairs without header.")] = ""
+    columns: Annotated[str, typer.Option(metavar="NAME,…", help="Of a file without header.")] = ""
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut inputs over the limit.")] = False
     by_length: Annotated[bool, typer.Option("--by-length", help="Also BLEU by length of the source.")] = False
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw BLEU by length, shots, mistakes.")] = None

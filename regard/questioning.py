@@ -32,20 +32,22 @@ class Told(NamedTuple):
     golds: list[str]
 
 
-def select(recipe: Recipe | None, file: str | None, columns: tuple[str, str, str]) -> tuple[DataOptions, str, Path]:
+def select(
+    recipe: Recipe | None, file: str | None, columns: tuple[str, str, str], names: tuple[str, ...] = ()
+) -> tuple[DataOptions, str, Path]:
     """Where the questions stand: the file, else the test part of the model's recipe, else its validation part."""
     question, context, answer = columns
-    roles = named(recipe, question=question, context=context, answer=answer)
+    roles: dict[str, Any] = named(recipe, question=question, context=context, answer=answer)
+    roles |= {"columns": names} if names else {}
     asked, part = part_of(recipe, "answer", file, " of questions", split_by="source", **roles)
     return asked.data, part, Path(asked.origin)
 
 
 def evaluate(
-    models: list[Any], file: str | None, columns: tuple[str, str, str] = ("", "", ""), batch_size: int = 32,
-    quiet: bool = True,
-) -> dict[str, Any]:  # fmt: skip
+    models: list[Any], file: str | None, chosen: tuple[DataOptions, str, Path], batch_size: int = 32, quiet: bool = True
+) -> dict[str, Any]:
     """Scores of one model, of questions without an answer apart; of two also the paired test of their F1."""
-    data, part, beside = select(models[0].recipe, file, columns)
+    data, part, beside = chosen
     parts = [_prepared(model, data, part, beside) for model in models]
     if len(models) > 1 and not _same(*parts):
         raise UserError("--compare: the two models leave out different questions, so that their scores do not compare")

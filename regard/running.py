@@ -45,6 +45,8 @@ def _answer(model: "Model", inputs: list[Any], ways: Options, options: Options) 
 
 def _classify(model: "Model", texts: list[Any], ways: Options, options: Options) -> list[Any]:
     _allow(options, (), "a model that tells labels")
+    if model.recipe is None:  # what others published does not say that it reads pairs
+        texts = [tuple(each.split("\t", 1)) if isinstance(each, str) and "\t" in each else each for each in texts]
     return classify(model.network, model.texts, texts, **ways)
 
 

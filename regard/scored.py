@@ -1,10 +1,15 @@
 """What `regard evaluate` reads: a file, or a part of the recipe that the model was trained by."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError
+from regard.inputs.containing import CONTAINING
+from regard.inputs.files import expand
+from regard.inputs.parts import file_of, own_file
+from regard.inputs.prepared import hash_file
 from regard.recipe import DataOptions, Recipe
 
 
@@ -21,6 +26,16 @@ def chosen(recipe: Recipe | None, task: str, file: str | None, wanted: str, **da
     if part is None:
         raise UserError(f"the model's recipe names neither data.test nor data.validation: give a FILE{wanted}")
     return recipe, part
+
+
+def moved(model: Any, part: str) -> bool:
+    """Whether the part was held out of a file that has changed since, in a way by which samples change their part."""
+    data, facts = model.recipe.data, model.folder.parent / "environment.json"
+    if own_file(data, part) or not (data.stratify or data.split_by == CONTAINING) or not facts.is_file():
+        return False
+    known = json.loads(facts.read_text(encoding="utf-8")).get("data", {})
+    files = expand(file_of(data, "train", Path(model.recipe.origin)))
+    return any(known.get(f"train/{name or path.name}", "") not in ("", hash_file(path)) for name, path in files.items())
 
 
 def columns(recipe: Recipe | None, **named: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {  # of a task, where they diff
         "train": {"schedule": "linear", "warmup_steps": 100, "betas": [0.9, 0.999], "label_smoothing": 0.0},
     },
     "classify": {
-        "data": {"max_length": 0},
+        "data": {"max_length": 0, "stratify": True},
         "tokenizer": {"kind": "byte_bpe"},
         "train": {"schedule": "cosine", "warmup_steps": 50, "betas": [0.9, 0.999], "label_smoothing": 0.0},
     },
@@ -84,7 +84,7 @@ class DataOptions:
     label_until: str = ""  # a label ends before this mark: "NUM" of "NUM:date"
     label_kind: Literal["one", "several", "number"] = "one"  # what a text has
     label_separator: str = ","  # stands between several labels of a text
-    stratify: bool = True  # of texts with one label, whether each label has its share in a part held out of train
+    stratify: bool = False  # of texts with one label, whether each label has its share in a part held out of train
     question: str = ""  # columns of questions, of the texts that they are asked of,
     context: str = ""
     answer: str = ""  # and of their answers
@@ -105,6 +105,10 @@ class DataOptions:
                 self.stride <= self.segment - 2,
                 f"data.stride = {self.stride}: a segment of {self.segment} tokens has {self.segment - 2} of the text, "
                 "and none may be passed over",
+            )
+            require(
+                not self.text2,
+                f"data.segment = {self.segment}: a document is one text: remove data.text2 = '{self.text2}'",
             )
         require(bool(self.label_separator), "data.label_separator is empty: give the mark between labels, such as |")
         require(

@@ -95,6 +95,32 @@ def test_an_answer_must_stand_in_its_text(tmp_path: Path, answers: Any, said: st
         asked(tmp_path / "a.jsonl", line)
 
 
+def test_to_have_no_answer_must_be_said(tmp_path: Path) -> None:
+    line = {"context": CONTEXT, "question": "Who?"}
+    for more, golds in (
+        ({"answer": "Ada"}, (Gold("Ada", 0),)),
+        ({"answers": []}, ()),
+        ({"is_impossible": True}, ()),
+    ):
+        (found,) = asked(tmp_path / "a.jsonl", json.dumps(line | more))
+        assert found.answers == golds
+    with pytest.raises(UserError, match=r"a\.jsonl:1: no 'answers'; it has: context, question"):
+        asked(tmp_path / "a.jsonl", json.dumps(line))
+    with pytest.raises(UserError, match="no 'antwort'"):
+        asked(tmp_path / "a.jsonl", json.dumps(line | {"answers": ["Ada"]}), answer="antwort")
+
+
+def test_a_cached_question_has_no_folder_of_its_own(tmp_path: Path) -> None:
+    """The same file in another folder is prepared once; what is said of it must not name the first."""
+    places, data = [], DataOptions(train="q.csv")
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "q.csv").write_text("context,question,answer\nAda sang.,Who?,Ada\n")
+        windows = prepare(data, "train", letters(), tmp_path / "cache", 40, tmp_path / folder)
+        places.append(windows.question(0).place)
+    assert places == ["q.csv:2", "q.csv:2"]
+
+
 @pytest.mark.parametrize("text", ['{"data": [{"title": "x"', '{"version": 1}', "[]"])
 def test_broken_squad_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(UserError, match=r"dev\.json: not JSON as SQuAD has it"):

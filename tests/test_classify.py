@@ -222,7 +222,7 @@ def test_a_label_that_training_never_showed_is_an_error_with_its_place(
     start(recipe(tmp_path, SCRATCH, 1), quiet=True)
     path = tmp_path / "validation.tsv"
     path.write_text(path.read_text() + "lots\tw0 w0\n")
-    said = "validation.tsv:33: the label 'lots' is none of those learnt from train: few, many, none"
+    said = "validation.tsv:33: the label 'lots' is none of those that the model tells: few, many, none"
     with pytest.raises(UserError, match=said):
         start(recipe(tmp_path, SCRATCH, 1, f"output={tmp_path / 'other'}"), quiet=True)
     assert not (tmp_path / "other").exists()
@@ -390,6 +390,7 @@ def test_pairs_are_read_and_asked_for(tmp_path: Path) -> None:
     chosen = select(theirs, str(tmp_path / "train.tsv"), "first", "label", "second")
     asked = [tuple(row.split("\t")[1:]) for row in rows]
     assert chosen.inputs == asked and theirs.run([("w0 w1", "w2")]) == [pair]
+    assert theirs.run(["w0 w1\tw2"]) == [pair]
     again = recipe(tmp_path, f'from = "{tmp_path / "ours"}"', 1, *columns, f"output={tmp_path}/again")
     start(again, quiet=True)
     assert regard.load(tmp_path / "again").network.paired

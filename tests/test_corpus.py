@@ -56,12 +56,18 @@ def test_every_form_reads_the_same_pairs(tmp_path: Path, zipped: str, end: str, 
     assert pairs(tmp_path, f"head.tsv{zipped}", **sides) == PAIRS
     assert pairs(tmp_path, f"bare.txt{zipped}", columns=("id", "de", "en"), **sides) == PAIRS
     assert pairs(tmp_path, f"head.tsv{zipped}", columns=("id", "de", "en"), **sides) == PAIRS
+    assert pairs(tmp_path, f"head.tsv{zipped}", columns=("en", "de"), **sides) == PAIRS  # the columns of another file
     assert pairs(tmp_path, f"o.jsonl{zipped}", **sides) == PAIRS
 
 
 def test_columns_without_names_go_by_their_order(tmp_path: Path) -> None:
     write(tmp_path / "t.tsv", "\n".join("\t".join(pair) for pair in PAIRS))
     assert pairs(tmp_path, "t.tsv") == PAIRS
+
+
+def test_a_field_of_csv_may_be_a_long_document(tmp_path: Path) -> None:
+    write(tmp_path / "long.csv", f'source,target\n"{"a, b " * 40_000}",x\n')
+    assert pairs(tmp_path, "long.csv", source="source", target="target") == [("a, b " * 40_000, "x")]
 
 
 BROKEN = {

@@ -212,3 +212,22 @@ def test_two_labels_have_glues_figures_and_a_picture(tmp_path: Path, capfd: pyte
     picture = (tmp_path / "mistakes.svg").read_text()
     for row in found["called"].values():
         assert all(f">{count}</text>" in picture for count in row.values())
+
+
+def test_numbers_may_be_written_as_people_do(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    start(made(tmp_path, "number", 1), quiet=True)
+    (tmp_path / "own.csv").write_text("text,label\nw1 w2,.5\nw3,+1\nw4 w5,2.\n")
+    found = evaluated(tmp_path / "run", capfd, str(tmp_path / "own.csv"))
+    assert found["samples"] == 3
+
+
+def test_a_part_of_a_file_that_changed_is_said_to_have(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{'ab'[number % 2]}\tw{number % 7} w{number}" for number in range(80)]
+    (tmp_path / "train.tsv").write_text("\n".join(["label\ttext", *rows]))
+    start(recipe(tmp_path, SCRATCH, 1, "data.validation=0.2"), quiet=True)
+    assert "note" not in evaluated(tmp_path / "run", capfd)
+    (tmp_path / "train.tsv").write_text("\n".join(["label\ttext", *rows, "a\tnew"]))
+    assert "may have been trained on" in evaluated(tmp_path / "run", capfd)["note"]
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(tmp_path / "run"), "--source", "text"])
+    assert "--source is of a FILE, and none is given" in capfd.readouterr().err

@@ -227,7 +227,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "train.conll", [("Ada wrote", "B-PER O")] * 3)
     write(tmp_path / "test.conll", [("Ada wrote", "B-PER O"), ("in London", "O B-LOC")])
     cases = [
-        (made(tmp_path, data=data), r"test\.conll:4: the tag 'B-LOC' of word 2, 'London', is none of those learnt"),
+        (made(tmp_path, data=data), r"test\.conll:4: the tag 'B-LOC' of word 2, 'London', is none of those that"),
         (made(tmp_path, model='family = "gpt"\npreset = "tiny"'), "cannot do task = 'tag'; possible families: .*bert"),
         (made(tmp_path, 1, "data.generate=dates"), "makes no tagged sentences; did you mean 'names'"),
     ]

@@ -63,6 +63,7 @@ def test_conll_and_json_lines_say_the_same(tmp_path: Path) -> None:
         ("a.conll", "Ada O\nwrote\n", r"a\.conll:2: 'wrote' has 1 columns; expected 2"),
         ("a.conll", "Ada NNP O\nwrote O\n", r"a\.conll:2: 'wrote O' has 2 columns; expected 3"),
         ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}', r"a\.jsonl:1: 2 tokens, but 1 tags"),
+        ("a.jsonl", '{"tokens": ["\\ud800"], "tags": ["O"]}', r'a\.jsonl:1: "tokens" should be a list of words'),
         ("a.jsonl", '{"tokens": ["a"]}', r'a\.jsonl:1: "tags" should be a list of words'),
         ("a.xml", "<a/>", r"cannot tell what kind of file"),
         ("a.conll", "Ada O\n", "has the one tag 'O'"),
@@ -75,7 +76,7 @@ def test_broken_files_are_refused(tmp_path: Path, name: str, text: str, said: st
 
 
 def test_an_unseen_tag_is_an_error_with_its_line(tmp_path: Path, cache: Path) -> None:
-    with pytest.raises(UserError, match=r"a\.conll:10: the tag 'I-LOC' of word 1, 'London', is none of those learnt"):
+    with pytest.raises(UserError, match=r"a\.conll:10: the tag 'I-LOC' of word 1, 'London', is none of those that"):
         corpus(tmp_path, cache, CONLL, tags=("O", "B-PER", "I-PER"))
 
 

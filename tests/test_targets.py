@@ -20,7 +20,7 @@ from regard.inputs.batch import BatchOptions
 from regard.inputs.files import find
 from regard.inputs.labels import Sides, Texts, collate, enclosed, learn_labels, learn_scale, prepare, read, stream
 from regard.inputs.parts import part_of
-from regard.inputs.strata import counts, strata
+from regard.inputs.strata import shares, strata
 from regard.inputs.targets import Labels, LabelSets, Numbers, balanced_weights, targets_of
 from regard.recipe import DataOptions
 from regard.tasks import marks
@@ -66,8 +66,8 @@ def test_numbers(tmp_path: Path, cache: Path) -> None:
     [
         ("number", "label\ttext\n1\tw1\ngood\tw2\n", r"a\.tsv:3: the label 'good' is no number"),
         ("number", "label\ttext\n1\tw1\nnan\tw2\n", r"a\.tsv:3: the label 'nan' is no number"),
-        ("one", "label\ttext\na\tw1\nz\tw2\n", r"a\.tsv:3: the label 'z' is none of those learnt from train: a, b"),
-        ("several", "label\ttext\na,b\tw1\na,z\tw2\n", r"a\.tsv:3: the label 'z' is none of those learnt"),
+        ("one", "label\ttext\na\tw1\nz\tw2\n", r"a\.tsv:3: the label 'z' is none of those that the model tells: a, b"),
+        ("several", "label\ttext\na,b\tw1\na,z\tw2\n", r"a\.tsv:3: the label 'z' is none of those that"),
         ("several", 'label\ttext\n["a", 1.5]\tw1\n', r"a\.tsv:2: the label \[\"a\", 1\.5\] is no list of labels"),
     ],
 )
@@ -138,8 +138,33 @@ def test_each_label_has_its_share(tmp_path: Path) -> None:
 
 
 def test_something_is_left_to_train_on() -> None:
-    assert counts(1, 0.6, 0.3) == (0, 0) and counts(2, 0.5, 0.4) == (1, 0) and counts(10, 0.2, 0.1) == (2, 1)
+    assert list(shares([1, 2, 10], 0.6, 0.3)) == [(0, 0), (1, 0), (7, 2)]
     assert strata([], 0.5, 0.2).part("x") == "train"
+
+
+def test_rare_labels_have_their_share_together() -> None:
+    """Four texts of each of 150 labels: a tenth of a label is nothing, a tenth of all is sixty."""
+    chosen = strata(((f"{label} {number}", f"l{label:03}") for label in range(150) for number in range(4)), 0.1, 0.1)
+    assert len(chosen.validation) == len(chosen.test) == 60
+    many = strata(((f"w{number}", f"{number}{'x' * 20_000 * (number == 7)}") for number in range(3000)), 0.2, 0.1)
+    assert not len(many.validation) + len(many.test)  # one text each: all are left to train on
+
+
+def test_a_column_that_has_no_labels_is_found_out_before_parts_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"w{number}\tl{number}\n" for number in range(10_002)))
+    data = DataOptions(train="a.tsv", validation=0.2, stratify=True)
+    with pytest.raises(UserError, match=r"a\.tsv:10002: over 10,000 different labels.*data\.label"):
+        next(read(data, "validation", tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["one", "several"])
+def test_a_label_that_only_a_held_out_part_has_is_known(tmp_path: Path, kind: str) -> None:
+    rows = [f"w{number}\t{'ab'[number % 2]}" for number in range(60)]
+    held = next(f"w{number}" for number in range(60, 999) if part_of(f"w{number}", 0.2, 0) == "validation")
+    (tmp_path / "a.tsv").write_text("\n".join(["text\tlabel", *rows, f"{held}\tz"]) + "\n")
+    data = DataOptions(train="a.tsv", validation=0.2, label_kind=kind)  # type: ignore[arg-type]
+    assert not any("z" in record.target for record in read(data, "train", tmp_path))
+    assert learn_labels(data, tmp_path) == ("a", "b", "z")
 
 
 def test_parts_of_texts_with_several_labels_go_by_hash(tmp_path: Path) -> None:

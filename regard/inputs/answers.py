@@ -28,7 +28,7 @@ from regard.inputs.windows import ABSENT, Window, Windows
 if TYPE_CHECKING:
     from regard.recipe import DataOptions
 
-FORMAT = "windows 2"  # part of every key: raise it when the files change
+FORMAT = "windows 3"  # part of every key: raise it when the files change
 AT_ONCE = 512  # questions encoded at once
 
 
@@ -46,7 +46,9 @@ def prepare(
     hashes = {name or path.name: hash_file(path) for name, path in expand(file_of(data, part, beside)).items()}
     options = [data.question, data.context, data.answer, data.columns, data.split_by, fractions(data), part]
     key = json.dumps([hashes, options, max_length, stride])
-    return prepare_questions(read(data, part, beside), key, hashes, tokenizer, cache, (max_length, stride), progress)
+    found, folder = read(data, part, beside), f"{file_of(data, part, beside).parent}/"
+    found = (each._replace(place=each.place.removeprefix(folder)) for each in found)  # the same files may move
+    return prepare_questions(found, key, hashes, tokenizer, cache, (max_length, stride), progress)
 
 
 def prepare_questions(

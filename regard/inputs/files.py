@@ -178,8 +178,9 @@ def _separated(path: Path, columns: tuple[str, ...], asked: tuple[str, ...]) -> 
     stream = _commas(path) if path.name.removesuffix(".gz").endswith(".csv") else _tabs(path)
     line = next(stream)
     first = line[1]
-    header = tuple(first) == columns or (not columns and bool(set(asked) & set(first)))
-    names = list(columns) or (first if header else [str(index) for index, _ in enumerate(first, 1)])
+    named = set(asked) & set(first) if not columns else bool(asked) and set(asked) <= set(first)
+    header = tuple(first) == columns or bool(named)  # also where `columns` are those of another file
+    names = first if header else list(columns) or [str(index) for index, _ in enumerate(first, 1)]
     if not header and not columns and not set(asked) <= set(names):
         wanted, said = "', '".join(name for name in asked if name not in names), "\t".join(first)[:80]
         raise UserError(
@@ -205,6 +206,7 @@ def _tabs(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _commas(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The same of CSV (RFC 4180), whose quoted fields may go on over several lines; the number is that of the last."""
+    csv.field_size_limit(LINE_LIMIT)
     reader = csv.reader((f"{line}\n" for line in lines(path)), strict=True)
     try:
         for fields in reader:
@@ -218,6 +220,7 @@ def _objects(path: Path, asked: tuple[str, ...], values: Mapping[str, tuple[type
     for number, held in enumerate(json_lines(path), 1):
         place, value = f"{path}:{number}", dict.fromkeys(asked, "") if held is None else held
         _require(asked, list(value), place)
+        value |= {name: "" for name in values if value[name] is None}  # a sample without it, counted so
         for name in values:
             if value[name] not in ("", []):
                 told = (isinstance(value[name], str | list), place)

@@ -7,7 +7,7 @@ The label is the target, and its one token is its number. Others that open the t
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -68,7 +68,7 @@ def _parts(data: "DataOptions", beside: Path | None, stamp: object) -> Callable[
     def choose(groups: Set[str] | None = None) -> Callable[[str], str]:
         if not data.stratify or data.label_kind != "one" or not any(held_out):
             return partial(part_of, validation=held_out[0], test=held_out[1])
-        labelled = (record for record in _records(data, "train", beside) if record.target)
+        labelled = _few(_records(data, "train", beside), "one", set())
         known = ((each.group, each.target) for each in labelled if groups is None or each.group in groups)
         return strata(known, *held_out).part
 
@@ -89,6 +89,16 @@ def _records(data: "DataOptions", part: str, beside: Path | None) -> Iterator[Re
             texts = f"{texts.replace(BETWEEN, ' ')}{BETWEEN}{fields[data.text2]}"
         groups = plain(texts) if containing else fields[group] if group else texts
         yield Record(texts, _called(fields[label], data, place), "", groups, place)
+
+
+def _few(records: Iterable[Record], kind: str, found: set[str]) -> Iterator[Record]:
+    """Those that have a label, whose labels are `found` on the way; too many different ones are an error."""
+    for record in records:
+        found.update(label for label in (json.loads(record.target) if kind == "several" else [record.target]) if label)
+        if len(found) > MOST:
+            raise UserError(f"{record.place}: over {MOST:,} different labels so far; is data.label the right column?")
+        if record.target:
+            yield record
 
 
 def _called(given: str, data: "DataOptions", place: str) -> str:
@@ -115,13 +125,10 @@ def _listed(given: str, place: str) -> list[str]:
 
 
 def learn_labels(data: "DataOptions", beside: Path | None = None) -> tuple[str, ...]:
-    """Every label of the training part, in the order of their letters."""
+    """Every label of the training file, in the order of their letters: also one that only a part held out of it has."""
     found: set[str] = set()
-    for record in read(data, "train", beside):
-        labels = json.loads(record.target) if data.label_kind == "several" else [record.target]
-        found.update(label for label in labels if label)
-        if len(found) > MOST:
-            raise UserError(f"{record.place}: over {MOST:,} different labels so far; is data.label the right column?")
+    for _ in _few(_records(data, "train", beside), data.label_kind, found):
+        pass
     if len(found) < 2:
         only = f"the one label {found.pop()!r}" if found else "no label"
         raise UserError(f"{file_of(data, 'train', beside)}: has {only}; to tell texts apart takes two")

@@ -110,11 +110,21 @@ def _of_lines(path: Path, data: "DataOptions") -> Iterator[Question]:
                 {
                     "id": table.get("id", number),
                     "question": _text(table, question, place),
-                    "answers": table.get(data.answer or "answers"),
+                    "answers": _answers(table, data.answer, place),
                     "is_impossible": table.get("is_impossible", False),
                 }
             ]
         yield from _of_paragraph(table, context, data.split_by, place)
+
+
+def _answers(table: dict[str, Any], named: str, place: str) -> Any:
+    """What stands under `answers` or `answer`, or as it is named; to have none must be said."""
+    for key in (named,) if named else ("answers", "answer"):
+        if key in table:
+            return table[key]
+    if table.get("is_impossible"):
+        return []
+    raise UserError(f"{place}: no '{named or 'answers'}'; it has: {', '.join(table)}; a question without one has []")
 
 
 def _of_paragraph(table: dict[str, Any], key: str, split_by: str, place: str) -> Iterator[Question]:

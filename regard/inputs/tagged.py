@@ -7,11 +7,12 @@ each also as .gz
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard.errors import UserError
-from regard.inputs.files import json_lines, lines
+from regard.inputs.files import is_text, json_lines, lines
 from regard.inputs.parts import file_of, held
 
 if TYPE_CHECKING:
@@ -90,15 +91,16 @@ def _of_objects(path: Path, words: str, tags: str) -> Iterator[Sentence]:
 
 def _texts(value: dict[str, Any], key: str, place: str) -> tuple[str, ...]:
     given = value.get(key)
-    if not isinstance(given, list) or not all(isinstance(each, str) and each.strip() for each in given):
+    if not isinstance(given, list) or not all(is_text(each) and each.strip() for each in given):
         raise UserError(f'{place}: "{key}" should be a list of words, such as ["Ada", "wrote"]; it is {given!r:.60}')
     return tuple(given)
 
 
 def learn_tags(data: "DataOptions", beside: Path | None = None, seed: int = 1) -> tuple[str, ...]:
-    """Every tag of the training part: O first, the others in the order of their letters."""
+    """Every tag of the training file, also of what is held out of it: O first, the others in the order of letters."""
     found: set[str] = set()
-    for sentence in read(data, "train", beside, seed):
+    whole = replace(data, validation="", test="") if not data.generate else data
+    for sentence in read(whole, "train", beside, seed):
         found.update(sentence.tags)
         if len(found) > MOST:
             raise UserError(f"{sentence.place}: over {MOST:,} different tags so far; does the last column have them?")

@@ -193,6 +193,6 @@ def tag_numbers(sentence: Sentence, tags: Labels) -> list[int]:
         if tag not in tags.table:
             raise UserError(
                 f"{sentence.place}: the tag {tag!r} of word {number + 1}, {sentence.words[number]!r}, is none of those "
-                f"learnt from train: {', '.join(islice(tags.table, 12))}"
+                f"that the model tells: {', '.join(islice(tags.table, 12))}"
             )
     return [tags.table[tag] for tag in sentence.tags]

@@ -41,7 +41,7 @@ class Labels:
     def _known(self, label: str, place: str) -> None:
         if label not in self.table:
             some = ", ".join([*islice(self.table, 8), *(["…"] if self.size > 8 else [])])
-            raise UserError(f"{place}: the label {label!r} is none of those learnt from train: {some}")
+            raise UserError(f"{place}: the label {label!r} is none of those that the model tells: {some}")
 
 
 class LabelSets(Labels):

@@ -83,8 +83,6 @@ def _reading(body: Any, recipe: Recipe, labels: Sequence[str], scale: float = 1.
     data = recipe.data
     if not data.segment:
         return Classifier(body, labels, bool(data.text2), data.label_kind, scale)
-    if data.text2:
-        raise UserError(f"data.segment = {data.segment}: a document is one text: remove data.text2 = '{data.text2}'")
     if not isinstance(body, Encoder):
         raise UserError(f"data.segment = {data.segment}: segments are read by an encoder, such as bert")
     if data.segment > body.limit:
@@ -124,7 +122,7 @@ def answering(loaded: Loaded, recipe: Recipe) -> Loaded:
 
 def tagging(loaded: Loaded, recipe: Recipe) -> Loaded:
     """An encoder with a new head for the tags of the training part; what has one keeps it."""
-    network: Any = bare(loaded, recipe).network
+    network: Any = loaded.network
     if type(network) is TokenLabels:
         return loaded
     tags = learn_tags(recipe.data, Path(recipe.origin), recipe.seed)
