@@ -396,6 +396,12 @@ def test_pairs_are_read_and_asked_for(tmp_path: Path) -> None:
     assert regard.load(tmp_path / "again").network.paired
 
 
+def test_a_part_without_a_sample_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + "".join(f"w{number}\tl{number}\n" for number in range(9)))
+    with pytest.raises(UserError, match=r"data\.validation = 0\.1: no sample left to use"):
+        start(recipe(tmp_path, SCRATCH, 1, "data.validation=0.1"), quiet=True)
+
+
 def test_pairs_are_held_out_by_the_column_that_is_named(tmp_path: Path) -> None:
     """Also by that of the first text, which several pairs may have."""
     rows = [f"{'ab'[number % 2]}\tfirst {number // 5}\tsecond {number}" for number in range(200)]

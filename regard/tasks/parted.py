@@ -78,8 +78,16 @@ class Parted(Generic[P]):
         if not training:
             told = "nothing named" if training is None else training.report
             raise UserError(f"data.train has no sample to train on: {told}")
-        self.training, self.validation = training, self.corpus("validation")
+        self.training, self.validation = training, self._held_out()
         self.plan()
+
+    def _held_out(self) -> P | None:
+        """The validation part; where it is a fraction of train, an error says so."""
+        share = self.recipe.data.validation
+        try:
+            return self.corpus("validation")
+        except UserError as error:
+            raise UserError(f"data.validation = {share}: {error}" if isinstance(share, float) else str(error)) from None
 
     def plan(self) -> None:
         """How samples become batches: those of like length together."""
