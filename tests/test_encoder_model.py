@@ -1,6 +1,8 @@
 """What `regard.load` gives of an encoder: vectors, hidden words, traces, labels, and errors that teach."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +197,10 @@ def test_labels_and_numbers_are_told_by_their_kind(kind: str, tmp_path: Path) ->
             assert answer.label == names[int(logits.argmax())]
         else:
             assert {*answer.labels} == {name for name, logit in zip(names, logits, strict=True) if logit >= 0}
+
+
+def test_a_model_is_loaded_without_torchs_compiler(tmp_path: Path) -> None:
+    """Whose import alone takes seconds: random numbers for an outline would bring it in."""
+    place = folder(tmp_path, MaskedWords)
+    code = f"import sys, regard; regard.load({str(place)!r}); assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -39,6 +39,7 @@ from regard.interop.weights import (
     Names,
     Undrawn,
     fill,
+    outlined,
     read_json,
     read_weights,
     write_json,
@@ -121,7 +122,7 @@ def _model_type(config: dict[str, Any] | None) -> str:
 
 def _plain_names(layout: Layout, config: dict[str, Any]) -> Names:
     """Where the parameters of a network without adapters stand."""
-    with torch.device("meta"):
+    with outlined():
         return layout.names(layout.read(config))
 
 
@@ -164,7 +165,7 @@ def load(
     told = folder if base is None or (folder / "config.json").exists() else base.folder  # PEFT writes no config.json
     path = told / "config.json"
     config = read_json(path)
-    with _told(path), torch.device("meta"):
+    with _told(path), outlined():
         config = _named(config, model_type)
         layout = LAYOUTS[config["model_type"]]
         layout = Labelled(layout) if is_labelled(config) and not isinstance(layout, Headed) else layout
@@ -175,7 +176,7 @@ def load(
     with _told(folder):
         said = layout.completed(config, tensors)
         tensors = layout.receive(tensors, said)
-    with _told(path), torch.device("meta"):
+    with _told(path), outlined():
         outline = layout.read(said)
     fill(outline, layout.names(outline), tensors, folder)  # no memory for sizes that the file does not have
     with torch.random.fork_rng(devices=[]), Undrawn():  # what is drawn all the same is not of the caller's numbers

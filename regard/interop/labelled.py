@@ -9,12 +9,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError, nearest
 from regard.interop.layout import Layout
-from regard.interop.weights import Names, Slot
+from regard.interop.weights import Names, Slot, outlined
 from regard.models.classifier import Classifier
 from regard.models.documents import Documents
 
@@ -62,7 +61,7 @@ class Labelled(Layout):
     def receive(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
         """Without a language model's own output, unless it is kept or is the embedding's table."""
         tensors = self.body.receive(tensors, config)
-        with torch.device("meta"):
+        with outlined():
             used = {name for slot in self.names(self.read(config)).values() for name in slot.names}
         return {name: tensor for name, tensor in tensors.items() if name in used or name not in OUTPUTS}
 

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import UserError
@@ -59,11 +61,23 @@ class Slot(NamedTuple):
         return whole[None] if self.row else whole
 
 
+DRAWS = {Tensor.normal_, Tensor.uniform_, init.normal_, init.uniform_, init.kaiming_uniform_, init.xavier_uniform_}
+
+
 class Undrawn(TorchFunctionMode):
     """Inside, a new network draws no random numbers for what is filled from a file anyway."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return args[0] if func in (Tensor.normal_, Tensor.uniform_) else func(*args, **(kwargs or {}))
+        if func in DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def outlined() -> Iterator[None]:
+    """Inside, a new network is its shapes alone: no memory and no numbers."""
+    with torch.device("meta"), Undrawn():
+        yield
 
 
 Names = Mapping[str, Slot]  # of every parameter of ours

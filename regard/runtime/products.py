@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 
+warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)  # said once, of what may move one day
 _static = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
 _many = torch.ops.onednn.qlinear_pointwise.default
 MIDDLE = 128  # the byte that stands for zero, where numbers may be on either side
