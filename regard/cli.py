@@ -284,7 +284,7 @@ def _finish(outcome: "Outcome", run: Path, output: Output) -> None:
 
     progress = outcome.progress
     summary = {"run": run, "status": outcome.status, "steps": progress.step, "seconds": round(progress.seconds, 1)}
-    summary |= {"best_step": progress.best_step, "best_score": progress.best_score}
+    summary |= {"best_step": progress.best_step, "best_score": progress.best_score, "score": outcome.score}
     if rank() == 0 and (output.json or not output.quiet):
         emit(summary, output, "trained")
     if outcome.status == "interrupted":

@@ -49,7 +49,7 @@ class Display:
             self.console.print(escape(line))
 
     def evaluation(self, step: int, metrics: dict[str, float], score_name: str, best: bool) -> None:
-        self.score = f"{score_name} {metrics[score_name]:.4g}"
+        self.score = f"validation {score_name} {metrics[score_name]:.4g}"
         said = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         self.console.print(f"[bold]step {step}[/bold]  {escape(said)}{'  [green]best so far[/green]' if best else ''}")
 

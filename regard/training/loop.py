@@ -35,6 +35,7 @@ class Outcome:
 
     status: Literal["finished", "out of patience", "interrupted"]
     progress: Progress
+    score: str  # what its best score is called
 
 
 def train(
@@ -136,8 +137,9 @@ class Loop:
             self.journal.close()
         if interrupted:
             self.display.note(f"stopped at step {progress.step}; go on with: {resume_command(self.run)}")
-            return Outcome("interrupted", progress)
-        return Outcome("out of patience" if impatient and not finished else "finished", progress)
+            return Outcome("interrupted", progress, self.task.score_name)
+        status = "out of patience" if impatient and not finished else "finished"
+        return Outcome(status, progress, self.task.score_name)
 
     def step(self, batches: Iterator[Any]) -> None:
         """One update from several batches: the gradient of their summed loss over all their targets together."""
