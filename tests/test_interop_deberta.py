@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from checkpoints import alike, change, vocabulary
 from safetensors.torch import load_file, save_file
 from test_interop_bert import HEADS, MADE, TOKENS, agree, asked, from_the_left, goes_out_and_in, opened, rows, told
 
 from regard.errors import UserError
+from regard.inputs.batch import pad
 from regard.interop.folder import load, save
 from regard.models import build
-from regard.models.heads import MaskedWords
+from regard.models.classifier import Classifier
+from regard.models.heads import MaskedWords, Pretraining
 
 HEADED = [head for head in HEADS if head != "ForPreTraining"]
 SMALL = {"hidden_size": 22, "num_attention_heads": 2, "num_hidden_layers": 3, "intermediate_size": 29}
@@ -200,3 +203,26 @@ def test_what_would_compute_otherwise_is_refused_by_name(
     change(write(reference(kind, "Model", **(BOTH if kind == V1 else V3)), tmp_path), **fields)
     with pytest.raises(UserError, match=word):
         load(tmp_path)
+
+
+@torch.no_grad()
+def test_a_relation_of_two_texts_is_kept_under_berts_names(tmp_path: Path) -> None:
+    """No published class has it: it is for those that are trained here; others read their words, and their labels."""
+    body = build({**DEBERTA, "pooler": True, "segments": 2}, vocabulary=TOKENS)
+    network: Any = Pretraining(body).eval()
+    save(tmp_path / "both", network, vocabulary(TOKENS), {})
+    again: Any = load(tmp_path / "both").network
+    assert type(again) is Pretraining and again.state_dict().keys() == network.state_dict().keys()
+    assert all(torch.equal(each, again.state_dict()[name]) for name, each in network.state_dict().items())
+    tokens = torch.randint(5, TOKENS, (2, 9))
+    text = pad(tokens.tolist(), 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = transformers.DebertaV2ForMaskedLM.from_pretrained(tmp_path / "both").eval()(tokens).logits
+    theirs = theirs.flatten(0, 1)
+    ours = again(text, torch.ones(2, 9, dtype=torch.bool)).words
+    assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+    labels = Classifier(again.body, ("a", "b", "c")).eval()
+    save(tmp_path / "labels", labels, vocabulary(TOKENS), {})
+    theirs = opened(tmp_path / "labels", "ForSequenceClassification")(tokens).logits
+    assert (labels(text) - theirs).abs().max() <= 1e-5 * theirs.abs().max()

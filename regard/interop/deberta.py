@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.errors import UserError, nearest
 from regard.interop.bert import KINDS, ONLY
-from regard.interop.headed import LABELS, SPANS, TAGS, WORDS, Encoding
+from regard.interop.headed import BOTH, LABELS, POOLER, SPANS, TAGS, WORDS, Encoding
 from regard.interop.keys import ACTIVATIONS, Key, checked
 from regard.interop.weights import Names
 
@@ -46,6 +46,7 @@ class DebertaV2(Encoding):
         "conv_kernel_size": Key("kernel", None),
         "conv_groups": Key("kernel_groups", 1),
         "conv_act": Key("kernel_activation", "tanh", ACTIVATIONS),
+        POOLER: Key("pooler", False),
     }
     fixed: Mapping[str, Any] = {"key_bias": True}
     only: Mapping[str, Any] = ONLY
@@ -64,12 +65,14 @@ class DebertaV2(Encoding):
         "feedforward.narrow": "output.dense",
         "feedforward_residual.norm": "output.LayerNorm",
     }
+    words = {
+        "words.dense": "cls.predictions.transform.dense",
+        "words.norm": "cls.predictions.transform.LayerNorm",
+        "words.output": "cls.predictions.decoder",
+    }
     tops = {
-        WORDS: {
-            "words.dense": "cls.predictions.transform.dense",
-            "words.norm": "cls.predictions.transform.LayerNorm",
-            "words.output": "cls.predictions.decoder",
-        },
+        WORDS: words,
+        BOTH: {**words, "relation": "cls.seq_relationship"},  # our own, under BERT's names
         LABELS: {"summary.dense": "pooler.dense", "head": "classifier"},
         TAGS: {"head": "classifier"},
         SPANS: {"head": "qa_outputs"},
@@ -121,7 +124,8 @@ class DebertaV2(Encoding):
             "encoder.blocks.0.convolution": "encoder.conv.conv",
             "encoder.blocks.0.norm": "encoder.conv.LayerNorm",
         }
-        return {f"{ours}.{kind}": (f"{self.prefix}{each}.{kind}",) for ours, each in parts.items() for kind in KINDS}
+        found = {f"{ours}.{kind}": (f"{self.prefix}{each}.{kind}",) for ours, each in parts.items() for kind in KINDS}
+        return found | {f"pooler.dense.{kind}": (f"pooler.dense.{kind}",) for kind in KINDS}
 
     def block_of(self, config: Any, side: str, number: int) -> str:
         return self.block.format(number=number)
