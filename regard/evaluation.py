@@ -78,7 +78,7 @@ def _answers(models: list[Any], exam: Exam) -> dict[str, Any]:
         raise UserError("--compare: a model that answers questions is compared with another that does")
     columns = (exam.scoring.source, exam.scoring.other, exam.scoring.target)
     chosen = questioning.select(models[0].recipe, exam.file, columns, exam.named)
-    return questioning.evaluate(models, exam.file, chosen, exam.machine.batch_size, exam.quiet)
+    return questioning.evaluate(models, chosen, exam.machine.batch_size, exam.quiet)
 
 
 def _labels(models: list[Any], exam: Exam) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def evaluate(
         answers = [[answer.text for answer in model.run(sources, **options, progress=progress)] for model in models]
     found = [scores.score(each, references, lowercase) for each in answers]
     result: dict[str, Any] = {"samples": len(references), "part": chosen.name}
-    result |= predictions.predictions(range(1, len(sources) + 1), sources, references, answers)
+    result |= predictions.lines_of(range(1, len(sources) + 1), sources, references, answers)
     if by_length:
         result["by_length"] = lengths(sources, references, answers, lowercase)
     if len(models) == 1:

@@ -10,10 +10,10 @@ import numpy as np
 from regard.errors import UserError
 from regard.explorer.plot import heatmap
 from regard.inputs.files import Record
-from regard.inputs.labels import parted, read
+from regard.inputs.labels import read, split_pair
 from regard.inputs.progress import counted
 from regard.inputs.targets import known, targets_of
-from regard.predictions import predictions
+from regard.predictions import lines_of
 from regard.scored import chosen as part_of
 from regard.scored import columns, moved
 from regard.tasks import correlation, marks
@@ -50,7 +50,7 @@ def select(
     full = [record for record in records if record.source.strip() and record.target]
     if not full:
         raise UserError(f"{file or part}: no samples to score")
-    inputs = [parted(record.source, bool(recipe.data.text2)) for record in full]
+    inputs = [split_pair(record.source, bool(recipe.data.text2)) for record in full]
     mixed = file is None and moved(model, part)
     return Selection(file or part, full, len(records) - len(full), inputs, mixed)
 
@@ -74,7 +74,7 @@ def evaluate(
     found = counts | report(answers[0], wanted, network.labels)
     told = [[_said(answer) for answer in each] for each in answers]
     right = [WRITTEN[network.kind](each) for each in wanted]
-    found |= predictions([record.place for record in chosen.records], inputs, right, told)
+    found |= lines_of([record.place for record in chosen.records], inputs, right, told)
     if len(models) == 1:
         return found
     marks_of = [np.array([mark(a, w) for a, w in zip(each, wanted, strict=True)], float) for each in answers]

@@ -12,7 +12,7 @@ from regard.inputs.progress import counted
 from regard.inputs.tagged import Sentence, read
 from regard.inputs.tagging import tag_numbers
 from regard.inputs.targets import Labels
-from regard.predictions import predictions
+from regard.predictions import lines_of
 from regard.scored import chosen as part_of
 from regard.scored import columns
 from regard.tasks import entities
@@ -46,7 +46,7 @@ def evaluate(models: list[Any], chosen: Selection, batch_size: int = 32, quiet: 
         options = {"batch_size": batch_size, "progress": progress}
         answers = [[answer.tags for answer in model.run(inputs, **options)] for model in models]
     found: dict[str, Any] = {"sentences": len(inputs), "words": sum(map(len, inputs)), "part": chosen.name}
-    found |= predictions([sentence.place for sentence in chosen.sentences], inputs, wanted, answers)
+    found |= lines_of([sentence.place for sentence in chosen.sentences], inputs, wanted, answers)
     if all(map(is_span_tag, models[0].network.labels)):
         found |= entities.report(answers[0], wanted)
     else:

@@ -9,7 +9,7 @@ from regard.report import document
 KEY = "predictions"  # under it a scorer hands them over, beside its figures
 
 
-def predictions(
+def lines_of(
     places: Sequence[str | int], inputs: Sequence[Any], wanted: Sequence[Any], told: Sequence[Sequence[Any]]
 ) -> dict[str, Iterator[dict[str, Any]]]:
     """Of one model (`told`), or of two (`second`); made only when they are asked for."""

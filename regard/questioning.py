@@ -10,7 +10,7 @@ from regard.errors import UserError
 from regard.inputs.answers import prepare
 from regard.inputs.progress import counted
 from regard.inputs.windows import Windows
-from regard.predictions import predictions
+from regard.predictions import lines_of
 from regard.recipe import DataOptions, Recipe
 from regard.scored import chosen as part_of
 from regard.scored import columns as named
@@ -20,6 +20,15 @@ from regard.tasks.scores import compare_hits
 from regard.tasks.spans import SCORES, best_threshold, report, tell
 
 AT_ONCE = 256  # questions between two strokes of the bar
+
+
+class Selection(NamedTuple):
+    """Where the questions stand that are scored."""
+
+    name: str
+    data: DataOptions
+    part: str
+    beside: Path
 
 
 class Told(NamedTuple):
@@ -34,31 +43,29 @@ class Told(NamedTuple):
 
 def select(
     recipe: Recipe | None, file: str | None, columns: tuple[str, str, str], names: tuple[str, ...] = ()
-) -> tuple[DataOptions, str, Path]:
+) -> Selection:
     """Where the questions stand: the file, else the test part of the model's recipe, else its validation part."""
     question, context, answer = columns
     roles: dict[str, Any] = named(recipe, question=question, context=context, answer=answer)
     roles |= {"columns": names} if names else {}
     asked, part = part_of(recipe, "answer", file, " of questions", split_by="source", **roles)
-    return asked.data, part, Path(asked.origin)
+    return Selection(file or part, asked.data, part, Path(asked.origin))
 
 
-def evaluate(
-    models: list[Any], file: str | None, chosen: tuple[DataOptions, str, Path], batch_size: int = 32, quiet: bool = True
-) -> dict[str, Any]:
+def evaluate(models: list[Any], chosen: Selection, batch_size: int = 32, quiet: bool = True) -> dict[str, Any]:
     """Scores of one model, of questions without an answer apart; of two also the paired test of their F1."""
-    data, part, beside = chosen
+    name, data, part, beside = chosen
     parts = [_prepared(model, data, part, beside) for model in models]
     if len(models) > 1 and not _same(*parts):
         raise UserError("--compare: the two models leave out different questions, so that their scores do not compare")
     first = parts[0].report
-    found: dict[str, Any] = {"samples": first.kept, "part": file or part}
+    found: dict[str, Any] = {"samples": first.kept, "part": name}
     if first.skipped:
         found["skipped"] = {reason: skip.count for reason, skip in first.skipped.items()}
     with counted("answering", first.kept * len(models), quiet) as progress:
         told = [_answers(model, each, batch_size, progress) for model, each in zip(models, parts, strict=True)]
     places, questions, golds = [[getattr(each, name) for each in told[0]] for name in ("place", "question", "golds")]
-    found |= predictions(places, questions, golds, [_said(some) for some in told])
+    found |= lines_of(places, questions, golds, [_said(some) for some in told])
     found |= _scored(told[0])
     return found | ({"comparison": _compare(told)} if len(models) > 1 else {})
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.decoding.given import WAYS
 from regard.errors import UserError
-from regard.tasks.classify import classify
+from regard.tasks.classify import apart, classify
 from regard.tasks.embed import BATCH, Vector
 from regard.tasks.fill import MOST, fill
 from regard.tasks.reply import asked, reply
@@ -46,7 +46,7 @@ def _answer(model: "Model", inputs: list[Any], ways: Options, options: Options) 
 def _classify(model: "Model", texts: list[Any], ways: Options, options: Options) -> list[Any]:
     _allow(options, (), "a model that tells labels")
     if model.recipe is None:  # what others published does not say that it reads pairs
-        texts = [tuple(each.split("\t", 1)) if isinstance(each, str) and "\t" in each else each for each in texts]
+        texts = [apart(each, isinstance(each, str) and "\t" in each) for each in texts]
     return classify(model.network, model.texts, texts, **ways)
 
 

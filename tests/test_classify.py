@@ -79,6 +79,16 @@ def recipe(place: Path, model: str = SCRATCH, steps: int = 9, *overrides: str) -
     return load_recipe(path, [f"output={place / 'run'}", *overrides])
 
 
+def goes_on_to_the_same_bits(place: Path, model: str, *options: str) -> None:
+    """A run that was stopped and resumed is, to the byte, one that never was."""
+    start(recipe(place, model, 6, *options, f"output={place / 'whole'}"), quiet=True)
+    start(recipe(place, model, 4, *options), quiet=True)
+    resume(place / "run", quiet=True, overrides=["train.max_steps=6"])
+    for name in ("model.safetensors", "training.safetensors", "config.json"):
+        one, two = (place / run / "checkpoint-6" / name for run in ("whole", "run"))
+        assert one.read_bytes() == two.read_bytes(), name
+
+
 def base(place: Path, kind: str, **fields: Any) -> Path:
     return write(language_model(kind, **fields), place, vocabulary(TOKENS))
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from checkpoints import vocabulary
 from encoders import letters
-from test_classify import lay_out, recipe
+from test_classify import goes_on_to_the_same_bits, lay_out
 
 import regard
 from regard.errors import UserError
@@ -23,7 +23,6 @@ from regard.models.classifier import Classifier
 from regard.models.heads import MaskedWords
 from regard.runtime import hasten
 from regard.runtime.products import Int8
-from regard.training.session import resume, start
 
 COUNTS = {  # of the published models without a head
     "base": 138_601_728,
@@ -165,10 +164,4 @@ def test_stopped_and_resumed_is_never_stopped(tmp_path: Path) -> None:
     """Layer by layer, with the distances at the bottom among the embeddings."""
     model = 'family = "deberta"\nwidth = 24\nheads = 2\ndepth = 2\nlimit = 40\nbuckets = 8'
     options = ("train.average_decay=0.8", "train.eval_steps=100", "train.layer_decay=0.7", "train.unfreeze_steps=1")
-    place = lay_out(tmp_path)
-    start(recipe(place, model, 6, *options, f"output={tmp_path / 'whole'}"), quiet=True)
-    start(recipe(place, model, 4, *options), quiet=True)
-    resume(tmp_path / "run", quiet=True, overrides=["train.max_steps=6"])
-    for name in ("model.safetensors", "training.safetensors", "config.json"):
-        one, two = (tmp_path / run / "checkpoint-6" / name for run in ("whole", "run"))
-        assert one.read_bytes() == two.read_bytes(), name
+    goes_on_to_the_same_bits(lay_out(tmp_path), model, *options)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_classify import lay_out, recipe, texts
+from test_classify import goes_on_to_the_same_bits, lay_out, recipe, texts
 from torch import nn
 
 import regard
@@ -15,7 +15,7 @@ from regard.inputs.batch import Sequences
 from regard.models import build, configure
 from regard.models.classifier import Classifier
 from regard.training.levels import levels
-from regard.training.session import resume, start
+from regard.training.session import start
 
 SCRATCH = 'family = "recurrent"\nembedding = 16\nwidth = 24\nlimit = 32\ndropout = 0.1\npooling = "{}"'
 SHAPES: dict[str, dict[str, Any]] = {
@@ -127,14 +127,8 @@ def test_a_state_that_looks_back_is_seen_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pooling", ["last", "mean", "attention"])
 def test_stopped_and_resumed_is_never_stopped(pooling: str, tmp_path: Path) -> None:
-    place, model = lay_out(tmp_path), SCRATCH.format(pooling)
     options = ("train.average_decay=0.8", "train.layer_decay=0.7", "train.eval_steps=100")
-    start(recipe(place, model, 6, *options, f"output={tmp_path / 'whole'}"), quiet=True)
-    start(recipe(place, model, 4, *options), quiet=True)
-    resume(tmp_path / "run", quiet=True, overrides=["train.max_steps=6"])
-    for name in ("model.safetensors", "training.safetensors", "config.json"):
-        one, two = (tmp_path / run / "checkpoint-6" / name for run in ("whole", "run"))
-        assert one.read_bytes() == two.read_bytes(), name
+    goes_on_to_the_same_bits(lay_out(tmp_path), SCRATCH.format(pooling), *options)
 
 
 @pytest.mark.parametrize(

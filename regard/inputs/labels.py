@@ -171,7 +171,7 @@ def enclosed(tokenizer: Tokenizer) -> Tokenizer:
     return made
 
 
-def parted(text: str, paired: bool) -> str | tuple[str, ...]:
+def split_pair(text: str, paired: bool) -> str | tuple[str, ...]:
     """A text as a Corpus keeps it, or the two that it keeps as one."""
     return tuple(text.split(BETWEEN, 1)) if paired else text
 
@@ -192,7 +192,7 @@ class Texts:
         return self.tokenizer.table
 
     def encode_many(self, texts: list[str]) -> list[list[int]]:
-        return self.rows([parted(text, self.paired) for text in texts])
+        return self.rows([split_pair(text, self.paired) for text in texts])
 
     def rows(self, texts: Sequence[str | tuple[str, ...]]) -> list[list[int]]:
         """What the tokenizer puts round a text is part of it; what it would pad with is not."""

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.errors import UserError, nearest
-from regard.interop.bert import KINDS, ONLY
+from regard.interop.bert import KINDS, ONLY, Bert
 from regard.interop.headed import BOTH, LABELS, POOLER, SPANS, TAGS, WORDS, Encoding
 from regard.interop.keys import ACTIVATIONS, Key, checked
 from regard.interop.weights import Names
@@ -65,14 +65,8 @@ class DebertaV2(Encoding):
         "feedforward.narrow": "output.dense",
         "feedforward_residual.norm": "output.LayerNorm",
     }
-    words = {
-        "words.dense": "cls.predictions.transform.dense",
-        "words.norm": "cls.predictions.transform.LayerNorm",
-        "words.output": "cls.predictions.decoder",
-    }
     tops = {
-        WORDS: words,
-        BOTH: {**words, "relation": "cls.seq_relationship"},  # our own, under BERT's names
+        **{head: Bert.tops[head] for head in (WORDS, BOTH)},  # the latter is our own, under BERT's names
         LABELS: {"summary.dense": "pooler.dense", "head": "classifier"},
         TAGS: {"head": "classifier"},
         SPANS: {"head": "qa_outputs"},

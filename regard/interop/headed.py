@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.errors import UserError, nearest
+from regard.interop.keys import checked
 from regard.interop.labelled import OURS, classifier, documents, labels_of, told_kind, told_labels
 from regard.interop.layout import Layout, Published
 from regard.interop.weights import Names, Slot
@@ -26,13 +27,6 @@ SILENT = "no_answer"  # likewise: whether a model that answers questions was tra
 OLD = {".gamma": ".weight", ".beta": ".bias"}  # how norms were named once
 
 
-def _flag(config: dict[str, Any], key: str, default: bool) -> bool:
-    found = config.get(key, default)
-    if not isinstance(found, bool):
-        raise UserError(f"{key} = {found!r} should be true or false")
-    return found
-
-
 HEADS: dict[str, Callable[[Any, dict[str, Any]], nn.Module]] = {
     BARE: lambda body, config: body,
     WORDS: lambda body, config: MaskedWords(body),
@@ -40,7 +34,7 @@ HEADS: dict[str, Callable[[Any, dict[str, Any]], nn.Module]] = {
     LABELS: classifier,
     DOCUMENTS: documents,
     TAGS: lambda body, config: TokenLabels(body, labels_of(config, least=1)),
-    SPANS: lambda body, config: Spans(body, _flag(config, SILENT, False)),
+    SPANS: lambda body, config: Spans(body, checked(config, SILENT, False)),
 }
 TYPES = {MaskedWords: WORDS, Pretraining: BOTH, Classifier: LABELS, Documents: DOCUMENTS, TokenLabels: TAGS,
          Spans: SPANS}  # fmt: skip
@@ -77,7 +71,7 @@ class Headed(Layout):
     def read(self, config: dict[str, Any]) -> nn.Module:
         head = self._head(config) or BARE
         inside = {key: value for key, value in config.items() if key not in (*OURS, POOLER, SILENT)}
-        pooler = _flag(config, POOLER, head in self.pooled)
+        pooler = checked(config, POOLER, head in self.pooled)
         body = self.body.read(inside | ({POOLER: pooler} if isinstance(self.body, Encoding) else {}))
         return HEADS[head](body, config)
 

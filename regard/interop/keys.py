@@ -63,7 +63,8 @@ def checked(config: Mapping[str, Any], key: str, default: Any) -> Any:
         return 0 if value is None else checked(config, key, 1)
     wanted: tuple[type, ...] = (int, float) if isinstance(default, float) else (type(default),)
     if not isinstance(value, wanted) or isinstance(value, bool) != isinstance(default, bool):
-        raise UserError(f"{key} = {value!r} should be of type {type(default).__name__}, e.g. {default}")
+        named = "true or false" if isinstance(default, bool) else f"of type {type(default).__name__}, e.g. {default}"
+        raise UserError(f"{key} = {value!r} should be {named}")
     if type(default) is int and value < 1:
         raise UserError(f"{key} = {value} should be at least 1")
     return value

@@ -20,9 +20,9 @@ from regard.inputs.labels import (
     Texts,
     collate,
     enclosed,
-    parted,
     prepare,
     read,
+    split_pair,
     stream,
 )
 from regard.inputs.masking import maskable
@@ -110,7 +110,7 @@ class Classify(Parted[Corpus]):
         if self.validation is None:
             return []
         found = [self.validation.text(number) for number in range(min(count, len(self.validation)))]
-        texts = [parted(each.source, self.sides.source.paired) for each in found]
+        texts = [split_pair(each.source, self.sides.source.paired) for each in found]
         answers = classify(network, self.sides.source, texts)
         wanted = [told_label(each.target, network.kind) for each in found]
         return list(zip(map(shown, texts), wanted, map(str, answers), strict=True))
