@@ -28,6 +28,7 @@ __all__ = [
 
 SHIPPED = Path(__file__).parent / "recipes"
 ADAPTERS = ("lora_rank", "lora_alpha", "lora_targets")  # keys of [model] beside `from`
+POOLINGS = ("cls", "mean")  # likewise of `pooling`: labels are told from the first state of an encoder, or from all
 EXCLUSIVE = {
     "the size of a batch": ("batch_tokens", "batch_size"),
     "the length of the run": ("max_steps", "epochs", "minutes"),
@@ -221,8 +222,14 @@ def _check_whole(recipe: Recipe) -> None:
         "family" in recipe.model or "from" in recipe.model,
         'model.family is missing, such as family = "transformer" (or from = "folder" for weights to start from)',
     )
-    extra = sorted(recipe.model.keys() - {"from", "family", "depth", *ADAPTERS}) if "from" in recipe.model else []
+    beside = {"from", "family", "depth", *ADAPTERS, *(["pooling"] if recipe.task == "classify" else [])}
+    extra = sorted(recipe.model.keys() - beside) if "from" in recipe.model else []
     require(not extra, f"model.from takes its shape from the folder: remove model.{', model.'.join(extra)}")
+    pooling = recipe.model.get("pooling", "mean")
+    require(
+        "from" not in recipe.model or pooling in POOLINGS,
+        f"model.pooling = {show(pooling)} is unknown{nearest(str(pooling), POOLINGS)}",
+    )
     cut = "from" in recipe.model and "depth" in recipe.model
     require(
         not (cut and recipe.model.get("lora_rank")),

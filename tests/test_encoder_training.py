@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from test_classify import lay_out, recipe, texts
 from test_encoder_model import folder
 
 import regard
+from regard.errors import UserError
+from regard.inputs.batch import Sequences
+from regard.interop.sentence import Pooling, write_pooling
 from regard.models.classifier import Classifier
 from regard.models.heads import MaskedWords, Pretraining
 from regard.tasks import build
-from regard.training.session import prepare_network, start
+from regard.training.session import prepare_network, resume, start
 
 SCRATCH = 'family = "bert"\npreset = "tiny"\nwidth = 24\nheads = 2\nlimit = 32\ndropout = 0.0'
 
@@ -65,3 +69,82 @@ def test_an_adapter_of_an_encoder_is_written_and_added_again(head: Any, tmp_path
     before: Any = regard.load(place).network
     assert torch.equal(model.network.body.embed.table.weight, before.body.embed.table.weight)
     assert len(model.run(texts())) == 9
+
+
+def sentence_folder(place: Path, kind: str = "mean", **fields: Any) -> Path:
+    """A small BERT whose folder says how its texts become vectors."""
+    made = folder(place, **fields)
+    write_pooling(made, Pooling(kind), 22)
+    return made
+
+
+def trained(place: Path, model: str, steps: int = 3, *overrides: str) -> Any:
+    start(recipe(lay_out(place), model, steps, *overrides), quiet=True)
+    return regard.load(place / "run")
+
+
+def test_what_was_trained_to_be_averaged_tells_labels_from_the_mean(tmp_path: Path) -> None:
+    """Its [CLS] was never asked for anything. Others would look for a pooler: they are told of another architecture."""
+    model = trained(tmp_path, f'from = "{sentence_folder(tmp_path)}"')
+    network, said = model.network, json.loads((model.folder / "config.json").read_text())
+    assert network.averaged and network.body.pooler is None
+    assert said["architectures"] == ["BertForMeanClassification"] and "transformers" not in card(model)
+    assert "pooling = 'mean'" in (tmp_path / "run/recipe.toml").read_text().replace('"', "'")
+    names = load_file(model.folder / "model.safetensors")
+    assert not [name for name in names if "pooler" in name or name.startswith("classifier")]
+    text = texts()[0]
+    ids = torch.tensor([model.vocabulary.target.inner.encode(text).ids])
+    with torch.no_grad():
+        states = network.encode(Sequences(ids, torch.tensor([ids.size(1)])))
+        expected = network.head(states[0].mean(0)).softmax(-1).tolist()
+    answer = model.run(text)
+    assert [answer.scores[label] for label in network.labels] == pytest.approx(expected, abs=1e-5)
+    trace = model.trace(text)
+    weights = trace.weights("pooling")
+    assert torch.allclose(torch.as_tensor(weights), torch.full(weights.shape, 1 / ids.size(1)))
+
+
+def card(model: Any) -> str:
+    return (model.folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("kind", "said"), [("mean", "cls"), ("cls", ""), ("max", "")])
+def test_labels_are_told_from_the_first_state_where_that_is_said(kind: str, said: str, tmp_path: Path) -> None:
+    line = f'\npooling = "{said}"' if said else ""
+    model = trained(tmp_path, f'from = "{sentence_folder(tmp_path, kind)}"{line}')
+    assert not model.network.averaged and model.network.body.pooler is not None
+
+
+def test_any_encoder_is_averaged_where_that_is_said(tmp_path: Path) -> None:
+    model = trained(tmp_path, f'from = "{folder(tmp_path)}"\npooling = "mean"')
+    assert model.network.averaged
+    with pytest.raises(UserError, match="tells labels from the mean"):
+        start(recipe(tmp_path, f'from = "{model.folder}"\npooling = "cls"', 3, f"output={tmp_path}/again"), quiet=True)
+    again = start(recipe(tmp_path, f'from = "{model.folder}"', 3, f"output={tmp_path}/again"), quiet=True)
+    assert again.status == "finished"
+
+
+def test_an_unknown_pooling_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"model\.pooling = .max. is unknown; possible: cls, mean"):
+        recipe(lay_out(tmp_path), 'from = "somewhere"\npooling = "max"', 3)
+
+
+def test_averaged_labels_are_learnt_by_adapters_and_gone_on_with(tmp_path: Path) -> None:
+    model = f'from = "{sentence_folder(tmp_path)}"\nlora_rank = 2\nlora_targets = "query value"'
+    found = trained(tmp_path, model, 4, "train.save_steps=2")
+    said = json.loads((tmp_path / "run/checkpoint-4/adapter_config.json").read_text())
+    assert found.network.averaged and said["modules_to_save"] == ["head"]
+    resume(tmp_path / "run", quiet=True, overrides=["train.max_steps=6"])
+    assert regard.load(tmp_path / "run").network.averaged
+
+
+def test_documents_are_averaged_too(tmp_path: Path) -> None:
+    place = sentence_folder(tmp_path)
+    model = trained(tmp_path, f'from = "{place}"', 3, "data.segment=10", "data.stride=6")
+    assert model.network.averaged and model.network.segment == 10
+    said = json.loads((model.folder / "config.json").read_text())
+    assert said["architectures"] == ["BertForDocumentClassification"] and said["segment_pooling"] == "mean"
+    model.save(tmp_path / "saved")
+    (tmp_path / "saved/config.json").write_text(json.dumps(said | {"segment_pooling": "most"}))
+    with pytest.raises(UserError, match="segment_pooling = 'most' is unknown"):
+        regard.load(tmp_path / "saved")

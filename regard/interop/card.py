@@ -65,7 +65,8 @@ def card_of(network: nn.Module, vocabulary: Vocabulary, config: dict[str, Any], 
         elsewhere = CONTINUER if known else ""
     elif isinstance(network, Classifier):
         kind, sides = "A model that tells labels", f"{vocabulary.target.size:,} tokens, {len(network.labels)} labels"
-        elsewhere = LABELLER.format(told=TOLD[network.kind]) if known and type(network) is Classifier else ""
+        published = known and type(network) is Classifier and not network.averaged
+        elsewhere = LABELLER.format(told=TOLD[network.kind]) if published else ""
     elif isinstance(network, Encoder | Head):
         kind, sides = "An encoder", f"{vocabulary.target.size:,} tokens"
         types = "" if network.config.segments else ", return_token_type_ids=False"

@@ -21,7 +21,8 @@ from regard.models.heads import MaskedWords, Pretraining, Spans, TokenLabels
 
 BARE, WORDS, BOTH = "Model", "ForMaskedLM", "ForPreTraining"
 LABELS, TAGS, SPANS = "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"
-DOCUMENTS = "ForDocumentClassification"  # our own: its tensors beside the body's have our names
+DOCUMENTS, MEANS = "ForDocumentClassification", "ForMeanClassification"
+OWN = (DOCUMENTS, MEANS)  # which others do not read: their tensors beside the body's have our names
 POOLER = "has_pooler"  # a key of our own, for files with a pooler where others have none, or without where they have
 SILENT = "no_answer"  # likewise: whether a model that answers questions was trained on some that have none
 OLD = {".gamma": ".weight", ".beta": ".bias"}  # how norms were named once
@@ -33,6 +34,7 @@ HEADS: dict[str, Callable[[Any, dict[str, Any]], nn.Module]] = {
     BOTH: lambda body, config: Pretraining(body),
     LABELS: classifier,
     DOCUMENTS: documents,
+    MEANS: lambda body, config: classifier(body, config, averaged=True),
     TAGS: lambda body, config: TokenLabels(body, labels_of(config, least=1)),
     SPANS: lambda body, config: Spans(body, checked(config, SILENT, False)),
 }
@@ -65,7 +67,7 @@ class Headed(Layout):
 
     def speaks(self, network: nn.Module) -> bool:
         head = head_of(network)
-        known = not isinstance(self.body, Encoding) or head in (BARE, DOCUMENTS, *self.tops)
+        known = not isinstance(self.body, Encoding) or head in (BARE, *OWN, *self.tops)
         return known and self.body.speaks(getattr(network, "body", network))
 
     def read(self, config: dict[str, Any]) -> nn.Module:
@@ -130,7 +132,7 @@ class Headed(Layout):
             tensors = {
                 name.removesuffix(old) + new if name.endswith(old) else name: each for name, each in tensors.items()
             }
-        if self._head(config) in (LABELS, DOCUMENTS, TAGS, SPANS):
+        if self._head(config) in (LABELS, *OWN, TAGS, SPANS):
             left = {theirs for head in (WORDS, BOTH) for theirs in self.tops.get(head, {}).values()}
             left |= {theirs.removesuffix(".decoder") for theirs in left}
             return {name: tensor for name, tensor in tensors.items() if name.rpartition(".")[0] not in left}
@@ -141,7 +143,7 @@ class Headed(Layout):
 
     def _top(self, head: str, name: str, tied: bool) -> Slot:
         part, kind = name.rsplit(".", 1)
-        if not isinstance(self.body, Encoding) or head == DOCUMENTS:
+        if not isinstance(self.body, Encoding) or head in OWN:
             return Slot((name,))
         return self.body.top(head, part, kind, tied)
 
@@ -160,7 +162,7 @@ class Headed(Layout):
             return None
         first = str(named[0] if isinstance(named, list) else named)
         found = next((head for head in HEADS if first.endswith(head)), None)
-        if found is None or (self.tops and found not in (BARE, DOCUMENTS, *self.tops)):
+        if found is None or (self.tops and found not in (BARE, *OWN, *self.tops)):
             possible = [self._kind + head for head in (BARE, *self.tops)] if self.tops else list(HEADS)
             raise UserError(f"architectures = {named} is unknown{nearest(first, possible)}")
         return found
@@ -178,4 +180,5 @@ class Headed(Layout):
 
 def head_of(network: nn.Module) -> str:
     """The published word for what stands on an encoder."""
-    return TYPES.get(type(network), BARE)  # type: ignore[arg-type]
+    head = TYPES.get(type(network), BARE)  # type: ignore[arg-type]
+    return MEANS if head == LABELS and network.averaged else head  # type: ignore[union-attr]

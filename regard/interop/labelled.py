@@ -21,7 +21,8 @@ ARCHITECTURE = "ForSequenceClassification"
 OUTPUTS = ("lm_head.weight", "output.weight")  # a language model's, in their layouts and in ours
 PAIR, KEPT, SCALE = "text_pair", "keeps_lm_head", "label_scale"  # keys of our own, which others pass over
 SEGMENT, STRIDE = "segment", "segment_stride"  # of documents, which others do not read at all
-OURS = ("id2label", "label2id", "num_labels", "problem_type", PAIR, KEPT, SCALE, SEGMENT, STRIDE)
+POOLING = "segment_pooling"  # likewise: "mean" where a segment's vector is the mean of its states
+OURS = ("id2label", "label2id", "num_labels", "problem_type", PAIR, KEPT, SCALE, SEGMENT, STRIDE, POOLING)
 MOST = 1 << 16  # labels without names
 PROBLEMS = {"single_label_classification": "one", "multi_label_classification": "several", "regression": "number"}
 
@@ -70,10 +71,10 @@ def _of_body(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in OURS}
 
 
-def classifier(body: Any, config: dict[str, Any]) -> Classifier:
+def classifier(body: Any, config: dict[str, Any], averaged: bool = False) -> Classifier:
     """A body with the head that config.json tells of: for one label a text, several, or a value."""
     labels, kind, scale = _labelling(config)
-    return Classifier(body, labels, config.get(PAIR) is True, kind, scale)
+    return Classifier(body, labels, config.get(PAIR) is True, kind, scale, averaged=averaged)
 
 
 def documents(body: Any, config: dict[str, Any]) -> Documents:
@@ -83,8 +84,11 @@ def documents(body: Any, config: dict[str, Any]) -> Documents:
         raise UserError(f"{SEGMENT} = {segment} should be more than 2 tokens, and at most {body.limit}")
     if type(stride) is not int or not 0 < stride <= segment - 2:
         raise UserError(f"{STRIDE} = {stride} should lie within 1 … {segment - 2}")
+    pooling = config.get(POOLING)
+    if pooling not in (None, "mean"):
+        raise UserError(f"{POOLING} = {pooling!r:.40} is unknown; possible: 'mean', or no such key")
     labels, kind, scale = _labelling(config)
-    return Documents(body, labels, segment, stride, kind, scale)
+    return Documents(body, labels, segment, stride, kind, scale, pooling == "mean")
 
 
 def _labelling(config: dict[str, Any]) -> tuple[tuple[str, ...], str, float]:
@@ -108,6 +112,7 @@ def told_kind(network: Classifier, foreign: dict[str, Any]) -> dict[str, Any]:
     found |= {SCALE: network.scale} if network.scale != 1 else {}
     if isinstance(network, Documents):
         found |= {SEGMENT: network.segment, STRIDE: network.stride}
+        found |= {POOLING: "mean"} if network.averaged else {}
     return found | ({PAIR: True} if network.paired else {})
 
 

@@ -3,6 +3,7 @@
     text, end ─▶ language model ─▶ the state at the end ─▶ head ─▶ logits of the labels     Radford et al. 2018, 3.2
                    └───▶ every state ─▶ the body's own output: the auxiliary loss
     begin, text ─▶ encoder ─▶ the state at the beginning, pooled ─▶ head ─▶ logits          Devlin et al. 2019, 4.1
+                     └───▶ the mean of all states ─▶ head ─▶ logits, where the encoder was trained to be read so
 
 Shapes: states (batch, length, width), logits (batch, labels), of a value (batch, 1).
 """
@@ -17,6 +18,7 @@ from regard.inputs.batch import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.encoder import Encoder
 from regard.layers.generator import LanguageModel
+from regard.layers.pooling import even
 from regard.models.heads import Head
 
 KINDS = ("one", "several", "number")  # a text has one of the labels, any of them (a sigmoid each), or a value
@@ -45,13 +47,18 @@ class Classifier(Head):
         kind: str = "one",
         scale: float = 1.0,
         width: int = 0,
+        averaged: bool = False,
     ):
-        """Labels are told from a summary `width` wide; 0: as wide as the body's states."""
+        """Labels are told from a summary `width` wide; 0: as wide as the body's states.
+
+        `averaged`: from the mean of an encoder's states, not from its pooler.
+        """
         super().__init__(body)
         self.labels, self.paired, self.kind = tuple(labels), paired, kind
         self.scale = scale  # the head tells values in units of it, so that it learns as fast whatever their size
         encodes = isinstance(body, Encoder)
-        self.summary = body.summary() if encodes else last
+        self.averaged = averaged
+        self.summary = even(body.config.width) if averaged else body.summary() if encodes else last
         self.dropout = Dropout(body.config.dropout if encodes else 0.0)
         self.head = nn.Linear(width or body.config.width, len(self.labels), bias=encodes)
         nn.init.normal_(self.head.weight, std=0.02)

@@ -39,10 +39,17 @@ class Documents(Classifier):
     """An encoder that reads a document segment by segment, and what tells its label from all of them."""
 
     def __init__(
-        self, body: Any, labels: Sequence[str], segment: int, stride: int, kind: str = "one", scale: float = 1.0
+        self,
+        body: Any,
+        labels: Sequence[str],
+        segment: int,
+        stride: int,
+        kind: str = "one",
+        scale: float = 1.0,
+        averaged: bool = False,
     ):
         """Segments have `segment` tokens, with what stands round them; a new one begins every `stride` tokens."""
-        super().__init__(body, labels, kind=kind, scale=scale, width=WIDTH)
+        super().__init__(body, labels, kind=kind, scale=scale, width=WIDTH, averaged=averaged)
         self.segment, self.stride = segment, stride
         self.reader = Reader("lstm", body.config.width, WIDTH, depth=1, bidirectional=False, dropout=0.0)
 

@@ -54,6 +54,9 @@ def labelled(loaded: Loaded, recipe: Recipe) -> Loaded:
             f"data.segment = {recipe.data.segment}: a segment stands between two tokens, as [CLS] … [SEP], but this "
             "tokenizer does not put one before and one behind a text: take that of an encoder such as BERT"
         )
+    if _averaged(recipe) not in (None, network.averaged):
+        told, given = "the mean of all states" if network.averaged else "one state", recipe.model["pooling"]
+        raise UserError(f"model.pooling = '{given}', but the model tells labels from {told}: remove it")
     if network.paired and not recipe.data.text2:
         raise UserError("data.text2 = '', but the model was trained on pairs of texts: name the second's column")
     network.paired = bool(recipe.data.text2)  # what others published does not say so
@@ -80,14 +83,23 @@ def _with_head(body: Any, recipe: Recipe) -> Classifier:
 
 def _reading(body: Any, recipe: Recipe, labels: Sequence[str], scale: float = 1.0) -> Classifier:
     """A head that reads texts whole, or documents in segments where the recipe cuts them."""
-    data = recipe.data
+    data, averaged = recipe.data, bool(_averaged(recipe))
+    if averaged:
+        if not isinstance(body, Encoder):
+            raise UserError("model.pooling = 'mean': a language model tells labels from the end of a text: remove it")
+        body = body.unpooled()
     if not data.segment:
-        return Classifier(body, labels, bool(data.text2), data.label_kind, scale)
+        return Classifier(body, labels, bool(data.text2), data.label_kind, scale, averaged=averaged)
     if not isinstance(body, Encoder):
         raise UserError(f"data.segment = {data.segment}: segments are read by an encoder, such as bert")
     if data.segment > body.limit:
         raise UserError(f"data.segment = {data.segment}, but the encoder reads at most {body.limit} tokens")
-    return Documents(body, labels, data.segment, data.segment_stride, data.label_kind, scale)
+    return Documents(body, labels, data.segment, data.segment_stride, data.label_kind, scale, averaged)
+
+
+def _averaged(recipe: Recipe) -> bool | None:
+    """Whether labels are to be told from the mean of what a loaded encoder gives; None: nothing is said."""
+    return recipe.model["pooling"] == "mean" if {"from", "pooling"} <= recipe.model.keys() else None
 
 
 def masked(loaded: Loaded, recipe: Recipe) -> Loaded:

@@ -13,6 +13,7 @@ from regard.errors import UserError
 from regard.inputs.text import Vocabulary
 from regard.interop import folder as folders
 from regard.interop.folder import Loaded
+from regard.interop.sentence import pooling_of
 from regard.layers.adapter import AdapterOptions, adapt
 from regard.layers.dropout import drop
 from regard.models.shorter import shorten
@@ -147,10 +148,13 @@ def _with_weights_found(recipe: Recipe, display: Display) -> Recipe:
             display.warn(f"{reason}; {found.folder.name} is used instead")
         return str(found.folder.resolve())
 
-    weights = {"from": place(recipe.model["from"])} if "from" in recipe.model else {}
+    model = recipe.model | ({"from": place(recipe.model["from"])} if "from" in recipe.model else {})
+    if "from" in model and recipe.task == "classify":
+        said = pooling_of(Path(model["from"]))
+        model = ({"pooling": "mean"} if said and said.kind == "mean" else {}) | model
     tokenizer = replace(recipe.tokenizer, folder=place(recipe.tokenizer.folder))
     distil = replace(recipe.distil, teacher=place(recipe.distil.teacher))
-    return replace(recipe, model=recipe.model | weights, tokenizer=tokenizer, distil=distil)
+    return replace(recipe, model=model, tokenizer=tokenizer, distil=distil)
 
 
 def _chosen(options: DecodeOptions) -> dict[str, Any]:
