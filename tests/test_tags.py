@@ -170,6 +170,7 @@ def test_long_sentences_are_read_in_windows(tmp_path: Path, cache: Path) -> None
         ("I-A I-A O I-B B-B", [("A", 0, 1), ("B", 3, 3), ("B", 4, 4)]),  # IOB1
         ("B-A I-A O B-B B-B", [("A", 0, 1), ("B", 3, 3), ("B", 4, 4)]),  # IOB2
         ("B-A E-A O S-B S-B", [("A", 0, 1), ("B", 3, 3), ("B", 4, 4)]),  # BIOES
+        ("B-A L-A O U-B U-B", [("A", 0, 1), ("B", 3, 3), ("B", 4, 4)]),  # BILOU
         ("O I-A I-B I-B B-B", [("A", 1, 1), ("B", 2, 3), ("B", 4, 4)]),
         ("B-A I-B", [("A", 0, 0), ("B", 1, 1)]),
         ("E-A E-A I-A", [("A", 0, 0), ("A", 1, 1), ("A", 2, 2)]),
@@ -182,6 +183,9 @@ def test_spans_of_every_scheme(tags: str, wanted: list[tuple]) -> None:
     assert entities(tags.split()) == [Entity(*each) for each in wanted]
 
 
+ENDS = {"BIOES": "SE", "BILOU": "UL"}  # of one word alone, and of the last of several
+
+
 def tags_of(spans: list[Entity], length: int, scheme: str) -> list[str]:
     """The tags by which a scheme says these spans."""
     tags, before = ["O"] * length, Entity("", -2, -2)
@@ -189,13 +193,13 @@ def tags_of(spans: list[Entity], length: int, scheme: str) -> list[str]:
         inside = [f"I-{span.kind}"] * (span.last - span.first + 1)
         if scheme != "IOB1" or (before.kind == span.kind and before.last == span.first - 1):
             inside[0] = f"B-{span.kind}"
-        if scheme == "BIOES":
-            inside[-1] = f"{'E' if len(inside) > 1 else 'S'}-{span.kind}"
+        if scheme in ENDS:
+            inside[-1] = f"{ENDS[scheme][len(inside) > 1]}-{span.kind}"
         tags[span.first : span.last + 1], before = inside, span
     return tags
 
 
-@pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "BIOES"])
+@pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "BIOES", "BILOU"])
 def test_any_spans_are_found_again(scheme: str) -> None:
     chance = np.random.default_rng(6)
     for _ in range(200):

@@ -3,6 +3,7 @@
     IOB1     I-PER I-PER O I-LOC B-LOC       B only between two of a kind
     IOB2     B-PER I-PER O B-LOC B-LOC
     BIOES    B-PER E-PER O S-LOC S-LOC
+    BILOU    B-PER L-PER O U-LOC U-LOC       the same, by other letters
 
 All are read by the same rules, those of conlleval (Tjong Kim Sang & De Meulder 2003): a span begins at B and S, behind
 E and S, and where its kind begins; I or E after O begins one too.
@@ -12,7 +13,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-TAG = re.compile(r"([BIES])-(.+)")
+TAG = re.compile(r"([BIESLU])-(.+)")
+SAME = {"L": "E", "U": "S"}  # last, unit
 OUTSIDE = "O"
 
 
@@ -25,7 +27,7 @@ class Entity(NamedTuple):
 
 
 def is_span_tag(tag: str) -> bool:
-    """Whether a tag is O, or B-, I-, E- or S- and a kind."""
+    """Whether a tag is O, or B-, I-, E-, S-, L- or U- and a kind."""
     return tag == OUTSIDE or TAG.fullmatch(tag) is not None
 
 
@@ -48,7 +50,7 @@ def entities(tags: Iterable[str]) -> list[Entity]:
 def _apart(tag: str) -> tuple[str, str]:
     """A tag's mark and kind; what is no span's is outside."""
     match = TAG.fullmatch(tag)
-    return (match[1], match[2]) if match else (OUTSIDE, "")
+    return (SAME.get(match[1], match[1]), match[2]) if match else (OUTSIDE, "")
 
 
 def _ends(before: str, mark: str, kind: str, now: str) -> bool:
