@@ -99,7 +99,7 @@ class Model:
     @property
     def texts(self) -> Texts:
         """Texts as a network that tells labels reads them."""
-        return Texts(self.vocabulary.target, self.network.paired)
+        return Texts(self.vocabulary.target, bool(self.network.paired))
 
     def stream(
         self, prompt: str | Sequence[int], *, truncate: bool = False, recall: Recall | None = None, **options: Any
@@ -213,7 +213,7 @@ class Model:
     def readings(self, texts: list[Any], truncate: bool = False) -> list[Read]:
         """Texts as the network is given them."""
         if self.encodes:
-            texts = [apart(text, self.tells_labels and self.network.paired) for text in texts]
+            texts = [apart(text, self.network.paired if self.tells_labels else False) for text in texts]
             limit = min(self.network.limit, self.pooling.longest if self.pooling else 0) or self.network.limit
             return read_texts(self.vocabulary.target, texts, limit, truncate)
         if self.continues:

@@ -65,9 +65,10 @@ def evaluate(models: list[Any], chosen: Selection, batch_size: int = 32, quiet: 
     with counted("answering", first.kept * len(models), quiet) as progress:
         told = [_answers(model, each, batch_size, progress) for model, each in zip(models, parts, strict=True)]
     places, questions, golds = [[getattr(each, name) for each in told[0]] for name in ("place", "question", "golds")]
-    found |= lines_of(places, questions, golds, [_said(some) for some in told])
-    found |= _scored(told[0])
-    return found | ({"comparison": _compare(told)} if len(models) > 1 else {})
+    said = [_said(some, model.network.silent) for some, model in zip(told, models, strict=True)]
+    found |= lines_of(places, questions, golds, said)
+    found |= _scored(told[0], said[0])
+    return found | ({"comparison": _compare(said, golds)} if len(models) > 1 else {})
 
 
 def _prepared(model: Any, data: DataOptions, part: str, beside: Path) -> Windows:
@@ -91,16 +92,16 @@ def _answers(model: Any, windows: Windows, batch_size: int, progress: Any) -> li
     return told
 
 
-def _said(told: list[Told]) -> list[str]:
-    """The answers; where some questions have none, none is given where its score is the best."""
-    silent = not all(each.golds for each in told)
+def _said(told: list[Told], silent: bool) -> list[str]:
+    """The answers; none where its score is the best, if the model was trained so or some questions have none."""
+    silent = silent or not all(each.golds for each in told)
     return ["" if silent and each.margin > 0 else each.text for each in told]
 
 
-def _scored(told: list[Told]) -> dict[str, Any]:
+def _scored(told: list[Told], said: list[str]) -> dict[str, Any]:
     """Exact match and F1; where some questions have no answer also the best bound for giving none."""
     golds = [each.golds for each in told]
-    found = report(_said(told), golds)
+    found = report(said, golds)
     if all(golds):
         return found
     margins, answerable = [each.margin for each in told], [bool(gold) for gold in golds]
@@ -112,8 +113,8 @@ def _scored(told: list[Told]) -> dict[str, Any]:
     return found | {"best_threshold": bounds}
 
 
-def _compare(told: list[list[Told]]) -> list[dict[str, Any]]:
-    rows = [list(zip(_said(some), (each.golds for each in some), strict=True)) for some in told]
+def _compare(said: list[list[str]], golds: list[list[str]]) -> list[dict[str, Any]]:
+    rows = [list(zip(some, golds, strict=True)) for some in said]
     return [
         compare_hits(name, *(100.0 * np.array([score(*each) for each in some]) for some in rows)).told()
         for name, score in SCORES.items()

@@ -28,7 +28,7 @@ __all__ = [
 
 SHIPPED = Path(__file__).parent / "recipes"
 ADAPTERS = ("lora_rank", "lora_alpha", "lora_targets")  # keys of [model] beside `from`
-POOLINGS = ("cls", "mean")  # likewise of `pooling`: labels are told from the first state of an encoder, or from all
+TOLD_FROM = ("cls", "mean")  # likewise `pooling`: labels are told from the first state of an encoder, or from all
 EXCLUSIVE = {
     "the size of a batch": ("batch_tokens", "batch_size"),
     "the length of the run": ("max_steps", "epochs", "minutes"),
@@ -227,8 +227,8 @@ def _check_whole(recipe: Recipe) -> None:
     require(not extra, f"model.from takes its shape from the folder: remove model.{', model.'.join(extra)}")
     pooling = recipe.model.get("pooling", "mean")
     require(
-        "from" not in recipe.model or pooling in POOLINGS,
-        f"model.pooling = {show(pooling)} is unknown{nearest(str(pooling), POOLINGS)}",
+        "from" not in recipe.model or pooling in TOLD_FROM,
+        f"model.pooling = {show(pooling)} is unknown{nearest(str(pooling), TOLD_FROM)}",
     )
     cut = "from" in recipe.model and "depth" in recipe.model
     require(

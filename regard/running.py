@@ -45,9 +45,7 @@ def _answer(model: "Model", inputs: list[Any], ways: Options, options: Options) 
 
 def _classify(model: "Model", texts: list[Any], ways: Options, options: Options) -> list[Any]:
     _allow(options, (), "a model that tells labels")
-    if model.recipe is None:  # what others published does not say that it reads pairs
-        texts = [apart(each, isinstance(each, str) and "\t" in each) for each in texts]
-    return classify(model.network, model.texts, texts, **ways)
+    return classify(model.network, model.texts, [apart(each, model.network.paired) for each in texts], **ways)
 
 
 def _fill(model: "Model", texts: list[Any], ways: Options, options: Options) -> list[Any]:

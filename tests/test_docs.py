@@ -43,7 +43,7 @@ SECTIONS = {
     "decode": DecodeOptions,
 }
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-CHOICES = ("family", "preset", "from", *ADAPTERS)  # what [model] has besides the family's own fields
+CHOICES = ("family", "preset", "from", "pooling", *ADAPTERS)  # what [model] has besides the family's own fields
 
 
 def page_id(page: Path) -> str:

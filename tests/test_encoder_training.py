@@ -1,6 +1,7 @@
 """An encoder is made into one that tells labels: from nothing, from hidden words, with adapters."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from test_encoder_model import folder
 import regard
 from regard.errors import UserError
 from regard.inputs.batch import Sequences
+from regard.interop.folder import save
 from regard.interop.sentence import Pooling, write_pooling
 from regard.models.classifier import Classifier
 from regard.models.heads import MaskedWords, Pretraining
+from regard.recipe import load_recipe
 from regard.tasks import build
 from regard.training.session import prepare_network, resume, start
 
@@ -89,23 +92,81 @@ def test_what_was_trained_to_be_averaged_tells_labels_from_the_mean(tmp_path: Pa
     network, said = model.network, json.loads((model.folder / "config.json").read_text())
     assert network.averaged and network.body.pooler is None
     assert said["architectures"] == ["BertForMeanClassification"] and "transformers" not in card(model)
-    assert "pooling = 'mean'" in (tmp_path / "run/recipe.toml").read_text().replace('"', "'")
     names = load_file(model.folder / "model.safetensors")
     assert not [name for name in names if "pooler" in name or name.startswith("classifier")]
-    text = texts()[0]
-    ids = torch.tensor([model.vocabulary.target.inner.encode(text).ids])
-    with torch.no_grad():
-        states = network.encode(Sequences(ids, torch.tensor([ids.size(1)])))
-        expected = network.head(states[0].mean(0)).softmax(-1).tolist()
-    answer = model.run(text)
-    assert [answer.scores[label] for label in network.labels] == pytest.approx(expected, abs=1e-5)
-    trace = model.trace(text)
-    weights = trace.weights("pooling")
+    for text, answer in zip(texts(), model.run(texts()), strict=True):
+        ids = torch.tensor([model.vocabulary.target.inner.encode(text).ids])
+        with torch.no_grad():
+            states = network.encode(Sequences(ids, torch.tensor([ids.size(1)])))
+            expected = network.head(states[0].mean(0)).softmax(-1).tolist()
+        assert [answer.scores[label] for label in network.labels] == pytest.approx(expected, abs=1e-5)
+    weights = model.trace(text).weights("pooling")
     assert torch.allclose(torch.as_tensor(weights), torch.full(weights.shape, 1 / ids.size(1)))
 
 
 def card(model: Any) -> str:
     return (model.folder / "README.md").read_text()
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+@pytest.mark.parametrize("family", ["roberta", "distilbert", "albert", "deberta"])
+def test_every_family_is_averaged_saved_and_opened(family: str, tmp_path: Path) -> None:
+    shapes: dict[str, dict[str, Any]] = {
+        "roberta": {"segments": 1, "first": 2, "output_activation": "gelu"},
+        "distilbert": {"segments": 0, "pooler": False, "pooler_activation": "relu"},
+        "albert": {"embedding": 8, "groups": 1},
+        "deberta": {"family": "deberta", "limit": 29},
+    }
+    model = trained(tmp_path, f'from = "{sentence_folder(tmp_path, **shapes[family])}"')
+    said = json.loads((model.folder / "config.json").read_text())
+    assert said["architectures"][0].endswith("ForMeanClassification") and said["model_type"].startswith(family)
+    again: Any = model.save(tmp_path / "saved") or regard.load(tmp_path / "saved")
+    scores = [[[*each.scores.values()] for each in one.run(texts())] for one in (model, again)]
+    assert scores[0] == scores[1]
+    swift: Any = regard.load(tmp_path / "saved", precision="int8")
+    assert [each.score for each in swift.run(texts())] == pytest.approx([max(row) for row in scores[0]], abs=0.05)
+
+
+def test_the_doctor_measures_what_is_trained(tmp_path: Path) -> None:
+    options = recipe(lay_out(tmp_path), f'from = "{sentence_folder(tmp_path)}"', 3)
+    assert prepare_network(options).network.averaged  # type: ignore[union-attr]
+
+
+def test_a_word_that_is_not_known_here_is_no_word(tmp_path: Path) -> None:
+    place = sentence_folder(tmp_path)
+    modules = json.loads((place / "modules.json").read_text())
+    (place / "modules.json").write_text(json.dumps([*modules, {"type": "sentence_transformers.models.Dense"}]))
+    assert not trained(tmp_path, f'from = "{place}"').network.averaged
+    (place / "modules.json").write_text(json.dumps(modules[:1]))
+    assert not prepare_network(recipe(tmp_path, f'from = "{place}"', 3)).network.averaged  # type: ignore[union-attr]
+
+
+def test_a_language_model_is_not_averaged(tmp_path: Path) -> None:
+    options = recipe(lay_out(tmp_path), 'family = "gpt"\npreset = "tiny"\nlimit = 32', 3, "tokenizer.kind=words")
+    place = tmp_path / "gpt"
+    save(place, *prepare_network(replace(options, task="classify"))[:3])
+    body: Any = regard.load(place).network.body
+    save(place, body, regard.load(place).vocabulary, {})
+    write_pooling(place, Pooling("mean"), 22)
+    model = trained(tmp_path, f'from = "{place}"')
+    assert not model.network.averaged
+    with pytest.raises(UserError, match=r"model\.pooling = 'mean' is for encoders such as bert"):
+        prepare_network(recipe(tmp_path, f'from = "{place}"\npooling = "mean"', 3))
+
+
+def test_hidden_words_keep_the_folders_word(tmp_path: Path) -> None:
+    """So that labels are told from the mean of what went on reading its own texts, too."""
+    place, text = sentence_folder(tmp_path), tmp_path / "own.txt"
+    text.write_text("the spaces and quotes\n" * 40)
+    train = "[train]\nbatch_size = 2\nmax_steps = 2\nlearning_rate = 1e-3\nsave_steps = 2\neval_steps = 2"
+    path = tmp_path / "own.toml"
+    path.write_text(f'task = "fill"\noutput = "{tmp_path}/own"\n[data]\ntrain = "{text}"\nmax_length = 12\n'
+                    f'[model]\nfrom = "{place}"\n{train}\n')  # fmt: skip
+    start(load_recipe(path), quiet=True)
+    assert regard.load(tmp_path / "own").pooling == Pooling("mean")  # type: ignore[union-attr]
+    assert prepare_network(recipe(lay_out(tmp_path), f'from = "{tmp_path}/own"', 3)).network.averaged  # type: ignore[union-attr]
+    with pytest.raises(UserError, match=r"model\.lora_rank = 2: the model has no head for this yet"):
+        prepare_network(load_recipe(path, ["model.lora_rank=2"]))
 
 
 @pytest.mark.parametrize(("kind", "said"), [("mean", "cls"), ("cls", ""), ("max", "")])
@@ -118,7 +179,7 @@ def test_labels_are_told_from_the_first_state_where_that_is_said(kind: str, said
 def test_any_encoder_is_averaged_where_that_is_said(tmp_path: Path) -> None:
     model = trained(tmp_path, f'from = "{folder(tmp_path)}"\npooling = "mean"')
     assert model.network.averaged
-    with pytest.raises(UserError, match="tells labels from the mean"):
+    with pytest.raises(UserError, match=r"model\.pooling = 'cls' is for a new head"):
         start(recipe(tmp_path, f'from = "{model.folder}"\npooling = "cls"', 3, f"output={tmp_path}/again"), quiet=True)
     again = start(recipe(tmp_path, f'from = "{model.folder}"', 3, f"output={tmp_path}/again"), quiet=True)
     assert again.status == "finished"
@@ -143,8 +204,8 @@ def test_documents_are_averaged_too(tmp_path: Path) -> None:
     model = trained(tmp_path, f'from = "{place}"', 3, "data.segment=10", "data.stride=6")
     assert model.network.averaged and model.network.segment == 10
     said = json.loads((model.folder / "config.json").read_text())
-    assert said["architectures"] == ["BertForDocumentClassification"] and said["segment_pooling"] == "mean"
+    assert said["architectures"] == ["BertForDocumentClassification"] and said["label_pooling"] == "mean"
     model.save(tmp_path / "saved")
-    (tmp_path / "saved/config.json").write_text(json.dumps(said | {"segment_pooling": "most"}))
-    with pytest.raises(UserError, match="segment_pooling = 'most' is unknown"):
+    (tmp_path / "saved/config.json").write_text(json.dumps(said | {"label_pooling": "most"}))
+    with pytest.raises(UserError, match="label_pooling = 'most' is unknown"):
         regard.load(tmp_path / "saved")

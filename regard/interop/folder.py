@@ -32,6 +32,7 @@ from regard.interop.layout import Layout
 from regard.interop.llama import Llama
 from regard.interop.marian import Marian
 from regard.interop.own import PREFIX, Own
+from regard.interop.sentence import Pooling
 from regard.interop.weights import (
     INDEX,
     SHARDS,
@@ -60,6 +61,7 @@ class Loaded(NamedTuple):
     generation: dict[str, Any]
     config: dict[str, Any]
     base: Base | None = None  # what an adapter was or is to be added to
+    pooling: Pooling | None = None  # how an encoder's texts are to become vectors, if that was asked and said
 
 
 ENCODERS = (Bert(), Roberta(), Camembert(), DistilBert(), Albert(), Deberta(), DebertaV2())

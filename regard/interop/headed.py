@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.errors import UserError, nearest
 from regard.interop.keys import checked
-from regard.interop.labelled import OURS, classifier, documents, labels_of, told_kind, told_labels
+from regard.interop.labelled import OURS, POOLING, classifier, documents, labels_of, told_kind, told_labels
 from regard.interop.layout import Layout, Published
 from regard.interop.weights import Names, Slot
 from regard.models.classifier import Classifier
@@ -34,7 +34,7 @@ HEADS: dict[str, Callable[[Any, dict[str, Any]], nn.Module]] = {
     BOTH: lambda body, config: Pretraining(body),
     LABELS: classifier,
     DOCUMENTS: documents,
-    MEANS: lambda body, config: classifier(body, config, averaged=True),
+    MEANS: lambda body, config: classifier(body, config | {POOLING: "mean"}),
     TAGS: lambda body, config: TokenLabels(body, labels_of(config, least=1)),
     SPANS: lambda body, config: Spans(body, checked(config, SILENT, False)),
 }
@@ -163,7 +163,7 @@ class Headed(Layout):
         first = str(named[0] if isinstance(named, list) else named)
         found = next((head for head in HEADS if first.endswith(head)), None)
         if found is None or (self.tops and found not in (BARE, *OWN, *self.tops)):
-            possible = [self._kind + head for head in (BARE, *self.tops)] if self.tops else list(HEADS)
+            possible = [self._kind + head for head in (BARE, *self.tops, *OWN)] if self.tops else list(HEADS)
             raise UserError(f"architectures = {named} is unknown{nearest(first, possible)}")
         return found
 

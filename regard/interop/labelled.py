@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.errors import UserError, nearest
+from regard.interop.keys import checked
 from regard.interop.layout import Layout
 from regard.interop.weights import Names, Slot, outlined
 from regard.models.classifier import Classifier
@@ -21,7 +22,7 @@ ARCHITECTURE = "ForSequenceClassification"
 OUTPUTS = ("lm_head.weight", "output.weight")  # a language model's, in their layouts and in ours
 PAIR, KEPT, SCALE = "text_pair", "keeps_lm_head", "label_scale"  # keys of our own, which others pass over
 SEGMENT, STRIDE = "segment", "segment_stride"  # of documents, which others do not read at all
-POOLING = "segment_pooling"  # likewise: "mean" where a segment's vector is the mean of its states
+POOLING = "label_pooling"  # likewise: "mean" where labels are told from the mean of the states
 OURS = ("id2label", "label2id", "num_labels", "problem_type", PAIR, KEPT, SCALE, SEGMENT, STRIDE, POOLING)
 MOST = 1 << 16  # labels without names
 PROBLEMS = {"single_label_classification": "one", "multi_label_classification": "several", "regression": "number"}
@@ -71,10 +72,10 @@ def _of_body(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in OURS}
 
 
-def classifier(body: Any, config: dict[str, Any], averaged: bool = False) -> Classifier:
+def classifier(body: Any, config: dict[str, Any]) -> Classifier:
     """A body with the head that config.json tells of: for one label a text, several, or a value."""
-    labels, kind, scale = _labelling(config)
-    return Classifier(body, labels, config.get(PAIR) is True, kind, scale, averaged=averaged)
+    paired = checked(config, PAIR, False) if PAIR in config else None
+    return Classifier(body, paired=paired, **_labelling(config))
 
 
 def documents(body: Any, config: dict[str, Any]) -> Documents:
@@ -84,15 +85,11 @@ def documents(body: Any, config: dict[str, Any]) -> Documents:
         raise UserError(f"{SEGMENT} = {segment} should be more than 2 tokens, and at most {body.limit}")
     if type(stride) is not int or not 0 < stride <= segment - 2:
         raise UserError(f"{STRIDE} = {stride} should lie within 1 … {segment - 2}")
-    pooling = config.get(POOLING)
-    if pooling not in (None, "mean"):
-        raise UserError(f"{POOLING} = {pooling!r:.40} is unknown; possible: 'mean', or no such key")
-    labels, kind, scale = _labelling(config)
-    return Documents(body, labels, segment, stride, kind, scale, pooling == "mean")
+    return Documents(body, segment=segment, stride=stride, **_labelling(config))
 
 
-def _labelling(config: dict[str, Any]) -> tuple[tuple[str, ...], str, float]:
-    """The labels, what a text has of them, and the unit in which values are told."""
+def _labelling(config: dict[str, Any]) -> dict[str, Any]:
+    """The labels, what a text has of them, the unit in which values are told, and what they are told from."""
     problem = config.get("problem_type")
     if problem is not None and problem not in PROBLEMS:
         raise UserError(f"problem_type = '{problem}' is unknown{nearest(str(problem), PROBLEMS)}")
@@ -101,7 +98,10 @@ def _labelling(config: dict[str, Any]) -> tuple[tuple[str, ...], str, float]:
     scale = config.get(SCALE, 1.0)
     if type(scale) not in (int, float) or not 0 < scale < math.inf or math.frexp(scale)[0] != 0.5:
         raise UserError(f"{SCALE} = {scale!r} should be a power of two")
-    return labels, kind, float(scale)
+    pooling = config.get(POOLING)
+    if pooling not in (None, "mean"):
+        raise UserError(f"{POOLING} = {pooling!r:.40} is unknown; possible: 'mean', or no such key")
+    return {"labels": labels, "kind": kind, "scale": float(scale), "averaged": pooling == "mean"}
 
 
 def told_kind(network: Classifier, foreign: dict[str, Any]) -> dict[str, Any]:
@@ -112,8 +112,8 @@ def told_kind(network: Classifier, foreign: dict[str, Any]) -> dict[str, Any]:
     found |= {SCALE: network.scale} if network.scale != 1 else {}
     if isinstance(network, Documents):
         found |= {SEGMENT: network.segment, STRIDE: network.stride}
-        found |= {POOLING: "mean"} if network.averaged else {}
-    return found | ({PAIR: True} if network.paired else {})
+    found |= {POOLING: "mean"} if network.averaged else {}
+    return found | ({} if network.paired is None else {PAIR: network.paired})
 
 
 def told_labels(labels: Sequence[str]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def pooling_of(folder: Path) -> Pooling | None:
     """What a folder says of it, if it says anything."""
     if not (folder / MODULES).is_file():
         return None
-    kind, normalise = "mean", False
+    kind, normalise = "", False
     for module in _modules(folder / MODULES):
         word = str(module.get("type", "")).rsplit(".", 1)[-1]
         if word == "Pooling":
@@ -39,7 +39,15 @@ def pooling_of(folder: Path) -> Pooling | None:
         elif word != "Transformer":
             raise UserError(f"{folder / MODULES}: '{word}' is unknown; possible: Transformer, Pooling, Normalize")
     longest = next((_longest(folder / name) for name in SETTINGS if (folder / name).is_file()), 0)
-    return Pooling(kind, normalise, longest)
+    return Pooling(kind, normalise, longest) if kind else None
+
+
+def said_pooling(folder: Path) -> Pooling | None:
+    """The same, or nothing where what it says is not known here."""
+    try:
+        return pooling_of(folder)
+    except UserError:
+        return None
 
 
 def write_pooling(folder: Path, pooling: Pooling, width: int) -> None:

@@ -193,8 +193,8 @@ def _tail(texts: Texts) -> list[int]:
     return [end] if texts.rows(["a"])[0][-1:] == [end] else []
 
 
-def apart(text: Any, paired: bool) -> Any:
-    """One text, or two: a pair as it is given, or where pairs are read, a line with a tab between."""
+def apart(text: Any, paired: bool | None) -> Any:
+    """One text, or two: a pair as it is given, or a line with a tab between where pairs are, or may be (None), read."""
     if isinstance(text, str):
-        return tuple(text.split("\t", 1)) if paired else text
+        return tuple(text.split("\t", 1)) if paired or (paired is None and "\t" in text) else text
     return tuple(text) if isinstance(text, list | tuple) else text

@@ -35,12 +35,15 @@ def labelled(loaded: Loaded, recipe: Recipe) -> Loaded:
     network, vocabulary, config = loaded.network, loaded.vocabulary, loaded.config
     if not isinstance(network, Classifier):
         encodes = models.FAMILIES[models.family_of(network)].encodes
-        network = _with_head(getattr(network, "body", network), recipe)
+        body = getattr(network, "body", network)
+        network = _with_head(body, recipe, _averaged(body, loaded, recipe))
         network = network if recipe.train.auxiliary else network.silenced()
         if not encodes:
             both = enclosed(vocabulary.target)
             vocabulary = Vocabulary(both, both)
             config = config | {"pad_token_id": both.pad} if config else {}
+    elif (said := _pooling(recipe)) and (said == "mean") != network.averaged:
+        raise UserError(f"model.pooling = '{said}' is for a new head, but the model tells labels otherwise: remove it")
     if network.kind != recipe.data.label_kind:
         raise UserError(
             f"data.label_kind = '{recipe.data.label_kind}', but the model tells '{network.kind}': say that, or begin "
@@ -54,9 +57,6 @@ def labelled(loaded: Loaded, recipe: Recipe) -> Loaded:
             f"data.segment = {recipe.data.segment}: a segment stands between two tokens, as [CLS] … [SEP], but this "
             "tokenizer does not put one before and one behind a text: take that of an encoder such as BERT"
         )
-    if _averaged(recipe) not in (None, network.averaged):
-        told, given = "the mean of all states" if network.averaged else "one state", recipe.model["pooling"]
-        raise UserError(f"model.pooling = '{given}', but the model tells labels from {told}: remove it")
     if network.paired and not recipe.data.text2:
         raise UserError("data.text2 = '', but the model was trained on pairs of texts: name the second's column")
     network.paired = bool(recipe.data.text2)  # what others published does not say so
@@ -68,26 +68,38 @@ def labelled(loaded: Loaded, recipe: Recipe) -> Loaded:
     return loaded._replace(network=network, vocabulary=vocabulary, config=config)
 
 
-def _with_head(body: Any, recipe: Recipe) -> Classifier:
+def _pooling(recipe: Recipe) -> str:
+    """What is said of how the states of a loaded encoder become one."""
+    return recipe.model.get("pooling", "") if "from" in recipe.model else ""
+
+
+def _averaged(body: Any, loaded: Loaded, recipe: Recipe) -> bool:
+    """Whether labels are told from the mean of all states: as the recipe says, else as the folder does."""
+    said, encodes = _pooling(recipe), isinstance(body, Encoder)
+    own = encodes and hasattr(body.config, "pooling")
+    if said and (own or not encodes):
+        why = f"the model has its own, '{body.config.pooling}'" if own else "the model reads to the end of a text"
+        raise UserError(f"model.pooling = '{said}' is for encoders such as bert, but {why}: remove it")
+    folder = loaded.pooling.kind if loaded.pooling else "cls"
+    return encodes and not own and (said or folder) == "mean"
+
+
+def _with_head(body: Any, recipe: Recipe, averaged: bool) -> Classifier:
     """A new head for the labels of the training part; where they are numbers it begins with their mean."""
     data, beside = recipe.data, Path(recipe.origin)
     if data.generate:
         raise UserError(f"data.generate = '{data.generate}' makes no labels: name a file in data.train")
     if data.label_kind != "number":
-        return _reading(body, recipe, learn_labels(data, beside))
+        return _reading(body, recipe, averaged, learn_labels(data, beside))
     mean, scale = learn_scale(data, beside)
-    network = _reading(body, recipe, [data.label or "label"], scale)
+    network = _reading(body, recipe, averaged, [data.label or "label"], scale)
     network.expect(mean)
     return network
 
 
-def _reading(body: Any, recipe: Recipe, labels: Sequence[str], scale: float = 1.0) -> Classifier:
+def _reading(body: Any, recipe: Recipe, averaged: bool, labels: Sequence[str], scale: float = 1.0) -> Classifier:
     """A head that reads texts whole, or documents in segments where the recipe cuts them."""
-    data, averaged = recipe.data, bool(_averaged(recipe))
-    if averaged:
-        if not isinstance(body, Encoder):
-            raise UserError("model.pooling = 'mean': a language model tells labels from the end of a text: remove it")
-        body = body.unpooled()
+    data, body = recipe.data, body.unpooled() if averaged else body
     if not data.segment:
         return Classifier(body, labels, bool(data.text2), data.label_kind, scale, averaged=averaged)
     if not isinstance(body, Encoder):
@@ -95,11 +107,6 @@ def _reading(body: Any, recipe: Recipe, labels: Sequence[str], scale: float = 1.
     if data.segment > body.limit:
         raise UserError(f"data.segment = {data.segment}, but the encoder reads at most {body.limit} tokens")
     return Documents(body, labels, data.segment, data.segment_stride, data.label_kind, scale, averaged)
-
-
-def _averaged(recipe: Recipe) -> bool | None:
-    """Whether labels are to be told from the mean of what a loaded encoder gives; None: nothing is said."""
-    return recipe.model["pooling"] == "mean" if {"from", "pooling"} <= recipe.model.keys() else None
 
 
 def masked(loaded: Loaded, recipe: Recipe) -> Loaded:
@@ -116,6 +123,11 @@ def masked(loaded: Loaded, recipe: Recipe) -> Loaded:
             "or model.pooler = true where the model is new"
         )
     mask_of(loaded.vocabulary.target)
+    if recipe.model.get("lora_rank") and not isinstance(network, kind):
+        raise UserError(
+            f"model.lora_rank = {recipe.model['lora_rank']}: the model has no head for this yet, and an adapter would "
+            "not keep a new one: remove lora_rank, or begin with a folder that finds hidden words"
+        )
     made: Any = network if type(network) is kind else kind(body)
     if isinstance(network, MaskedWords) and made is not network:
         made.words = network.words

@@ -101,5 +101,6 @@ def look_for(network: Spans, tokenizer: Tokenizer, ask: Ask, truncate: bool = Fa
         )
     with record(prove) as recorder:
         seen = look(network, asking, [0])[0]
-    answer = tell(best_of([seen]), asking.spans(0), ask.context)[0].text
+    threshold = 0.0 if network.silent else None
+    answer = tell(best_of([seen]), asking.spans(0), ask.context, threshold=threshold)[0].text
     return Trace(recorder, source=tokenizer.pieces(asking.row(0).tokens.tolist()), answer=answer)

@@ -13,9 +13,10 @@ from regard.errors import UserError
 from regard.inputs.text import Vocabulary
 from regard.interop import folder as folders
 from regard.interop.folder import Loaded
-from regard.interop.sentence import pooling_of
+from regard.interop.sentence import said_pooling, write_pooling
 from regard.layers.adapter import AdapterOptions, adapt
 from regard.layers.dropout import drop
+from regard.models.heads import MaskedWords
 from regard.models.shorter import shorten
 from regard.recipe import DecodeOptions, Recipe
 from regard.tasks import TASKS, Trained, build, fit, learn_vocabulary, require
@@ -66,8 +67,10 @@ def _prepare(recipe: Recipe, run: Path | None, display: Display) -> tuple[nn.Mod
     display.note(f"{models.family_of(loaded.network)}, {size:,} parameters{some}{begun}")
 
     def write_model(folder: Path) -> None:
-        network, vocabulary, generation, config, base = loaded
+        network, vocabulary, generation, config, base, pooling = loaded
         folders.save(folder, network, vocabulary, generation, config=config, base=base)
+        if pooling and isinstance(network, MaskedWords):  # which is read as its body was
+            write_pooling(folder, pooling, network.config.width)
 
     return loaded.network, task, write_model
 
@@ -129,7 +132,7 @@ def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
         shorten(loaded.network, recipe.model["depth"])
     base = (loaded.base if newest else folders.base_at(folder, loaded)) if adapting else None
     torch.manual_seed(recipe.seed)
-    loaded = fit(loaded, recipe)
+    loaded = fit(loaded._replace(pooling=said_pooling(folder)), recipe)
     if adapting:
         adapt(loaded.network, adapting)
         for part in getattr(loaded.network, "new", ()):
@@ -148,13 +151,10 @@ def _with_weights_found(recipe: Recipe, display: Display) -> Recipe:
             display.warn(f"{reason}; {found.folder.name} is used instead")
         return str(found.folder.resolve())
 
-    model = recipe.model | ({"from": place(recipe.model["from"])} if "from" in recipe.model else {})
-    if "from" in model and recipe.task == "classify":
-        said = pooling_of(Path(model["from"]))
-        model = ({"pooling": "mean"} if said and said.kind == "mean" else {}) | model
+    weights = {"from": place(recipe.model["from"])} if "from" in recipe.model else {}
     tokenizer = replace(recipe.tokenizer, folder=place(recipe.tokenizer.folder))
     distil = replace(recipe.distil, teacher=place(recipe.distil.teacher))
-    return replace(recipe, model=model, tokenizer=tokenizer, distil=distil)
+    return replace(recipe, model=recipe.model | weights, tokenizer=tokenizer, distil=distil)
 
 
 def _chosen(options: DecodeOptions) -> dict[str, Any]:
