@@ -218,6 +218,12 @@ def test_a_model_that_learnt_to_say_nothing_does_so_by_itself(model: Any, tmp_pa
     """And says so in its config.json; one that is not known to have learnt it always answers."""
     asks = ("How much?", told(random.Random(3))[0])
     assert model.network.silent and model.run(asks) == model.run(asks, threshold=0.0) and model.run(asks).text == ""
+    assert model.trace(asks).answer == ""
+    file = tmp_path / "wrong.jsonl"  # all have answers, and it is scored as it answers
+    file.write_text(json.dumps({"question": asks[0], "context": asks[1], "answers": [asks[1].split()[0]]}) + "\n")
+    written = tmp_path / "said.jsonl"
+    CliRunner().invoke(app, ["evaluate", str(model.folder.parent), str(file), "--predictions", str(written)])
+    assert json.loads(written.read_text())["told"] == ""
     model.save(tmp_path / "ours")
     config = json.loads((tmp_path / "ours/config.json").read_text())
     assert config["no_answer"] is True and regard.load(tmp_path / "ours").run(asks).text == ""
