@@ -314,3 +314,12 @@ def test_the_best_threshold_equals_trying_all() -> None:
         threshold, score = best_threshold(margins.tolist(), scores.tolist(), answerable.tolist())
         assert score == pytest.approx(mean(threshold))
         assert score == pytest.approx(max(mean(each) for each in [-9.0, *margins]))
+
+
+def test_questions_may_be_in_many_files(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        row = {"question": f"Who is {name}?", "context": f"{name} sang.", "answers": [name]}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+    found = list(questions(tmp_path / "*.jsonl", DataOptions()))
+    assert [each.text for each in found] == ["Who is a?", "Who is b?"]
+    assert [Path(each.place.rsplit(":", 1)[0]).name for each in found] == ["a.jsonl", "b.jsonl"]

@@ -332,8 +332,10 @@ def test_patterns_are_looked_for_like_files(tmp_path: Path, cache: Path, monkeyp
     assert text_of(found) == "y"
     write(tmp_path / "data" / "x[1].txt", "z")
     assert find("x[1].txt", tmp_path) == tmp_path / "data" / "x[1].txt"  # a file of that very name
-    with pytest.raises(UserError, match="many files at once are for running text"):
-        next(read(DataOptions(train="b/*.txt"), "train", tmp_path))
+    write(tmp_path / "data" / "b" / "0.txt", "one\ttwo")
+    write(tmp_path / "data" / "b" / "1.txt", "three\tfour")
+    rows = list(read(DataOptions(train="b/*.txt"), "train", tmp_path))  # of pairs, too
+    assert [(row.source, row.target) for row in rows] == [("one", "two"), ("three", "four")]
 
 
 # ── the cache, and memory ────────────────────────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ from encoders import letters
 from regard.errors import UserError
 from regard.inputs.batch import BatchOptions
 from regard.inputs.iob import Entity, entities, is_span_tag, unbegun
-from regard.inputs.tagged import learn_tags, read
+from regard.inputs.tagged import learn_tags, read, sentences
 from regard.inputs.tagging import cut, pieces, prepare
 from regard.inputs.tags import TaggedCorpus, collate, stream
 from regard.inputs.targets import Labels
@@ -230,3 +230,9 @@ def test_figures_worked_by_hand() -> None:
     )
     assert told["accuracy"] == pytest.approx(100 * 8 / 11)
     assert report([["O"]], [["O"]])["scores"][2].value == 0  # type: ignore[index]
+
+
+def test_sentences_may_be_in_many_files(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        (tmp_path / f"{name}.conll").write_text(f"{name} B-X\n\n")
+    assert [each.words for each in sentences(tmp_path / "*.conll", DataOptions())] == [("a",), ("b",)]

@@ -4,7 +4,7 @@ train.{de,en}.gz   one file a column, the names in the braces are the columns
 dates.tsv .txt     tab-separated; the first line is a header, or `columns` names them
 dates.csv          the same with commas, and quotes round what holds a comma, a quote (twice) or a line break
 pairs.jsonl        an object a line
-each also as .gz
+each also as .gz; a pattern such as 2026-*.csv means all that match, in order, each with its own header
 """
 
 import csv
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from regard.errors import UserError, nearest
 
@@ -31,6 +31,7 @@ BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 STARS = re.compile(r"[*?\[]")
 LINE_LIMIT = 1 << 26  # bytes; beyond it the file is hardly lines of text, and memory must stay bounded
 COLUMNS = (".tsv", ".txt", ".csv")
+Found = TypeVar("Found")
 KINDS = "parallel files such as train.{de,en}, .tsv or .txt (tab-separated), .csv, .jsonl; each also with .gz"
 
 
@@ -56,6 +57,11 @@ def expand(path: Path) -> dict[str, Path]:
 def several(path: Path) -> bool:
     """Whether a path stands for all files that match it, such as books/*.txt; a file of that very name comes first."""
     return bool(STARS.search(str(path))) and not BRACES.search(str(path)) and not path.is_file()
+
+
+def each_of(path: Path, read: Callable[[Path], Iterator[Found]]) -> Iterator[Found]:
+    """What is read from every file that a pattern means, one after another."""
+    return itertools.chain.from_iterable(map(read, expand(path).values()))
 
 
 def _matches(path: Path) -> dict[str, Path]:
@@ -140,7 +146,7 @@ def rows(
     In JSON lines the columns of `values` may also be of these types, which are given as JSON.
     """
     if several(path):
-        raise UserError(f"{path}: many files at once are for running text; possible here: {KINDS}")
+        return each_of(path, lambda file: rows(file, columns, asked, values))
     files = expand(path)
     suffix = Path(path.name.removesuffix(".gz")).suffix
     if "" not in files:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard.errors import UserError
-from regard.inputs.files import COLUMNS, is_text, json_lines, rows
+from regard.inputs.files import COLUMNS, each_of, is_text, json_lines, rows, several
 from regard.inputs.parts import file_of, held
 from regard.inputs.running import decoded
 
@@ -52,6 +52,10 @@ def read(data: "DataOptions", part: str, beside: Path | None = None) -> Iterator
 
 
 def questions(path: Path, data: "DataOptions") -> Iterator[Question]:
+    """Every question of a file, or of all that a pattern means."""
+    if several(path):
+        yield from each_of(path, lambda file: questions(file, data))
+        return
     name = path.name.removesuffix(".gz")
     if name.endswith(".json"):
         for article in articles(path):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard.errors import UserError
-from regard.inputs.files import is_text, json_lines, lines
+from regard.inputs.files import each_of, is_text, json_lines, lines, several
 from regard.inputs.parts import file_of, held
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ def read(data: "DataOptions", part: str, beside: Path | None = None, seed: int =
 
 
 def sentences(path: Path, data: "DataOptions") -> Iterator[Sentence]:
+    """Every sentence of a file, or of all that a pattern means."""
+    if several(path):
+        return each_of(path, lambda file: sentences(file, data))
     name = path.name.removesuffix(".gz")
     if name.endswith(".jsonl"):
         return _of_objects(path, data.text or "tokens", data.label or "tags")
