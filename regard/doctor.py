@@ -226,11 +226,6 @@ def _cost(cost: Cost, batches_per_epoch: int, recipe: Recipe, findings: Findings
         findings.warnings.append(
             f"train.eval_steps = {options.eval_steps} is more than the run's {steps} steps: scored only at its end"
         )
-    if options.warmup_steps > steps:
-        findings.warnings.append(
-            f"train.warmup_steps = {options.warmup_steps} is more than the run's {steps} steps: "
-            "the learning rate never reaches its peak"
-        )
 
 
 def _existing(path: Path) -> Path:

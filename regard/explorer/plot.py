@@ -132,7 +132,7 @@ def heatmap(
                 shade = f"fill='{COLOURS[0]}' fill-opacity='{weight:.2f}'"
                 parts.append(f"<rect x='{left + CELL * place}' y='{y}' width='{CELL}' height='{CELL}' {shade}/>")
         for place, word in enumerate(words[number] if words else ()):
-            ink = "fill='#fff' " if row[place] > 0.5 else ""  # on a dark shade
+            ink = "style='fill:#fff' " if row[place] > 0.5 else ""  # on a dark shade
             small = f"{ink}text-anchor='middle' font-size='{min(12, round(2 * CELL / (len(word) + 1)))}'"
             parts.append(_text(left + CELL * place + CELL / 2, y + CELL / 2 + 4, word, small))
     size = max(right + slanted, 32 + ceil(1.1 * LETTER * len(title))), bottom + 16

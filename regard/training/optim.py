@@ -45,8 +45,10 @@ def learning_rate(step: int, options: TrainOptions, max_steps: int) -> float:
     """The rate of the update that makes step `step` (from 1); `max_steps` 0 = not known yet, then it only warms up.
 
     inverse_sqrt is Vaswani et al. 2017, eq. 3, scaled so that its peak is `learning_rate`; cosine and linear end at 0.
+    A short run warms up in its first quarter.
     """
     peak, warmup = options.learning_rate, options.warmup_steps
+    warmup = min(warmup, -(-max_steps // 4)) if max_steps else warmup
     if step <= warmup:
         return peak * step / warmup
     if options.schedule == "inverse_sqrt":
