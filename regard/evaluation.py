@@ -61,6 +61,8 @@ def judge(models: list[Any], exam: Exam) -> dict[str, Any]:
         if exam.file is None and getattr(exam.scoring, name):
             raise UserError(f"--{name} is of a FILE, and none is given: a part of the recipe is read as it says")
     written = [path for path in (exam.scoring.plot, exam.scoring.predictions) if path]
+    if exam.scoring.plot and exam.scoring.plot.suffix != ".svg":
+        raise UserError(f"--plot {exam.scoring.plot}: pictures are written as SVG: name it .svg")
     for path in written:
         if not path.parent.is_dir():
             raise UserError(f"{path}: there is no folder {path.parent}")

@@ -166,7 +166,7 @@ class Answering:
     context: Annotated[Path | None, typer.Option(metavar="FILE", help="The text that questions are asked of.")] = None
     best: Annotated[int | None, typer.Option(min=1, help="Answers to a question, or words for a hidden one.")] = None
     threshold: Annotated[
-        float | None, typer.Option(help="No answer where that is better than one by more than this.")
+        float | None, typer.Option(help="No answer where it is better by more; of several labels the least likely.")
     ] = None
 
     def given(self) -> dict[str, Any]:

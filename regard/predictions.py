@@ -10,11 +10,15 @@ KEY = "predictions"  # under it a scorer hands them over, beside its figures
 
 
 def lines_of(
-    places: Sequence[str | int], inputs: Sequence[Any], wanted: Sequence[Any], told: Sequence[Sequence[Any]]
+    places: Sequence[str | int],
+    inputs: Sequence[Any],
+    wanted: Sequence[Any],
+    told: Sequence[Sequence[Any]],
+    **more: Sequence[Any],
 ) -> dict[str, Iterator[dict[str, Any]]]:
-    """Of one model (`told`), or of two (`second`); made only when they are asked for."""
-    names = ("place", "input", "wanted", *("told", "second")[: len(told)])
-    lines = zip(places, inputs, wanted, *told, strict=True)
+    """Of one model (`told`), or of two (`second`), with what `more` there is; made only when they are asked for."""
+    names = ("place", "input", "wanted", *("told", "second")[: len(told)], *more)
+    lines = zip(places, inputs, wanted, *told, *more.values(), strict=True)
     return {KEY: (dict(zip(names, line, strict=True)) for line in lines)}
 
 

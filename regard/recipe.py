@@ -4,6 +4,7 @@ import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -224,7 +225,10 @@ def _check_whole(recipe: Recipe) -> None:
     )
     beside = {"from", "family", "depth", *ADAPTERS, *(["pooling"] if recipe.task == "classify" else [])}
     extra = sorted(recipe.model.keys() - beside) if "from" in recipe.model else []
-    require(not extra, f"model.from takes its shape from the folder: remove model.{', model.'.join(extra)}")
+    for name in extra:
+        meant = get_close_matches(name, beside, n=1, cutoff=0.8)
+        told = f"did you mean model.{meant[0]}?" if meant else "model.from takes its shape from the folder: remove it"
+        require(False, f"model.{name}: {told}")
     pooling = recipe.model.get("pooling", "mean")
     require(
         "from" not in recipe.model or pooling in TOLD_FROM,

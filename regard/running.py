@@ -10,6 +10,7 @@ from regard.tasks.embed import BATCH, Vector
 from regard.tasks.fill import MOST, fill
 from regard.tasks.reply import asked, reply
 from regard.tasks.tag import tag
+from regard.tasks.told import LIKELY
 from regard.tasks.translate import translate
 
 if TYPE_CHECKING:
@@ -44,8 +45,13 @@ def _answer(model: "Model", inputs: list[Any], ways: Options, options: Options) 
 
 
 def _classify(model: "Model", texts: list[Any], ways: Options, options: Options) -> list[Any]:
-    _allow(options, (), "a model that tells labels")
-    return classify(model.network, model.texts, [apart(each, model.network.paired) for each in texts], **ways)
+    known = ("threshold",) if model.network.kind == "several" else ()
+    _allow(options, known, "a model that tells several labels" if known else "a model that tells labels")
+    threshold = options.get("threshold", LIKELY)
+    if type(threshold) not in (int, float) or not 0 <= threshold <= 1:
+        raise UserError(f"threshold = {threshold!r} should lie within 0 … 1: how likely a label must be to hold")
+    texts = [apart(each, model.network.paired) for each in texts]
+    return classify(model.network, model.texts, texts, threshold=threshold, **ways)
 
 
 def _fill(model: "Model", texts: list[Any], ways: Options, options: Options) -> list[Any]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from regard.errors import UserError
 from regard.inputs import prepared
 from regard.inputs.corpus import Sample, find, part_of, prefixes, prepare, prepare_samples, read
+from regard.inputs.files import rows
 from regard.inputs.text import Vocabulary, train_tokenizer
 from regard.recipe import DataOptions, TokenizerOptions
 
@@ -68,6 +69,19 @@ def test_columns_without_names_go_by_their_order(tmp_path: Path) -> None:
 def test_a_field_of_csv_may_be_a_long_document(tmp_path: Path) -> None:
     write(tmp_path / "long.csv", f'source,target\n"{"a, b " * 40_000}",x\n')
     assert pairs(tmp_path, "long.csv", source="source", target="target") == [("a, b " * 40_000, "x")]
+
+
+def test_semicolons_stand_between_fields_where_no_comma_does(tmp_path: Path) -> None:
+    write(tmp_path / "excel.csv", 'source;target\n"a; b, c";x\nd;y\n')
+    assert pairs(tmp_path, "excel.csv", source="source", target="target") == [("a; b, c", "x"), ("d", "y")]
+
+
+def test_a_row_over_several_lines_is_told_by_its_first(tmp_path: Path) -> None:
+    write(tmp_path / "over.csv", 'source,target\n"a\nb",x\n"c\nd\ne",y\nf\n')
+    found = rows(tmp_path / "over.csv", asked=("source", "target"))
+    assert [next(found).place for _ in range(2)] == [f"{tmp_path}/over.csv:2", f"{tmp_path}/over.csv:4"]
+    with pytest.raises(UserError, match=r"over\.csv:7: 1 fields, but 2 columns"):
+        next(found)
 
 
 BROKEN = {

@@ -85,9 +85,7 @@ def test_an_existing_run_is_an_error_and_nothing_is_written(recipe: Path) -> Non
 
 
 def test_settings_that_cannot_work_out_are_warned_of(recipe: Path) -> None:
-    warnings = found(recipe, "train.warmup_steps=31", "train.eval_steps=37").warnings
-    assert any("warmup_steps" in line for line in warnings)
-    assert any("eval_steps" in line for line in warnings)
+    assert any("eval_steps" in line for line in found(recipe, "train.eval_steps=37").warnings)
     assert not any("_steps" in line for line in found(recipe).warnings)
 
 

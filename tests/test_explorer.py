@@ -14,7 +14,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from regard.explorer.page import Map, write_page
+from regard.explorer.page import Map, text_of, write_page
 from regard.explorer.terminal import draw, ramp
 from tests.needs import need
 
@@ -330,3 +330,16 @@ def test_everything_that_can_be_used_has_a_name(visit: Any):
     for role in ("button", "radio", "combobox", "application"):
         found = opened.page.get_by_role(role)
         assert found.count() == opened.page.get_by_role(role, name=re.compile(r"\S")).count() > 0
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        (["[CLS]", "who", "paint", "##ed", "it", "?", "[SEP]"], "[CLS] who painted it ? [SEP]"),
+        ([" Who", " paint", "ed", " it", "?"], "Who painted it?"),
+        (["a", "b", "c"], "abc"),
+        ([], ""),
+    ],
+)
+def test_a_page_is_called_by_the_text_that_was_read(pieces: list[str], text: str) -> None:
+    assert text_of(pieces) == text

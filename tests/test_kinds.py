@@ -69,9 +69,14 @@ def test_several_labels_are_learnt_told_and_scored(tmp_path: Path, capfd: pytest
     answers = model.run([text for _, text in rows])
     for answer in answers:
         assert set(answer.labels) == {label for label, chance in answer.scores.items() if chance >= 0.5}
+    for answer in model.run([text for _, text in rows[:5]], threshold=0.1):
+        assert set(answer.labels) == {label for label, chance in answer.scores.items() if chance >= 0.1}
+    with pytest.raises(UserError, match=r"threshold = 2 should lie within 0 … 1"):
+        model.run(rows[0][1], threshold=2)
     found = evaluated(tmp_path / "run", capfd, "--predictions", str(tmp_path / "told.jsonl"))
     lines = [json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines()]
     assert [line["told"] for line in lines] == [list(answer.labels) for answer in answers]
+    assert lines[0]["scores"] == pytest.approx(answers[0].scores, abs=1e-6)
     assert [line["wanted"] for line in lines] == [[label for label in row[0].split("|") if label] for row in rows]
     right = [
         set(answer.labels) == set(filter(None, row[0].split("|"))) for answer, row in zip(answers, rows, strict=True)

@@ -276,3 +276,12 @@ def test_numbers_among_texts_are_refused(tmp_path: Path, cache: Path) -> None:
         data: Any = DataOptions(train="a.jsonl", label_kind=kind)  # type: ignore[arg-type]
         with pytest.raises(UserError, match=r"a\.jsonl:4: 'label' is .*, (numbers|text), but .* at .*a\.jsonl:1"):
             list(read(data, "train", tmp_path))
+
+
+def test_many_numbers_are_no_names(tmp_path: Path) -> None:
+    rows = [f"{number / 7:.3f}\tw{number}" for number in range(30)]
+    (tmp_path / "likeness.tsv").write_text("\n".join(["label\ttext", *rows]))
+    with pytest.raises(UserError, match=r"likeness\.tsv: the labels are 30 different numbers such as 0\.000: give data\.label_kind"):  # fmt: skip  # noqa: E501
+        learn_labels(DataOptions(train="likeness.tsv"), tmp_path)
+    (tmp_path / "stars.tsv").write_text("label\ttext\n" + "\n".join(f"{number / 2}\tw{number}" for number in range(10)))
+    assert len(learn_labels(DataOptions(train="stars.tsv"), tmp_path)) == 10

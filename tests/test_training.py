@@ -67,6 +67,13 @@ def test_schedules_rise_to_the_peak_then_never_rise(schedule, warmup: int) -> No
         assert rates[-1] == 3.0
 
 
+@pytest.mark.parametrize("steps", [1, 7, 40])
+def test_a_short_run_warms_up_in_its_first_quarter(steps: int) -> None:
+    options = TrainOptions(learning_rate=3.0, warmup_steps=100, schedule="linear")
+    rates = [learning_rate(step, options, steps) for step in range(1, steps + 1)]
+    assert max(rates) == rates[-(-steps // 4) - 1] == 3.0
+
+
 def test_inverse_square_root_is_the_papers_formula() -> None:
     """Vaswani et al. 2017, eq. 3, divided by its own value at the peak."""
     options = TrainOptions(learning_rate=1.0, warmup_steps=17)

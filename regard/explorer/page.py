@@ -11,6 +11,7 @@ import re
 import sys
 import webbrowser
 from base64 import b64encode
+from collections.abc import Sequence
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -69,7 +70,7 @@ def explore(trace: Trace, path: Path | str | None = None) -> Any:
     """The page of one trace as a file; without a path, shown inline in a notebook or opened in a browser."""
     if not trace.sites:
         raise UserError("this model attends to nothing, so there is nothing to show")
-    title = "".join(trace.source).strip() or "attention"
+    title = text_of(trace.source) or "attention"
     if path is not None:
         return write_page(path, title, [map_of(trace, "model", title)])
     page = write_page(Path(mkdtemp(prefix="regard-")) / "attention.html", title, [map_of(trace, "model", title)])
@@ -80,6 +81,13 @@ def explore(trace: Trace, path: Path | str | None = None) -> Any:
         return IFrame(source, width="100%", height=640)
     webbrowser.open(page.as_uri())
     return page
+
+
+def text_of(pieces: Sequence[str]) -> str:
+    """The text that was cut into pieces, in which words begin with a space, or go on behind ##."""
+    if any(piece.startswith(" ") for piece in pieces) or max(map(len, pieces), default=0) < 2:
+        return "".join(pieces).strip()
+    return " ".join(pieces).replace(" ##", "")
 
 
 def write_page(path: Path | str, title: str, maps: list[Map]) -> Path:

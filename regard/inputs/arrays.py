@@ -219,7 +219,9 @@ class Writer:
     def finish(self, hashes: dict[str, str]) -> None:
         """Puts everything on the disk, the report last; a corpus without a sample is an error."""
         if not self.report.kept:
-            raise UserError(f"no sample left to use: {self.report}")
+            long = any(reason.startswith("longer") for reason in self.report.skipped)
+            told = "; raise data.max_length, or read texts to be labelled in segments (data.segment)" if long else ""
+            raise UserError(f"no sample left to use: {self.report}{told}")
         for rows in self._rows.values():
             rows.settle()
         for file in self._lengths.values():

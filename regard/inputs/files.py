@@ -2,7 +2,7 @@
 
 train.{de,en}.gz   one file a column, the names in the braces are the columns
 dates.tsv .txt     tab-separated; the first line is a header, or `columns` names them
-dates.csv          the same with commas, and quotes round what holds a comma, a quote (twice) or a line break
+dates.csv          the same with commas or semicolons, and quotes round what holds one, a quote (twice), a line break
 pairs.jsonl        an object a line
 each also as .gz; a pattern such as 2026-*.csv means all that match, in order, each with its own header
 """
@@ -211,12 +211,19 @@ def _tabs(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _commas(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The same of CSV (RFC 4180), whose quoted fields may go on over several lines; the number is that of the last."""
+    """The same of CSV (RFC 4180), whose quoted fields may go on over several lines: the number is that of the first.
+
+    Where the first line has semicolons and no comma, as spreadsheets of many countries write it, they stand between.
+    """
     csv.field_size_limit(LINE_LIMIT)
-    reader = csv.reader((f"{line}\n" for line in lines(path)), strict=True)
+    first, *_ = head = list(itertools.islice(text := lines(path), 1))
+    between = ";" if ";" in first and "," not in first else ","
+    reader = csv.reader((f"{line}\n" for line in itertools.chain(head, text)), delimiter=between, strict=True)
+    begun = 1
     try:
         for fields in reader:
-            yield reader.line_num, fields or [""]
+            yield begun, fields or [""]
+            begun = reader.line_num + 1
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
 

@@ -7,6 +7,7 @@ The label is the target, and its one token is its number. Others that open the t
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 BETWEEN = "\x1e"  # stands between two texts where they are kept as one
 PLAIN = {"one": (int,), "several": (int, list), "number": (int, float)}  # what a label may be in JSON, beside text
 MOST = 10_000  # labels; more are surely another column
+FEW, DECIMAL = 20, re.compile(r"-?\d+[.,]\d+")  # more labels than so many that look like this are surely values
 
 
 def read(data: "DataOptions", part: str, beside: Path | None = None) -> Iterator[Record]:
@@ -132,6 +134,11 @@ def learn_labels(data: "DataOptions", beside: Path | None = None) -> tuple[str, 
     if len(found) < 2:
         only = f"the one label {found.pop()!r}" if found else "no label"
         raise UserError(f"{file_of(data, 'train', beside)}: has {only}; to tell texts apart takes two")
+    if len(found) > FEW and all(map(DECIMAL.fullmatch, found)):
+        raise UserError(
+            f"{file_of(data, 'train', beside)}: the labels are {len(found)} different numbers such as {min(found)}: "
+            "give data.label_kind = 'number' to learn their values, or write them as words where they are but names"
+        )
     return tuple(sorted(found))
 
 

@@ -43,7 +43,7 @@ class Classifier(Head):
         self,
         body: Any,
         labels: Sequence[str],
-        paired: bool | None = False,
+        paired: bool | None = None,
         kind: str = "one",
         scale: float = 1.0,
         width: int = 0,

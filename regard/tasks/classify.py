@@ -36,7 +36,7 @@ from regard.tasks.fitting import labelled
 from regard.tasks.kinds import kind_of, weigh
 from regard.tasks.parted import Parted
 from regard.tasks.rows import Row, by_length, by_room, check_texts, shown, too_long
-from regard.tasks.told import Told, answer_of, told_by
+from regard.tasks.told import LIKELY, Told, answer_of, told_by
 
 BATCH = 64  # texts that are read at once where nobody says how many
 Text = str | tuple[str, ...]
@@ -146,6 +146,7 @@ def classify(
     batch_size: int = BATCH,
     truncate: bool = False,
     progress: Callable[[int], None] = lambda done: None,
+    threshold: float = LIKELY,
 ) -> list[Any]:
     """What each text, or pair of texts, is called: a Label, Several or a Number; read in batches of like length."""
     rows = read_rows(network, texts, inputs, truncate)
@@ -155,7 +156,7 @@ def classify(
         text = texts.sequences([rows[number].tokens for number in numbers]).to(next(network.parameters()).device)
         chances = network.chances(network(text).float()).tolist()
         for number, each in zip(numbers, chances, strict=True):
-            answers[number] = answer_of(network, each, rows[number].cut)
+            answers[number] = answer_of(network, each, rows[number].cut, threshold)
         progress(len(numbers))
     return [answers[number] for number in range(len(rows))]
 
@@ -166,6 +167,8 @@ def read_rows(network: Any, texts: Texts, inputs: Sequence[Text], truncate: bool
     for number, each in enumerate(given, 1):
         if texts.paired and (not isinstance(each, tuple) or len(each) != 2):
             raise UserError(f"input {number} should be two texts, a tab between: this model was trained on pairs")
+        if network.paired is False and isinstance(each, tuple):
+            raise UserError(f"input {number} is two texts: this model was trained on single ones")
     check_texts(given, pairs=True)
     for number, each in enumerate(given, 1):
         if not "".join(each).strip():

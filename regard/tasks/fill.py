@@ -183,7 +183,9 @@ def fill(
         at = (text.tokens == mask) & text.real
         found: Any = network(text, at)
         logits = found.words if isinstance(network, Pretraining) else found
-        likely = logits[:, : tokenizer.size].float().softmax(-1).topk(min(best, tokenizer.size))
+        chances = logits[:, : tokenizer.size].float().softmax(-1)
+        chances[:, [*tokenizer.special.values()]] = 0.0  # a word is asked for
+        likely = chances.topk(min(best, tokenizer.size))
         places = zip(likely.values.tolist(), likely.indices.tolist(), strict=True)
         for number in numbers:
             hidden = rows[number].tokens.count(mask)

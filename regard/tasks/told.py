@@ -33,7 +33,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Several:
-    """All that a text is called, likeliest first: the labels whose own probability is at least a half."""
+    """All that a text is called, likeliest first: the labels that are each at least half likely, or as asked."""
 
     labels: tuple[str, ...]
     scores: dict[str, float] = field(default_factory=dict)
@@ -83,14 +83,14 @@ class Number:
 Told = Label | Several | Number
 
 
-def answer_of(network: Classifier, chances: Sequence[float], cut: bool) -> Told:
-    """What `network.chances` say of one text."""
+def answer_of(network: Classifier, chances: Sequence[float], cut: bool, least: float = LIKELY) -> Told:
+    """What `network.chances` say of one text; of several labels those that are at least so likely hold."""
     scores = dict(zip(network.labels, chances, strict=True))
     if network.kind == "number":
         return Number(next(iter(scores.values())), scores, cut)
     best = sorted(scores, key=lambda label: -scores[label])
     if network.kind == "several":
-        return Several(tuple(label for label in best if scores[label] >= LIKELY), scores, cut)
+        return Several(tuple(label for label in best if scores[label] >= least), scores, cut)
     return Label(best[0], scores[best[0]], scores, cut)
 
 

@@ -45,15 +45,16 @@ def learning_rate(step: int, options: TrainOptions, max_steps: int) -> float:
     """The rate of the update that makes step `step` (from 1); `max_steps` 0 = not known yet, then it only warms up.
 
     inverse_sqrt is Vaswani et al. 2017, eq. 3, scaled so that its peak is `learning_rate`; cosine and linear end at 0.
-    A short run warms up in its first quarter.
+    These two warm up in the first quarter of a run at most, since they know its end.
     """
-    peak, warmup = options.learning_rate, options.warmup_steps
-    warmup = min(warmup, -(-max_steps // 4)) if max_steps else warmup
+    peak, warmup, ends = options.learning_rate, options.warmup_steps, options.schedule in ("cosine", "linear")
+    if ends and max_steps:
+        warmup = min(warmup, -(-max_steps // 4))
     if step <= warmup:
         return peak * step / warmup
     if options.schedule == "inverse_sqrt":
         return peak * math.sqrt(max(warmup, 1) / step)
-    if options.schedule == "constant" or not max_steps:
+    if not ends or not max_steps:
         return peak
     progress = min(1.0, (step - warmup) / max(1, max_steps - warmup))
     return peak * (1 - progress) if options.schedule == "linear" else peak * (1 + math.cos(math.pi * progress)) / 2
