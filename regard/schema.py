@@ -75,17 +75,19 @@ def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def build(kind: type, table: dict[str, Any], prefix: str, places: Callable[[str], str]) -> Any:
-    """A dataclass from its table; every key is checked by name and type."""
-    hints = _hints(kind)
+def build(
+    kind: type, table: dict[str, Any], prefix: str, places: Callable[[str], str], whole: type | None = None
+) -> Any:
+    """A dataclass from its table; every key is checked by name and type. `whole` is what it is a section of."""
+    hints, whole = _hints(kind), whole or kind
     values = {}
     for name, value in table.items():
         key = f"{prefix}{name}"
         if name not in hints:
-            raise UserError(f"{places(key)}: unknown key '{key}'{nearest(name, hints)}")
+            raise UserError(f"{places(key)}: unknown key '{key}'{_elsewhere(name, whole) or nearest(name, hints)}")
         hint = hints[name]
-        if isinstance(value, dict) and isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
-            values[name] = build(hint, value, f"{key}.", places)
+        if isinstance(value, dict) and _is_section(hint):
+            values[name] = build(hint, value, f"{key}.", places, whole)
             continue
         fits, converted = _convert(value, hint)
         if not fits:
@@ -97,6 +99,18 @@ def build(kind: type, table: dict[str, Any], prefix: str, places: Callable[[str]
     except UserError as error:
         key = re.match(r"[\w.]+", str(error))
         raise UserError(f"{places(key[0] if key else prefix)}: {error}") from None
+
+
+def _is_section(hint: Any) -> bool:
+    return isinstance(hint, type) and hasattr(hint, "__dataclass_fields__")
+
+
+def _elsewhere(name: str, whole: type) -> str:
+    """The end of an error about a key that stands in the wrong place: where there is one of that very name."""
+    hints = _hints(whole)
+    found = [f"'{name}'"] if name in hints and not _is_section(hints[name]) else []
+    found += [f"'{each}.{name}'" for each, hint in hints.items() if _is_section(hint) and name in _hints(hint)]
+    return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
 def _convert(value: Any, hint: Any) -> tuple[bool, Any]:

@@ -123,6 +123,17 @@ def test_a_broken_gz_is_an_error(tmp_path: Path, damage: str) -> None:
         pairs(tmp_path, "x.tsv.gz")
 
 
+def test_a_folder_is_told_from_what_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "news").mkdir()
+    with pytest.raises(UserError, match=r"'news' is a folder \(.*\): a pattern means its files, such as news/\*\.csv$"):
+        find("news", tmp_path)
+    write(tmp_path / "news" / "READ.me", "1")
+    write(tmp_path / "news" / "a.jsonl.gz", "1")
+    with pytest.raises(UserError, match=r"such as news/\*\.jsonl\.gz$"):
+        find("news/", tmp_path)
+    assert find("news/*.gz", tmp_path) == tmp_path / "news" / "*.gz"
+
+
 def test_files_are_found_beside_then_in_the_data_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("beside", "first", "second"):
         (tmp_path / folder).mkdir()

@@ -12,7 +12,7 @@ from regard.errors import UserError
 from regard.measure import measure
 from regard.recipe import TrainOptions
 from regard.training import checkpoint, machine
-from regard.training.display import Display
+from regard.training.display import SHOWN, Display
 from regard.training.distributed import Group
 from regard.training.loop import Loop, train
 from regard.training.optim import Average, adamw, learning_rate
@@ -309,6 +309,13 @@ def test_the_cost_is_that_of_the_largest_batch_and_of_whole_checkpoints(tmp_path
     assert costs[1].activation_bytes > 10 * costs[0].activation_bytes
     files = [path.stat().st_size for path in (run / "checkpoint-23").glob("*.safetensors")]
     assert 0 < sum(files) - costs[0].checkpoint_bytes(averaged=True) < 4096  # the headers
+
+
+def test_of_long_samples_the_beginning_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    Display().samples([("word " * 1500, "short [b]", "x" * SHOWN), ("a", "b", "y" * (SHOWN + 1))])
+    shown = capfd.readouterr().err.splitlines()
+    assert all(len(line) <= SHOWN + 13 for line in shown) and shown[0].endswith("word…")
+    assert shown[1].endswith("  short [b]") and shown[2].endswith("x" * SHOWN) and shown[6].endswith(f"y{'…'}")
 
 
 def test_tensorboard_is_written_on_request(tmp_path: Path) -> None:

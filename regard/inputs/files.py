@@ -82,9 +82,19 @@ def find(name: str, beside: Path | None = None) -> Path:
         files = expand(path).values()
         if files and all(file.is_file() for file in files):
             return path
+    if folder := next(filter(Path.is_dir, tried), None):
+        raise UserError(
+            f"'{name}' is a folder ({folder}): a pattern means its files, such as {Path(name) / _any_of(folder)}"
+        )
     missing = [str(file) for path in tried for file in expand(path).values() or [path] if not file.is_file()]
     said = "matches no file" if STARS.search(name) else "not found"
     raise UserError(f"data file '{name}' {said}; looked for {', '.join(missing)}; REGARD_DATA may name more folders")
+
+
+def _any_of(folder: Path) -> str:
+    """A pattern for the files of a folder: by the ending of the first whose form is known."""
+    kinds = re.compile(r"\.(csv|tsv|txt|jsonl)(\.gz)?$")
+    return next((f"*{kind[0]}" for file in sorted(folder.iterdir()) if (kind := kinds.search(file.name))), "*.csv")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from rich.table import Table
 from regard.training.distributed import rank
 
 SHOWN_SAMPLES = 3
+SHOWN = 160  # characters of each part of a sample: about two lines
 SPEED = "_per_second"
 
 
@@ -56,7 +57,7 @@ class Display:
     def samples(self, samples: list[tuple[str, str, str]]) -> None:
         for source, reference, answer in samples:
             for name, text in (("source", source), ("reference", reference), ("answer", answer)):
-                self.console.print(f"  [dim]{name:>9}[/dim]  {escape(text)}")
+                self.console.print(f"  [dim]{name:>9}[/dim]  {escape(_beginning(text))}")
             self.console.print()
 
     def note(self, text: str) -> None:
@@ -64,6 +65,11 @@ class Display:
 
     def warn(self, text: str) -> None:
         self.console.print(f"[yellow]warning:[/yellow] {escape(text)}")
+
+
+def _beginning(text: str) -> str:
+    """A text, or what of it has room on two lines."""
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1].rstrip()}…"
 
 
 def _time(seconds: float) -> str:
