@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -111,11 +112,15 @@ def evaluate(
     The metrics are the field's own, with signatures and bootstrap intervals.
     """
     from regard.evaluation import Exam, judge
+    from regard.inputs.columns import named_by_options
     from regard.report import emit
 
     names = [path for path in (model, compare) if path]
     exam = Exam(file, scoring, search, prompting, machine, output.quiet or output.json, names)
-    emit(judge([_load(path, machine) for path in names], exam), output, "evaluation")
+    models = [_load(path, machine) for path in names]
+    with named_by_options(models[0].task, models[0].recipe) if file else nullcontext():
+        found = judge(models, exam)
+    emit(found, output, "evaluation")
 
 
 @app.command(cls=Command)
@@ -156,15 +161,16 @@ def search(
     output: Output,
     queries: Annotated[list[str] | None, typer.Argument(metavar="QUERY", help="Else stdin, a line each.")] = None,
     top: Annotated[int, typer.Option(min=1, help="So many texts for each query.")] = 5,
-    column: Annotated[str, typer.Option(help="Of a table: where its texts are; else 'text'.")] = "",
+    column: Annotated[str, typer.Option(help="Of a table: where its texts are, by name or number; else 'text'.")] = "",
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut texts over the limit, and say so.")] = False,
 ) -> None:
     """Find the texts of a file that mean nearly what is asked.
 
     Their vectors are made once, and kept for the next query.
     """
-    from regard.search import Source, search_all
+    from regard.search import Source, refuse_empty, search_all
 
+    refuse_empty(queries)
     source = Source.of(file, column)
     search_all(_load(model, machine), source, queries, top, machine.batch_size, truncate, output)
 

@@ -20,6 +20,7 @@ from regard.doctor_labels import labels
 from regard.doctor_questions import questions
 from regard.doctor_text import hidden_words, running_text
 from regard.errors import UserError
+from regard.inputs.columns import named_by_keys
 from regard.inputs.corpus import Corpus
 from regard.inputs.text import Vocabulary
 from regard.measure import Cost, measure
@@ -59,9 +60,10 @@ def examine(recipe: Recipe) -> Findings:
         refuse_existing(Path(recipe.output))
     except UserError as error:
         findings.errors.append(str(error))
-    loaded = prepare_network(recipe)
-    (network, vocabulary, *_), task = loaded, prepare_task(recipe, loaded)
-    parts: dict[str, Any] = {part: found for part in PARTS if (found := task.corpus(part)) is not None}
+    with named_by_keys(recipe.data):
+        loaded = prepare_network(recipe)
+        (network, vocabulary, *_), task = loaded, prepare_task(recipe, loaded)
+        parts: dict[str, Any] = {part: found for part in PARTS if (found := task.corpus(part)) is not None}
     if isinstance(task, Generate):
         running_text(parts, task, findings)
     elif isinstance(task, Fill):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from regard.errors import UserError
+from regard.inputs.columns import named_by_column
 from regard.inputs.files import expand, find, lines, rows
 from regard.inputs.prepared import hash_file, opened, place_of, read_facts, settle, unfinished, write_facts
 from regard.inputs.progress import counted
@@ -81,7 +82,12 @@ class Source:
     def _texts(self, file: Path) -> Iterator[tuple[int, str]]:
         if not _is_table(file):
             return enumerate(lines(file), 1)
-        return ((int(row.place.rpartition(":")[2]), row.fields[self.column]) for row in rows(file, (), (self.column,)))
+        return self._column(file)
+
+    def _column(self, file: Path) -> Iterator[tuple[int, str]]:
+        with named_by_column():
+            for row in rows(file, (), (self.column,)):
+                yield int(row.place.rpartition(":")[2]), row.fields[self.column]
 
     def at(self, places: set[tuple[int, int]]) -> dict[tuple[int, int], str]:
         """The texts at some places."""
@@ -208,6 +214,12 @@ def find_all(
     return found
 
 
+def refuse_empty(queries: list[str] | None) -> None:
+    for number, query in enumerate(queries or (), 1):
+        if not query.strip():
+            raise UserError(f"QUERY {number} is empty: say what is looked for")
+
+
 def search_all(
     model: Any, source: Source, queries: list[str] | None, top: int, size: int, truncate: bool, output: Output
 ) -> None:
@@ -224,5 +236,5 @@ def search_all(
 
 def told(found: Found, alone: bool) -> str:
     """For people: a line each, with score and place; where several were asked, each under what was asked."""
-    shown = [f"{hit.score:.3f}  {hit.file}:{hit.line}  {harmless(hit.text.strip())}" for hit in found.hits]
+    shown = [f"{hit.score:.3f}  {hit.file}:{hit.line}  {harmless(' '.join(hit.text.split()))}" for hit in found.hits]
     return "\n".join(shown if alone else [harmless(found.query), *(f"  {line}" for line in shown), ""])

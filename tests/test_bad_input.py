@@ -187,6 +187,17 @@ DATA = {  # files to write, what is given, what must be said
     "no gz": ({"t.tsv.gz": LINES}, ["data.train=t.tsv.gz"], ("t.tsv.gz", "broken .gz")),
     "not found": ({}, ["data.train=trian.tsv"], ("'trian.tsv' not found", "REGARD_DATA")),
     "kind not known": ({"t.xml": "a,b\n"}, ["data.train=t.xml"], ("t.xml", ".tsv", ".jsonl")),
+    "a folder": ({}, ["data.train=."], ("'.' is a folder", "*.tsv")),
+    "no such columns": (
+        {"t.csv": "german,english\na,b\n"},
+        ["data.train=t.csv", "data.source=de", "data.target=en"],
+        ("t.csv:1: no column 'de' and 'en'; line 1 is: german, english;", "data.source=NAME and data.target=NAME"),
+    ),
+    "no such column in JSON": (
+        {"t.jsonl": '{"source": "a", "goal": "b"}'},
+        ["data.train=t.jsonl"],
+        ("t.jsonl:1: no column 'target'; possible: goal, source; say which is meant with data.target=NAME",),
+    ),
     "all too long": ({}, ["data.max_length=1"], ("no sample left", "longer than 1 tokens", "train.tsv:1")),
     "nothing to hold out": ({}, ["data.validation=0.6", "data.test=0.5"], ("0.6", "0.5", "nothing to train on")),
 }
@@ -342,6 +353,10 @@ def test_an_evaluation_of_bad_input_is_told(call: Call, run: Path, folder: Path)
     refused(call("evaluate", run, "nowhere.tsv"), ("'nowhere.tsv' not found",))
     Path("t.a").write_text("1\n2\n")
     Path("t.b").write_text("1\n")
+    Path("t.csv").write_text("german,english\na,b\n")
+    refused(
+        call("evaluate", run, "t.csv", "--source", "germn", "--target", "english"), ("mean 'german'? ", "--source N")
+    )
     refused(call("evaluate", run, "t.{a,b}"), ("t.a has 2 lines", "t.b has 1 lines"))
     refused(call("evaluate", run, "--num-beans", "3"), ("--num-beams",), code=2)
     refused(call("evaluate", run, "--device", "gpu"), ("'gpu'", "cuda"))

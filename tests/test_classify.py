@@ -239,6 +239,12 @@ def test_a_label_that_training_never_showed_is_an_error_with_its_place(
     with pytest.raises(SystemExit):
         main(["evaluate", str(tmp_path / "run"), str(path)])
     assert said in capfd.readouterr().err
+    path.write_text("name\twords\nfew\tw0\n")
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(tmp_path / "run"), str(path)])
+    said = capfd.readouterr().err
+    assert "no column 'text' and 'label'; line 1 is: name, words;" in said
+    assert "with --source NAME and --target NAME" in said and "--columns NAME,…" in said
 
 
 def test_two_texts_have_an_end_between_and_padding_is_another_token() -> None:

@@ -136,6 +136,17 @@ def test_search_on_the_command_line(tmp_path: Path, call: Call, monkeypatch: pyt
     assert out.splitlines()[0] == "a" and out.splitlines()[1].startswith("  1.000") and "notes.txt:5  and the" in out
 
 
+def test_what_names_another_column_is_told_and_an_empty_query_refused(tmp_path: Path, call: Call) -> None:
+    place, table = folder(tmp_path), written(tmp_path / "t.csv", 'id,words\n1,"hello\nthe"\n')
+    code, out, err = call("search", place, table, "hello")
+    assert (code, out) == (1, "") and "t.csv:1: no column 'text'; line 1 is: id, words; " in err
+    assert "say which is meant with --column NAME" in err and "where line 1 is already a sample, give a number" in err
+    assert call("search", place, table, "hello", "--column", "words")[1].endswith("  hello the\n")
+    assert len(call("search", place, table, "hello", "--column", 2)[1].splitlines()) == 2
+    code, out, err = call("search", place, table, "hello", " ", "--column", "words")
+    assert (code, out) == (1, "") and "QUERY 2 is empty" in err
+
+
 def test_vectors_to_a_file_and_a_folder_that_does_not_say_what_it_is(tmp_path: Path, call: Call) -> None:
     place, target = folder(tmp_path), tmp_path / "vectors.npy"
     config = json.loads((place / "config.json").read_text())

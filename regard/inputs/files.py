@@ -22,7 +22,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from regard.errors import UserError, nearest
+from regard.errors import UserError
+from regard.inputs.columns import NoColumn
 
 if TYPE_CHECKING:
     from regard.recipe import DataOptions
@@ -170,9 +171,8 @@ def rows(
 
 
 def _require(asked: tuple[str, ...], names: list[str], place: str) -> None:
-    for name in asked:
-        if name not in names:
-            raise UserError(f"{place}: no column '{name}'{nearest(name, names)}")
+    if missing := [name for name in asked if name not in names]:
+        raise NoColumn(place, missing, names)
 
 
 def _parallel(files: dict[str, Path]) -> Iterator[Row]:
@@ -198,11 +198,7 @@ def _separated(path: Path, columns: tuple[str, ...], asked: tuple[str, ...]) -> 
     header = tuple(first) == columns or bool(named)  # also where `columns` are those of another file
     names = first if header else list(columns) or [str(index) for index, _ in enumerate(first, 1)]
     if not header and not columns and not set(asked) <= set(names):
-        wanted, said = "', '".join(name for name in asked if name not in names), "\t".join(first)[:80]
-        raise UserError(
-            f"{path}:1: no column '{wanted}'; line 1 is {said!r}: say which of these names is meant, "
-            "or, where line 1 is already a sample, name all columns with `columns`"
-        )
+        raise NoColumn(f"{path}:1", [name for name in asked if name not in names], first, header=False)
     _require(asked, names, f"{path}:1")
     for number, given in stream if header else itertools.chain([line], stream):
         fields = given if any(map(str.strip, given)) else [""] * len(names)  # blank: a sample without text, counted so

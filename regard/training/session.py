@@ -10,6 +10,7 @@ from torch import nn
 
 from regard import models
 from regard.errors import UserError
+from regard.inputs.columns import named_by_keys
 from regard.inputs.text import Vocabulary
 from regard.interop import folder as folders
 from regard.interop.folder import Loaded
@@ -56,8 +57,9 @@ def resume(run: Path, quiet: bool = False, overrides: Sequence[str] = ()) -> Out
 
 def _prepare(recipe: Recipe, run: Path | None, display: Display) -> tuple[nn.Module, Task, Callable[[Path], None]]:
     """The network, its task, and how it is written as a model."""
-    loaded = prepare_network(recipe, run)
-    task = prepare_task(recipe, loaded)
+    with named_by_keys(recipe.data):
+        loaded = prepare_network(recipe, run)
+        task = prepare_task(recipe, loaded)
     for part, report in task.reports.items():
         display.note(f"{part}: {report}")
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in loaded.network.parameters()]
