@@ -10,7 +10,19 @@ import typer
 
 from regard import UserError, __version__
 from regard.cli_tokenizer import tokenizer
-from regard.options import Answering, Command, Machine, ModelType, Output, Place, Prompting, Scoring, Search, unfold
+from regard.options import (
+    Answering,
+    Command,
+    Machine,
+    ModelType,
+    Output,
+    Place,
+    Prompting,
+    Rows,
+    Scoring,
+    Search,
+    unfold,
+)
 
 if TYPE_CHECKING:
     from regard.training.loop import Outcome
@@ -127,6 +139,7 @@ def evaluate(
 @unfold
 def run(
     model: ModelPath,
+    rows: Rows,
     search: Search,
     answering: Answering,
     machine: Machine,
@@ -135,7 +148,7 @@ def run(
     task: Annotated[str, typer.Option(help="Where a model can do several, such as embed.")] = "",
     vectors: Annotated[Path | None, typer.Option(metavar="FILE.npy", help="Of --task embed: write them here.")] = None,
 ) -> None:
-    """Answer each input with a line.
+    """Answer each input, or each row of a file, with a line.
 
     A language model goes on with the text; alone, an input is answered in as many lines as that takes.
     """
@@ -143,11 +156,12 @@ def run(
 
     if answering.log_probabilities and not output.json:
         raise typer.BadParameter("give --json too: they are one of its fields", param_hint="'--log-probabilities'")
+    rows.check(inputs)
     options = search.given() | answering.given() | ({"task": task} if task else {})
     if vectors is None:
-        answer_all(_load(model, machine), inputs, machine.batch_size, output, **options)
+        answer_all(_load(model, machine), inputs, machine.batch_size, output, rows, **options)
     else:
-        write_vectors(_load(model, machine), inputs, machine.batch_size, output, vectors, **options)
+        write_vectors(_load(model, machine), inputs, machine.batch_size, output, vectors, rows, **options)
 
 
 @app.command(cls=Command)

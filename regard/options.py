@@ -153,6 +153,25 @@ def _bias(given: str) -> tuple[str, float]:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """Rows of a file, in place of inputs."""
+
+    file: Annotated[
+        str, typer.Option(metavar="FILE", help="Answer each row of a .csv, .tsv or .jsonl, each line of a .txt.")
+    ] = ""
+    column: Annotated[str, typer.Option(metavar="NAME", help="The texts'; else the recipe's, or 'text'.")] = ""
+    other: Annotated[str, typer.Option(metavar="NAME", help="The second text's: of pairs, of questions.")] = ""
+
+    def check(self, inputs: list[str] | None) -> None:
+        """Refuse what would be read by nobody."""
+        if self.file and inputs:
+            raise typer.BadParameter("give INPUTs or a file, not both", param_hint="'--file'")
+        for name in ("column", "other"):
+            if getattr(self, name) and not self.file:
+                raise typer.BadParameter("is of a file: give --file too", param_hint=f"'--{name}'")
+
+
+@dataclass(frozen=True)
 class Answering:
     """Answers: what one says beside its text, and how it is come by; each for the models that can."""
 

@@ -50,10 +50,13 @@ def emit(value: Any, output: Output, title: str) -> None:
         console.print(table)
 
 
-def answer_line(answer: Any, output: Output) -> str:
-    """One answer as one line, the next best on lines of their own: text (and alignment after a tab), or JSON."""
+def answer_line(answer: Any, output: Output, place: str = "") -> str:
+    """One answer as one line, the next best on lines of their own: text (and alignment after a tab), or JSON.
+
+    The JSON also says where the input stood, if it stood anywhere.
+    """
     if output.json:
-        return document(answer, indent=None)
+        return document(({"place": place} if place else {}) | plain(answer), indent=None)
     if hasattr(answer, "marked") and Console().is_terminal and not Console().no_color:
         return answer.marked
     lines = [" ".join(each.text.splitlines()) for each in (answer, *answer.others)]
