@@ -89,7 +89,11 @@ BROKEN = {
     "e.{a,b}": ({"e.a": "", "e.b": "1\n"}, {}, r"e\.a: the file is empty"),
     "u.{a,b}": ({"u.a": b"1\n2\n\xff3\n", "u.b": "1\n2\n3\n"}, {}, r"u\.a:3: not UTF-8 \(byte 0xff at 1\)"),
     "s.{a,b}": ({"s.a": "1\n", "s.b": "1\n"}, {"source": "c"}, "no column 'c'; possible: a, b"),
-    "h.tsv": ({"h.tsv": "german\tenglish\nx\ty\n"}, {"source": "germn"}, r"h\.tsv:1: no column 'germn'; line 1 is: german, english"),
+    "h.tsv": (
+        {"h.tsv": "german\tenglish\nx\ty\n"},
+        {"source": "germn"},
+        r"h\.tsv:1: no column 'germn'; line 1 is: german, english",
+    ),
     "m.tsv": ({"m.tsv": "de\ten\nx\ty\n"}, {"source": "de", "target": "eng"}, "no column 'eng'; did you mean 'en'"),
     "f.tsv": ({"f.tsv": "x\ty\nx\ty\tz\n"}, {}, r"f\.tsv:2: 3 fields, but 2 columns"),
     "one.tsv": ({"one.tsv": "x\ny\n"}, {}, r"one\.tsv:1: needs a source and a target"),

@@ -1,6 +1,7 @@
 """Hidden words and pairs of texts: fractions, whole words, what is never hidden, and batches of any split."""
 
 import json
+import random
 import math
 import os
 from collections import Counter
@@ -220,6 +221,22 @@ def test_next_is_another_documents_half_the_time(tmp_path: Path, cache: Path) ->
         lengths.append(len(pair.first) + len(pair.second))
         assert len(pair.first) and len(pair.second) and lengths[-1] <= found.room
     assert within(sum(labels), 1500, 0.5)
+
+
+@pytest.mark.parametrize("sentences", [8, 40])
+def test_no_pair_is_told_by_its_length(sentences: int, tmp_path: Path, cache: Path) -> None:
+    """Of documents of a row or two, and of long ones."""
+    tokenizer, chance = numbered(), random.Random(5)
+    rows = [f"d{number} {'ba ' * chance.randint(1, 12)}." for number in range(30) for _ in range(sentences)]
+    documents = ["\n".join(rows[begin : begin + sentences]) for begin in range(0, len(rows), sentences)]
+    (tmp_path / "some.txt").write_text("\n\n".join(documents) + "\n")
+    found = prepare_sentences(DataOptions(train="some.txt"), "train", tokenizer, cache, 38, tmp_path)
+    options, draw = MaskOptions(41, 1, pairs="next"), np.random.default_rng(6)
+    pairs = [draw_pair(found, number % len(found), options, draw) for number in range(3000)]
+    lengths = np.array([len(pair.first) + len(pair.second) for pair in pairs])
+    labels = np.array([pair.label for pair in pairs])
+    best = max(abs(((lengths < bound) == labels).mean() - 0.5) for bound in np.unique(lengths))
+    assert best < 0.06
 
 
 def test_order_is_turned_half_the_time_and_one_in_ten_is_short(tmp_path: Path, cache: Path) -> None:

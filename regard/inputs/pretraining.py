@@ -17,6 +17,7 @@ at either end. What a pair does not use of its chunk comes in another epoch.
 Shapes: batch, length.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -185,7 +186,7 @@ def draw_pair(sentences: Sentences, chunk: int, options: MaskOptions, chance: np
     if options.pairs == "order":
         first, second = (second, first) if other else (first, second)
     elif other:
-        second = _elsewhere(sentences, document, size - len(first), chance)
+        second = _elsewhere(sentences, document, len(second), size - len(first), chance)
     return Pair(*_shortened(first, second, size, chance), int(other))
 
 
@@ -200,13 +201,32 @@ def _until(sentences: Sentences, begin: int, end: int, size: int, least: int = 1
     return rows
 
 
-def _elsewhere(sentences: Sentences, document: int, size: int, chance: np.random.Generator) -> np.ndarray:
-    """About so many tokens of another document, from any sentence of a chunk on."""
-    other = document
-    begin = end = 0
+def _elsewhere(sentences: Sentences, document: int, like: int, room: int, chance: np.random.Generator) -> np.ndarray:
+    """Sentences of another document, from any on, which their length does not tell from those that follow.
+
+    Where these (`like` tokens) fill the room, so do they; else they come as near as whole sentences do.
+    """
+    number, other, begin, end = 0, document, 0, 0
     while other == document:
-        other, begin, end = sentences.chunk(int(chance.integers(len(sentences))))
-    return np.concatenate(_until(sentences, int(chance.integers(begin, end)), end, size))
+        number = int(chance.integers(len(sentences)))
+        other, begin, end = sentences.chunk(number)
+    rows, total = list[np.ndarray](), 0
+    for row in _onwards(sentences, number, int(chance.integers(begin, end))):
+        if rows and total + (0 if like >= room else len(row) // 2) >= min(like, room):
+            break
+        rows.append(row)
+        total += len(row)
+    return np.concatenate(rows)
+
+
+def _onwards(sentences: Sentences, number: int, first: int) -> Iterator[np.ndarray]:
+    """A document's sentences from one of a chunk's on, through the chunks behind it."""
+    document = sentences.chunk(number)[0]
+    for chunk in itertools.takewhile(
+        lambda each: each[0] == document, map(sentences.chunk, range(number, len(sentences)))
+    ):
+        yield from (sentences.tokens[place] for place in range(max(first, chunk[1]), chunk[2]))
+        first = chunk[2]
 
 
 def _shortened(
