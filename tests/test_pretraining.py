@@ -1,9 +1,9 @@
 """Hidden words and pairs of texts: fractions, whole words, what is never hidden, and batches of any split."""
 
 import json
-import random
 import math
 import os
+import random
 from collections import Counter
 from itertools import islice
 from pathlib import Path

@@ -37,6 +37,7 @@ from regard.inputs.text import Tokenizer
 
 SHORTER = 0.1  # of the pairs
 ANOTHER = 0.5  # of the second texts are another document's, or stand before the first
+TRIES = 8  # of finding another text as long
 
 
 class Masked(NamedTuple):
@@ -204,19 +205,25 @@ def _until(sentences: Sentences, begin: int, end: int, size: int, least: int = 1
 def _elsewhere(sentences: Sentences, document: int, like: int, room: int, chance: np.random.Generator) -> np.ndarray:
     """Sentences of another document, from any on, which their length does not tell from those that follow.
 
-    Where these (`like` tokens) fill the room, so do they; else they come as near as whole sentences do.
+    Where these (`like` tokens) fill the room, so do they; else they come as near as whole sentences do. Where a
+    document ends too soon another is tried.
     """
-    number, other, begin, end = 0, document, 0, 0
-    while other == document:
-        number = int(chance.integers(len(sentences)))
-        other, begin, end = sentences.chunk(number)
-    rows, total = list[np.ndarray](), 0
-    for row in _onwards(sentences, number, int(chance.integers(begin, end))):
-        if rows and total + (0 if like >= room else len(row) // 2) >= min(like, room):
-            break
-        rows.append(row)
-        total += len(row)
-    return np.concatenate(rows)
+    best: list[np.ndarray] = []
+    for _ in range(TRIES):
+        number, other, begin, end = 0, document, 0, 0
+        while other == document:
+            number = int(chance.integers(len(sentences)))
+            other, begin, end = sentences.chunk(number)
+        rows, total = list[np.ndarray](), 0
+        for row in _onwards(sentences, number, int(chance.integers(begin, end))):
+            if rows and total + (0 if like >= room else len(row) // 2) >= min(like, room):
+                return np.concatenate(rows)
+            rows.append(row)
+            total += len(row)
+        if total >= min(like, room):
+            return np.concatenate(rows)
+        best = max(best, rows, key=lambda some: sum(map(len, some)))
+    return np.concatenate(best)
 
 
 def _onwards(sentences: Sentences, number: int, first: int) -> Iterator[np.ndarray]:
