@@ -25,7 +25,7 @@ from regard.inputs.corpus import Corpus
 from regard.inputs.text import Vocabulary
 from regard.measure import Cost, measure
 from regard.models.classifier import Classifier
-from regard.recipe import Recipe
+from regard.recipe import Recipe, TrainOptions
 from regard.report import in_bytes
 from regard.tasks.answer import Answer
 from regard.tasks.fill import Fill
@@ -195,7 +195,9 @@ def _cost(cost: Cost, batches_per_epoch: int, recipe: Recipe, findings: Findings
     steps = options.max_steps or round(options.epochs / a_step) or round(60 * options.minutes / cost.seconds)
     averaged = options.average_decay > 0
     memory, has = cost.memory_bytes(averaged), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    disk = cost.checkpoint_bytes(averaged) * (options.keep + 2)  # the best, and one being written
+    each = cost.checkpoint_bytes(averaged, adapted=bool(recipe.model.get("lora_rank")))
+    disk = each * _most_checkpoints(options, steps, scored=bool(recipe.data.validation))
+    needed = disk + each  # while one is written, those before it are still there
     free = shutil.disk_usage(_existing(Path(recipe.output))).free
     findings.facts["network"] = {
         "parameters": cost.parameters,
@@ -220,14 +222,22 @@ def _cost(cost: Cost, batches_per_epoch: int, recipe: Recipe, findings: Findings
         findings.errors.append(
             f"the run needs {in_bytes(memory)} of memory, the machine has {in_bytes(has)}: smaller batches?"
         )
-    if disk > free:
+    if needed > free:
         findings.errors.append(
-            f"checkpoints need {in_bytes(disk)}, {in_bytes(free)} are free at {recipe.output}: lower train.keep"
+            f"checkpoints need {in_bytes(needed)}, {in_bytes(free)} are free at {recipe.output}: lower train.keep"
         )
     if options.eval_steps > steps:
         findings.warnings.append(
             f"train.eval_steps = {options.eval_steps} is more than the run's {steps} steps: scored only at its end"
         )
+
+
+def _most_checkpoints(options: TrainOptions, steps: int, scored: bool) -> int:
+    """How many will lie in the run's folder: those that are kept and the best, if so many are written at all."""
+    written = {*range(options.save_steps, steps + 1, options.save_steps), steps}
+    if scored:  # each score may be the best so far
+        written |= {*range(options.eval_steps, steps + 1, options.eval_steps)}
+    return min(len(written), options.keep + scored)
 
 
 def _existing(path: Path) -> Path:

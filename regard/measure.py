@@ -31,9 +31,10 @@ class Cost:
         """Weights, AdamW's two moments and the moving average."""
         return self.weight_bytes + self.trained_bytes * (3 if averaged else 2)
 
-    def checkpoint_bytes(self, averaged: bool) -> int:
-        """On disk: the model to use (or its adapter), and the state to go on from."""
-        return self.trained_bytes * (5 if averaged else 4)
+    def checkpoint_bytes(self, averaged: bool, adapted: bool = False) -> int:
+        """On disk: the model to use, frozen weights too (or its adapter alone), and the state to go on from."""
+        model = self.trained_bytes if adapted else self.weight_bytes
+        return model + self.trained_bytes * (4 if averaged else 3)
 
     def memory_bytes(self, averaged: bool) -> int:
         """What the run holds at its peak: the state, gradients and activations."""

@@ -10,6 +10,7 @@ from torch import nn
 from regard.doctor import Findings, examine
 from regard.measure import activations
 from regard.recipe import load_recipe
+from regard.training.session import start
 
 RECIPE = """
 task = "translate"
@@ -98,6 +99,37 @@ def test_memory_and_time_add_up(recipe: Path) -> None:
     assert network["memory_bytes"] == sum(network[part] for part in parts)
     assert time["epochs"] == pytest.approx(3, rel=0.1)
     assert time["training_seconds"] == pytest.approx(time["steps"] * time["step_seconds"])
+
+
+@pytest.mark.parametrize(
+    ("given", "most"),
+    [
+        (["train.max_steps=7"], 1),  # the end
+        (["train.max_steps=7", "train.save_steps=5"], 2),
+        (["train.max_steps=7", "train.save_steps=2", "train.eval_steps=3"], 4),  # the best of 2, 3, 4, 6, 7
+        (["train.max_steps=7", "train.save_steps=2", "train.eval_steps=3", "train.keep=1"], 2),
+        (["train.max_steps=7", "train.save_steps=2", "train.keep=1", "data.validation="], 1),
+    ],
+)
+def test_no_more_checkpoints_are_counted_than_are_written(recipe: Path, given: list[str], most: int) -> None:
+    network = found(recipe, *given).facts["network"]
+    assert network["checkpoints_bytes"] == most * 4 * network["weight_bytes"]
+
+
+def _tensor_bytes(file: Path) -> int:
+    """Of a safetensors file without its header, which begins with its own length."""
+    raw = file.read_bytes()
+    return len(raw) - 8 - int.from_bytes(raw[:8], "little")
+
+
+@pytest.mark.parametrize("given", [[], ["train.freeze=embeddings", "train.average_decay=0.9"]])
+def test_checkpoints_take_the_room_that_was_foretold(recipe: Path, given: list[str]) -> None:
+    given = ["train.max_steps=4", "train.save_steps=2", "train.keep=3", *given]
+    foretold = found(recipe, *given).facts["network"]["checkpoints_bytes"]
+    start(load_recipe(recipe, given), quiet=True)
+    folders = list((recipe.parent / "run").glob("checkpoint-*"))
+    size = sum(_tensor_bytes(file) for folder in folders for file in folder.glob("*.safetensors"))
+    assert len(folders) == 2 and size == pytest.approx(foretold, rel=0.03)  # AdamW also counts its steps
 
 
 def test_activations_grow_with_the_batch_and_leave_the_weights_out() -> None:
