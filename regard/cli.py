@@ -234,6 +234,7 @@ def convert(
 
     An adapter is added to its base; what others read becomes what we write.
     """
+    from regard.interop.headed import OURS_ALONE, is_ours
     from regard.model import load
     from regard.report import emit
 
@@ -242,8 +243,10 @@ def convert(
     loaded = load(model, device="cpu", model_type=model_type or None)
     loaded.save(folder)
     sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    written = {"written": folder, "files": {name: {"bytes": size} for name, size in sizes.items()}}
+    written |= {"note": OURS_ALONE} if is_ours(loaded.network) else {}
     if output.json or not output.quiet:
-        emit({"written": folder, "files": {name: {"bytes": size} for name, size in sizes.items()}}, output, "convert")
+        emit(written, output, "convert")
 
 
 @app.command(name="list", cls=Command)

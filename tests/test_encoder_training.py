@@ -10,8 +10,10 @@ import torch
 from safetensors.torch import load_file
 from test_classify import lay_out, recipe, texts
 from test_encoder_model import folder
+from typer.testing import CliRunner
 
 import regard
+from regard.cli import app
 from regard.errors import UserError
 from regard.inputs.batch import Sequences
 from regard.interop.folder import save
@@ -209,3 +211,10 @@ def test_documents_are_averaged_too(tmp_path: Path) -> None:
     (tmp_path / "saved/config.json").write_text(json.dumps(said | {"label_pooling": "most"}))
     with pytest.raises(UserError, match="label_pooling = 'most' is unknown"):
         regard.load(tmp_path / "saved")
+
+
+def test_what_others_cannot_open_is_said(tmp_path: Path) -> None:
+    for name, said in (("mean", True), ("cls", False)):
+        model = trained(tmp_path / name, f'from = "{sentence_folder(tmp_path / name, name)}"')
+        told = CliRunner().invoke(app, ["convert", str(model.folder), str(tmp_path / f"{name}-out"), "--json"])
+        assert ("note" in json.loads(told.output)) == said

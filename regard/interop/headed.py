@@ -23,6 +23,9 @@ BARE, WORDS, BOTH = "Model", "ForMaskedLM", "ForPreTraining"
 LABELS, TAGS, SPANS = "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"
 DOCUMENTS, MEANS = "ForDocumentClassification", "ForMeanClassification"
 OWN = (DOCUMENTS, MEANS)  # which others do not read: their tensors beside the body's have our names
+OURS_ALONE = (
+    "others open the body alone, and would draw a new head; one of a model with model.pooling = 'cls' they read"
+)
 POOLER = "has_pooler"  # a key of our own, for files with a pooler where others have none, or without where they have
 SILENT = "no_answer"  # likewise: whether a model that answers questions was trained on some that have none
 OLD = {".gamma": ".weight", ".beta": ".bias"}  # how norms were named once
@@ -176,6 +179,11 @@ class Headed(Layout):
         return bool(parts) and all(
             f"{theirs}.weight" in tensors or f"{theirs}.gamma" in tensors for theirs in parts.values()
         )
+
+
+def is_ours(network: nn.Module) -> bool:
+    """Whether a network's head is one that nobody else knows."""
+    return head_of(network) in OWN
 
 
 def head_of(network: nn.Module) -> str:

@@ -66,7 +66,8 @@ def _prepare(recipe: Recipe, run: Path | None, display: Display) -> tuple[nn.Mod
     size, trained = sum(size for size, _ in sizes), sum(size for size, requires in sizes if requires)
     some = "" if trained == size else f", {trained:,} of them trained"
     begun = f", from {recipe.model['from']}" if "from" in recipe.model else ""
-    display.note(f"{models.family_of(loaded.network)}, {size:,} parameters{some}{begun}")
+    taught = f", taught by {recipe.distil.teacher}" if recipe.distil.teacher else ""
+    display.note(f"{models.family_of(loaded.network)}, {size:,} parameters{some}{begun}{taught}")
 
     def write_model(folder: Path) -> None:
         network, vocabulary, generation, config, base, pooling = loaded
