@@ -12,6 +12,7 @@ from rich.text import Text
 
 from regard.options import Output
 
+LONG = 20  # characters of a word that may be broken
 PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 PICTURES |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
@@ -46,7 +47,7 @@ def emit(value: Any, output: Output, title: str) -> None:
     facts = plain(value)
     if not isinstance(facts, dict):
         facts = {} if facts is None else {title: facts}
-    for table in _tables(facts, title):
+    for table in _tables(facts, title, console.width):
         console.print(table)
 
 
@@ -84,8 +85,11 @@ def emit_findings(findings: Any, output: Output) -> None:
         console.print(Text("Nothing stands in the way of this run.", "green"))
 
 
-def _tables(facts: dict[str, Any], title: str) -> list[Table]:
-    """Flat values in one table of two columns; each nested group in a table of its own, after it."""
+def _tables(facts: dict[str, Any], title: str, width: int) -> list[Table]:
+    """Flat values in one table of two columns; each nested group in a table of its own, after it.
+
+    One whose columns have no room side by side has a line for each row instead: key=value key=value …
+    """
     flat = {name: value for name, value in facts.items() if not _is_group(value)}
     tables = [_pairs(flat, title)] if flat else []
     for name, value in facts.items():
@@ -94,11 +98,14 @@ def _tables(facts: dict[str, Any], title: str) -> list[Table]:
         rows = list(value.values()) if isinstance(value, dict) else value
         if rows and all(isinstance(row, dict) and not any(map(_is_group, row.values())) for row in rows):
             names = list(value) if isinstance(value, dict) else None
-            tables.append(_grid(name, rows, names))
+            columns = list(dict.fromkeys(key for row in rows for key in row))
+            if names and _room(rows, names, columns) > width:
+                tables.append(_pairs({each: _listed(row) for each, row in zip(names, rows, strict=True)}, name))
+            else:
+                tables.append(_grid(name, rows, names, columns))
         else:
-            tables += _tables(
-                value if isinstance(value, dict) else {str(place): each for place, each in enumerate(value)}, name
-            )
+            inner = value if isinstance(value, dict) else {str(place): each for place, each in enumerate(value)}
+            tables += _tables(inner, name, width)
     return tables
 
 
@@ -115,9 +122,24 @@ def _pairs(facts: dict[str, Any], title: str) -> Table:
     return table
 
 
-def _grid(title: str, rows: list[dict[str, Any]], names: list[str] | None) -> Table:
+def _room(rows: list[dict[str, Any]], names: list[str], columns: list[str]) -> int:
+    """The characters that a table needs if no heading and no value but a long one is broken inside a word."""
+    said = [[column, *(say(row.get(column)) for row in rows)] for column in columns]
+    words = [[word for each in cells for word in each.split() if len(word) <= LONG] for cells in said]
+    return max(map(len, names)) + 4 + sum(max(map(len, each), default=LONG) + 3 for each in words)
+
+
+def _listed(row: dict[str, Any]) -> str:
+    """As a recipe says it: numbers without marks between their thousands, true and false. Prose has its own lines."""
+    told = {key: say(value, key) for key, value in row.items() if value is not None}
+    told |= {key: str(value).lower() for key, value in row.items() if isinstance(value, bool)}
+    told |= {key: told[key].replace(",", "") for key, value in row.items() if isinstance(value, int | float)}
+    prose = [value for value in told.values() if len(value) > 2 * LONG and " " in value]
+    return "\n".join(["  ".join(f"{key}={value}" for key, value in told.items() if value not in prose), *prose])
+
+
+def _grid(title: str, rows: list[dict[str, Any]], names: list[str] | None, columns: list[str]) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
-    columns = list(dict.fromkeys(key for row in rows for key in row))
     if names:
         table.add_column("", no_wrap=True)  # a name is there to be copied
     for column in columns:

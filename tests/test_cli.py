@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from chatting import CHATML, LIMIT, Screen, language_folder
 from regard import __version__
 from regard.cli import app, main
 from regard.inputs.text import Vocabulary
+from regard.models import FAMILIES
 
 VERBS = ["train", "resume", "evaluate", "run", "search", "chat", "inspect", "convert", "list", "doctor", "demo"]
 VERBS += ["tokenizer"]
@@ -130,6 +132,22 @@ def test_list_names_shipped_recipes_families_and_tasks(regard: Callable[..., Res
     assert code == 0
     for name in [*listed["families"], *listed["recipes"]]:
         assert name in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_presets_can_be_read_at_the_width_of_a_terminal(
+    regard: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = regard("list")[1]
+    assert max(map(len, out.splitlines())) <= width
+    words = set(re.findall(r"[\w.=-]+", out))
+    for family in FAMILIES.values():
+        for name, preset in family.presets.items():
+            assert name in words
+            for key, value in preset.items():
+                assert key in words or f"{key}={str(value).lower() if isinstance(value, bool) else value}" in words
+    assert {"pooler=false", "output_activation=gelu"} <= words
 
 
 def test_a_tokenizer_of_bytes_learns_line_breaks(regard: Callable[..., Result], tmp_path: Path) -> None:
