@@ -99,7 +99,9 @@ def test_the_loss_is_the_paper_s(pairs: str, kind: Any, tmp_path: Path) -> None:
 
 def test_it_learns_what_stands_beside(tmp_path: Path) -> None:
     often = [f"train.{name}=60" for name in ("eval_steps", "save_steps")]
-    options = recipe(lay_out(tmp_path, 4), *often, "model.dropout=0.0", "train.learning_rate=5e-3", steps=120)
+    options = recipe(
+        lay_out(tmp_path, 4), *often, "data.max_length=20", "model.dropout=0.0", "train.learning_rate=5e-3", steps=150
+    )
     start(options, quiet=True)
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     found = [line["validation"] for line in lines if "validation" in line]

@@ -5,12 +5,14 @@ book.txt           a document between blank lines, its lines as they stand; with
 
 cache/<key>/       sentence.tokens, chunks.table (document, first sentence, end), sentences.json
 
-Rows with the same value of `data.split_by` are one document to a pair: the paragraphs of an article, say.
+Rows with the same value of `data.split_by` are one document, as the paragraphs of an article; where they follow each
+other they are read on from one to the next.
 
 A chunk is a run of a document's sentences, at least two, of about as many tokens as a row has room for: what a pair is
 made of. Where one sentence is left over, the one before it is in two chunks.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -33,8 +35,9 @@ from regard.inputs.text import Tokenizer
 if TYPE_CHECKING:
     from regard.recipe import DataOptions
 
-FORMAT = "sentences 2"  # part of every key: raise it when the files change
+FORMAT = "sentences 3"  # part of every key: raise it when the files change
 AT_ONCE = 4096  # sentences encoded at once
+ROWS = 256  # of one document at once
 ENDS = re.compile(r"[.!?…][\"'”’»)\]]*\s+|[。！？]+[”」』）]*")
 OPENERS = "\"'“‘«([¿¡"
 SHORT = re.compile(r"(?:^|[\s(])(?:[^\W\d_]|Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|No|vs|cf|Fig|approx|Gen|Col|Lt)\.\s+$")
@@ -174,12 +177,11 @@ def prepare_sentences(
             shown("preparing: {} documents", progress) as show,
         ):
             counts, number = [0, 0], Numbers()
-            for group, encoded in _encoded(paragraphs(data, part, beside), tokenizer, room, report, show):
+            for group, encoded in _encoded(_articles(paragraphs(data, part, beside)), tokenizer, room, report, show):
                 document = number(group)
                 chunks = [(document, counts[0] + first, counts[0] + end) for first, end in cut(encoded, room)]
                 rows.extend(encoded)
                 table.extend(chunks)
-                report.kept += 1
                 counts = [counts[0] + len(encoded), counts[1] + len(chunks)]
             rows.settle()
             table.settle()
@@ -204,22 +206,31 @@ class Numbers:
         return number
 
 
+def _articles(found: Iterator[Document]) -> Iterator[list[Document]]:
+    """Rows of one group that follow each other, as the paragraphs of an article: one document, some at a time."""
+    for _, rows in itertools.groupby(found, key=lambda row: row.group or row.place):
+        while some := list(itertools.islice(rows, ROWS)):
+            yield some
+
+
 def _encoded(
-    found: Iterator[Document], tokenizer: Tokenizer, room: int, report: Report, show: Progress
+    found: Iterator[list[Document]], tokenizer: Tokenizer, room: int, report: Report, show: Progress
 ) -> Iterator[tuple[str, list[list[int]]]]:
     """Each document's group and sentences as tokens; one of more than half a row is cut, so that each chunk has two."""
-    for document in found:
-        report.read += 1
+    for some in found:
+        report.read += len(some)
         show(report.read)
-        text = "".join(document.pieces(PIECE))
+        text = "\n".join("".join(row.pieces(PIECE)) for row in some)
         parts = [sentence for line in text.split("\n") for sentence in sentences(line)]
         rows = [row for begin in range(0, len(parts), AT_ONCE) for row in _rows(parts, begin, tokenizer)]
         half = room // 2
         rows = [row[begin : begin + half] for row in rows for begin in range(0, len(row), half)]
         if len(rows) < 2:
-            report.skip("blank" if not rows else "a single sentence, which has no next", document.place)
+            for row in some:
+                report.skip("blank" if not rows else "a single sentence, which has no next", row.place)
             continue
-        yield document.group, rows
+        report.kept += len(some)
+        yield some[0].group, rows
 
 
 def _rows(parts: list[str], begin: int, tokenizer: Tokenizer) -> list[list[int]]:
