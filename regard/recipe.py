@@ -227,8 +227,8 @@ def _check_whole(recipe: Recipe) -> None:
     extra = sorted(recipe.model.keys() - beside) if "from" in recipe.model else []
     for name in extra:
         meant = get_close_matches(name, beside, n=1, cutoff=0.8)
-        told = f"did you mean model.{meant[0]}?" if meant else "model.from takes its shape from the folder: remove it"
-        require(False, f"model.{name}: {told}")
+        require(not meant, f"model.{name} is unknown; did you mean model.{', '.join(meant)}?")
+    require(not extra, f"model.from takes its shape from the folder: remove model.{', model.'.join(extra)}")
     pooling = recipe.model.get("pooling", "mean")
     require(
         "from" not in recipe.model or pooling in TOLD_FROM,

@@ -109,7 +109,7 @@ def test_any_family_with_projections_is_adapted() -> None:
         ("lora_rank=-1", "should be a whole number"),
         ("lora_rank=1.5", "should be a whole number"),
         ("lora_alpha=0", "should be a number above 0"),
-        ("lora_rang=4", r"remove model\.lora_rang"),
+        ("lora_rang=4", r"did you mean model\.lora_rank"),
     ],
 )
 def test_what_cannot_be_is_refused(key: str, said: str, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_what_validation_says_is_what_evaluate_says(trained: Path, capfd: pytest
 def test_a_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     for name, steps in (("whole", 4), ("halves", 2)):
         (tmp_path / name).mkdir()
-        start(made(tmp_path / name, steps), quiet=True)
+        start(made(tmp_path / name, steps, "train.schedule=constant"), quiet=True)
     resume(tmp_path / "halves" / "run", quiet=True, overrides=["train.max_steps=4"])
     ours, theirs = (regard.load(tmp_path / name / "run/checkpoint-4").network for name in ("whole", "halves"))
     assert isinstance(ours, TokenLabels)
