@@ -206,9 +206,9 @@ def test_what_would_compute_otherwise_is_refused_by_name(
 
 
 @torch.no_grad()
-def test_a_relation_of_two_texts_is_kept_under_berts_names(tmp_path: Path) -> None:
+def test_a_relation_of_two_texts_is_kept_beside_berts_names(tmp_path: Path) -> None:
     """No published class has it: it is for those that are trained here; others read their words, and their labels."""
-    body: Any = build({**DEBERTA, "pooler": True, "segments": 2}, vocabulary=TOKENS)
+    body: Any = build({**DEBERTA, "segments": 2}, vocabulary=TOKENS)
     network: Any = Pretraining(body).eval()
     save(tmp_path / "both", network, vocabulary(TOKENS), {})
     again: Any = load(tmp_path / "both").network

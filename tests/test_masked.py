@@ -16,6 +16,7 @@ import regard
 from regard.cli import main
 from regard.doctor import examine
 from regard.errors import UserError
+from regard.inputs.batch import Sequences
 from regard.inputs.pretraining import draw_pair
 from regard.inputs.text import Vocabulary
 from regard.models.heads import MaskedWords, Pretraining
@@ -208,6 +209,7 @@ def test_the_first_rows_of_a_batch_are_its_first(tmp_path: Path) -> None:
     ("overrides", "model", "said"),
     [
         ((), 'family = "bert"\nwidth = 24\nheads = 2\nlimit = 48\npooler = false', "model.pooler"),
+        ((), 'family = "deberta"\nwidth = 24\nheads = 2\nlimit = 48', r"model\.segments = 2"),
         ((), 'family = "gpt"\npreset = "tiny"', "cannot do task = 'fill'"),
         (("train.score=bleu",), SCRATCH, "possible: loss, accuracy"),
         (("data.max_length=99",), SCRATCH, "model.limit"),
@@ -216,6 +218,25 @@ def test_the_first_rows_of_a_batch_are_its_first(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused(overrides: tuple[str, ...], model: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=said):
         prepared(recipe(lay_out(tmp_path), *overrides, model=model))
+
+
+@torch.no_grad()
+def test_without_a_pooler_two_texts_are_compared_by_their_means(tmp_path: Path) -> None:
+    """Whatever the padding holds, and whoever else is read; one text alone is compared with nothing."""
+    model = 'family = "deberta"\nwidth = 24\nheads = 2\ndepth = 2\nlimit = 48\nsegments = 2\ndropout = 0.0'
+    network, task = prepared(recipe(lay_out(tmp_path), model=model))
+    network.eval()
+    batch = next(batch for batch in task.batches(0, 0, 1) if len({*batch.text.lengths.tolist()}) > 1)
+    together = network(batch.text).relation
+    for row, length in enumerate(batch.text.lengths.tolist()):
+        tokens, segments = (each[row : row + 1, :length] for each in (batch.text.tokens, batch.text.segments))
+        states = network.encode(Sequences(tokens, torch.tensor([length]), segments))[0]
+        first, second = (states[segments[0] == number].mean(0) for number in (0, 1))
+        expected = network.relation(F.gelu(network.compare.dense(first * second)))
+        torch.testing.assert_close(together[row], expected, atol=1e-6, rtol=1e-5)
+    spoilt = batch.text._replace(tokens=batch.text.tokens.masked_fill(~batch.text.real, 7))
+    torch.testing.assert_close(network(spoilt).relation, together, atol=1e-6, rtol=1e-5)
+    assert network(batch.text._replace(segments=None)).relation.isfinite().all()
 
 
 @pytest.mark.parametrize(("pairs", "said"), [("none", "the text has"), ("next", "there is only one")])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.errors import UserError, nearest
 from regard.interop.bert import KINDS, ONLY, Bert
-from regard.interop.headed import BOTH, LABELS, POOLER, SPANS, TAGS, WORDS, Encoding
+from regard.interop.headed import BOTH, LABELS, SPANS, TAGS, WORDS, Encoding
 from regard.interop.keys import ACTIVATIONS, Key, checked
 from regard.interop.weights import Names
 
@@ -46,7 +46,6 @@ class DebertaV2(Encoding):
         "conv_kernel_size": Key("kernel", None),
         "conv_groups": Key("kernel_groups", 1),
         "conv_act": Key("kernel_activation", "tanh", ACTIVATIONS),
-        POOLER: Key("pooler", False),
     }
     fixed: Mapping[str, Any] = {"key_bias": True}
     only: Mapping[str, Any] = ONLY
@@ -66,7 +65,8 @@ class DebertaV2(Encoding):
         "feedforward_residual.norm": "output.LayerNorm",
     }
     tops = {
-        **{head: Bert.tops[head] for head in (WORDS, BOTH)},  # the latter is our own, under BERT's names
+        WORDS: Bert.tops[WORDS],
+        BOTH: {**Bert.tops[BOTH], "compare.dense": "cls.comparison"},  # our own, as far as it can under BERT's names
         LABELS: {"summary.dense": "pooler.dense", "head": "classifier"},
         TAGS: {"head": "classifier"},
         SPANS: {"head": "qa_outputs"},
@@ -118,8 +118,7 @@ class DebertaV2(Encoding):
             "encoder.blocks.0.convolution": "encoder.conv.conv",
             "encoder.blocks.0.norm": "encoder.conv.LayerNorm",
         }
-        found = {f"{ours}.{kind}": (f"{self.prefix}{each}.{kind}",) for ours, each in parts.items() for kind in KINDS}
-        return found | {f"pooler.dense.{kind}": (f"pooler.dense.{kind}",) for kind in KINDS}
+        return {f"{ours}.{kind}": (f"{self.prefix}{each}.{kind}",) for ours, each in parts.items() for kind in KINDS}
 
     def block_of(self, config: Any, side: str, number: int) -> str:
         return self.block.format(number=number)

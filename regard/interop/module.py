@@ -87,7 +87,7 @@ class Module:
             words = _spread(network.words(states[text.real]), real)
             if not isinstance(network, Pretraining):
                 return Output(words, last_hidden_state=hidden)
-            related = network.relation(network.body.pooled(states))
+            related = network.related(states, text)
             return Output(prediction_logits=words, seq_relationship_logits=related, last_hidden_state=hidden)
         if isinstance(network, TokenLabels):
             logits = _spread(network.told(states[text.real]), real)

@@ -21,7 +21,7 @@ from regard.attention.positions import Learned, Turn
 from regard.attention.variants import disentangled
 from regard.layers.blocks import ACTIVATIONS, Block, FeedForward, PostNorm, Stack
 from regard.layers.dropout import Dropout
-from regard.layers.encoder import Encoder, Pooler, Reading, initialise
+from regard.layers.encoder import Encoder, Reading, initialise
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,6 @@ class DebertaConfig:
     kernel_groups: int = 1
     kernel_activation: str = "tanh"
     activation: str = "gelu"
-    pooler: bool = False  # no published one has any: what is asked of the whole text brings its own
     pooler_activation: str = "gelu"
     tied: bool = True  # embedding and output share a table
     epsilon: float = 1e-7
@@ -99,6 +98,8 @@ PRESETS: dict[str, dict] = {
 
 
 class Deberta(Encoder):
+    pooler = None  # what is asked of the whole text brings its own
+
     def __init__(self, config: DebertaConfig):
         super().__init__()
         self.config = config
@@ -114,7 +115,6 @@ class Deberta(Encoder):
         self.distances = _distances(config) if config.relative else None
         blocks = [_block(config, self.distances, number) for number in range(config.depth)]
         self.encoder = Stack(blocks, nn.Identity())
-        self.pooler = Pooler(config.width, config.pooler_activation) if config.pooler else None
         self.apply(initialise)
 
 

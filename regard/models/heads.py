@@ -2,6 +2,7 @@
 
     states ─▶ dense, bend, norm ─▶ table of the embedding ─▶ which word was hidden              MaskedWords
     first state ─▶ pooler ─▶ whether the second text follows the first, or their order          Pretraining has both
+    means of two texts ─▶ their product, dense, bend ─▶ the same, where a body has no pooler    Comparison
     states ─▶ a label for each token                                                            TokenLabels
     states ─▶ where an answer begins, where it ends                                             Spans
 
@@ -13,6 +14,7 @@ Shapes: states (batch, length, width).
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from regard.inputs.batch import Sequences
@@ -73,6 +75,26 @@ class MaskedWords(Head):
         return self.words(states if at is None else states[at])
 
 
+class Comparison(nn.Module):
+    """What two texts have in common: the product of their mean states, through one more layer.
+
+    A layer over the first state has to find it there, which takes a small model millions of pairs.
+    """
+
+    def __init__(self, width: int, activation: str):
+        super().__init__()
+        self.dense, self.bend = nn.Linear(width, width), ACTIVATIONS[activation]
+        self.apply(initialise)
+
+    def forward(self, states: Tensor, text: Sequences) -> Tensor:
+        second = text.real & (text.segments == 1) if text.segments is not None else torch.zeros_like(text.real)
+        return self.bend(self.dense(self._mean(states, text.real & ~second) * self._mean(states, second)))
+
+    @staticmethod
+    def _mean(states: Tensor, at: Tensor) -> Tensor:
+        return states.masked_fill(~at[:, :, None], 0.0).sum(1) / at.sum(1, keepdim=True).clamp(min=1)
+
+
 class Both(NamedTuple):
     """What pre-training asks for: logits of hidden words, and (batch, 2) of how two texts stand to each other."""
 
@@ -86,13 +108,18 @@ class Pretraining(MaskedWords):
 
     def __init__(self, body: Encoder):
         super().__init__(body)
-        self.relation = nn.Linear(body.config.width, 2)
+        config = body.config
+        self.compare = Comparison(config.width, config.pooler_activation) if body.pooler is None else None
+        self.relation = nn.Linear(config.width, 2)
         initialise(self.relation)
 
     def forward(self, text: Sequences, at: Tensor | None = None) -> Both:  # pyright: ignore[reportIncompatibleMethodOverride]
         states = self.encode(text)
-        words = self.words(states if at is None else states[at])
-        return Both(words, self.relation(self.body.pooled(states)))
+        return Both(self.words(states if at is None else states[at]), self.related(states, text))
+
+    def related(self, states: Tensor, text: Sequences) -> Tensor:
+        """Logits (batch, 2) from the body's states."""
+        return self.relation(self.body.pooled(states) if self.compare is None else self.compare(states, text))
 
 
 class TokenLabels(Head):

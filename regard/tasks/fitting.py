@@ -117,10 +117,15 @@ def masked(loaded: Loaded, recipe: Recipe) -> Loaded:
     network: Any = bare(loaded, recipe).network
     kind = MaskedWords if recipe.data.pairs == "none" else Pretraining
     body = getattr(network, "body", network)
-    if kind is Pretraining and body.pooler is None:
+    if kind is Pretraining and body.pooler is None and hasattr(body.config, "pooler"):
         raise UserError(
             f"data.pairs = '{recipe.data.pairs}' is told from a pooler, and the model has none: give pairs = 'none', "
             "or model.pooler = true where the model is new"
+        )
+    if kind is Pretraining and body.pooler is None and getattr(body.config, "segments", 0) < 2:
+        raise UserError(
+            f"data.pairs = '{recipe.data.pairs}': the model does not tell two texts apart: give pairs = 'none', or "
+            "model.segments = 2 where the model is new"
         )
     mask_of(loaded.vocabulary.target)
     if recipe.model.get("lora_rank") and not isinstance(network, kind):

@@ -19,7 +19,7 @@ def predict(network: Any, batch: Masked) -> Predicted:
     words = network.words(states[batch.at]).float()
     if batch.labels is None:
         return Predicted(states, (words,))
-    return Predicted(states, (words, network.relation(network.body.pooled(states)).float()))
+    return Predicted(states, (words, network.related(states, batch.text).float()))
 
 
 class Guesses(NamedTuple):
