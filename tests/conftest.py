@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
+from calling import Call
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 for variable, folder in (("REGARD_DATA", "data"), ("REGARD_WEIGHTS", "weights")):
@@ -33,3 +34,18 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("REGARD_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str]) -> Call:
+    """The command line in this process."""
+    from regard.cli import main
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in arguments])
+        printed = capfd.readouterr()
+        return int(left.value.code or 0), printed.out, printed.err
+
+    return run

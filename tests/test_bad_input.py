@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from calling import Call
 from chatting import LIMIT, language_folder
 from checkpoints import change, retensor, shard, vocabulary
 
@@ -37,19 +38,6 @@ save_steps = 2
 eval_steps = 3
 warmup_steps = 2
 """
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main([str(argument) for argument in arguments])
-        printed = capfd.readouterr()
-        return int(left.value.code or 0), printed.out, printed.err
-
-    return run
 
 
 @pytest.fixture

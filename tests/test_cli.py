@@ -5,33 +5,23 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from calling import Call
 from chatting import CHATML, LIMIT, Screen, language_folder
 
 from regard import __version__
-from regard.cli import app, main
+from regard.cli import app
 from regard.inputs.text import Vocabulary
 from regard.models import FAMILIES
 
 VERBS = ["train", "resume", "evaluate", "run", "search", "chat", "inspect", "convert", "list", "doctor", "demo"]
 VERBS += ["tokenizer"]
-Result = tuple[int, str, str]
 
 
 @pytest.fixture
-def regard(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    """Run the command line in this process: exit code, stdout, stderr."""
-
-    def call(*arguments: str) -> Result:
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main(arguments)
-        printed = capfd.readouterr()
-        return int(left.value.code or 0), printed.out, printed.err
-
+def regard(call: Call) -> Call:
     return call
 
 
@@ -40,7 +30,7 @@ def process(*arguments: str, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)  # pyright: ignore
 
 
-def test_every_verb_is_there_and_has_help(regard: Callable[..., Result]) -> None:
+def test_every_verb_is_there_and_has_help(regard: Call) -> None:
     code, out, _ = regard("--help")
     assert code == 0
     listed = [
@@ -55,7 +45,7 @@ def test_every_verb_is_there_and_has_help(regard: Callable[..., Result]) -> None
         assert f"Usage: regard {verb}" in out
 
 
-def test_options_that_verbs_share_have_sections(regard: Callable[..., Result]) -> None:
+def test_options_that_verbs_share_have_sections(regard: Call) -> None:
     _, out, _ = regard("run", "--help")
     sections = [line for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert sections[:2] == ["Arguments:", "Options:"] and {"Writing:", "Answers:", "What is printed:"} <= set(sections)
@@ -79,7 +69,7 @@ def test_help_loads_no_torch_and_comes_at_once() -> None:
     assert min(seconds) < 0.5
 
 
-def test_version(regard: Callable[..., Result]) -> None:
+def test_version(regard: Call) -> None:
     assert regard("--version") == (0, f"regard {__version__}\n", "")
 
 
@@ -94,16 +84,14 @@ def test_version(regard: Callable[..., Result]) -> None:
         (["tokenizer", "encoed"], "encode"),
     ],
 )
-def test_wrong_usage_leaves_with_2_and_names_what_is_possible(
-    regard: Callable[..., Result], arguments: list[str], said: str
-) -> None:
+def test_wrong_usage_leaves_with_2_and_names_what_is_possible(regard: Call, arguments: list[str], said: str) -> None:
     code, out, err = regard(*arguments)
     assert (code, out) == (2, "")
     assert said in err
 
 
 @pytest.mark.parametrize("verb", ["train", "doctor"])
-def test_failed_work_leaves_with_1_and_one_message(regard: Callable[..., Result], tmp_path: Path, verb: str) -> None:
+def test_failed_work_leaves_with_1_and_one_message(regard: Call, tmp_path: Path, verb: str) -> None:
     recipe = tmp_path / "mine.toml"
     recipe.write_text('task = "translate"\n[train]\nmax_stepz = 3\n')
     code, out, err = regard(verb, str(recipe))
@@ -115,14 +103,14 @@ def test_failed_work_leaves_with_1_and_one_message(regard: Callable[..., Result]
 
 
 @pytest.mark.parametrize("arguments", [["run", "nowhere", "x"], ["inspect", "nowhere"], ["resume", "nowhere"]])
-def test_a_missing_folder_is_named(regard: Callable[..., Result], arguments: list[str]) -> None:
+def test_a_missing_folder_is_named(regard: Call, arguments: list[str]) -> None:
     code, out, err = regard(*arguments)
     assert (code, out) == (1, "")
     assert err.startswith("error: ")
     assert "nowhere" in err
 
 
-def test_list_names_shipped_recipes_families_and_tasks(regard: Callable[..., Result]) -> None:
+def test_list_names_shipped_recipes_families_and_tasks(regard: Call) -> None:
     code, out, _ = regard("list", "--json")
     listed = json.loads(out)
     assert code == 0
@@ -136,7 +124,7 @@ def test_list_names_shipped_recipes_families_and_tasks(regard: Callable[..., Res
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_presets_can_be_read_at_the_width_of_a_terminal(
-    regard: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, width: int
+    regard: Call, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     out = regard("list")[1]
@@ -150,7 +138,7 @@ def test_presets_can_be_read_at_the_width_of_a_terminal(
     assert {"pooler=false", "output_activation=gelu"} <= words
 
 
-def test_a_tokenizer_of_bytes_learns_line_breaks(regard: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_tokenizer_of_bytes_learns_line_breaks(regard: Call, tmp_path: Path) -> None:
     corpus, saved = tmp_path / "code.py", tmp_path / "tokenizer.json"
     corpus.write_text("def a():\n    return 1\n\n\n" * 100)
     options = ["-o", str(saved), "--kind", "byte_bpe", "--vocab-size", "300"]
@@ -159,7 +147,7 @@ def test_a_tokenizer_of_bytes_learns_line_breaks(regard: Callable[..., Result], 
     assert (code, out.split()) == (0, ["def", "▁a", "():", "⏎▁▁▁", "▁return", "▁1"])
 
 
-def test_tokenizer_round_trip(regard: Callable[..., Result], tmp_path: Path) -> None:
+def test_tokenizer_round_trip(regard: Call, tmp_path: Path) -> None:
     corpus, saved = tmp_path / "text.txt", tmp_path / "tokenizer.json"
     text = "a red bike by the sea"
     corpus.write_text(f"{text}\nthe sea by a red wall\n" * 7, encoding="utf-8")
@@ -181,7 +169,7 @@ def test_tokenizer_round_trip(regard: Callable[..., Result], tmp_path: Path) -> 
     assert str(saved) in err
 
 
-def test_stdin_is_answered_a_line_each(tmp_path: Path, regard: Callable[..., Result]) -> None:
+def test_stdin_is_answered_a_line_each(tmp_path: Path, regard: Call) -> None:
     corpus, saved = tmp_path / "text.txt", tmp_path / "tokenizer.json"
     corpus.write_text("one two three\nthree two one\n" * 5)
     regard("tokenizer", "train", str(corpus), "-o", str(saved), "--kind", "words", "--vocab-size", "11")
@@ -191,7 +179,7 @@ def test_stdin_is_answered_a_line_each(tmp_path: Path, regard: Callable[..., Res
     assert out.splitlines() == ["▁two ▁one", "", "▁three"]
 
 
-def test_a_reader_who_leaves_is_no_traceback(tmp_path: Path, regard: Callable[..., Result]) -> None:
+def test_a_reader_who_leaves_is_no_traceback(tmp_path: Path, regard: Call) -> None:
     corpus, saved = tmp_path / "text.txt", tmp_path / "tokenizer.json"
     corpus.write_text("one two three\n" * 5)
     regard("tokenizer", "train", str(corpus), "-o", str(saved), "--kind", "words", "--vocab-size", "11")
@@ -204,7 +192,7 @@ def test_a_reader_who_leaves_is_no_traceback(tmp_path: Path, regard: Callable[..
     assert done.returncode == 1
 
 
-def test_interrupt_leaves_with_130(monkeypatch: pytest.MonkeyPatch, regard: Callable[..., Result]) -> None:
+def test_interrupt_leaves_with_130(monkeypatch: pytest.MonkeyPatch, regard: Call) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
@@ -229,7 +217,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(language_folder(tmp_path_factory.mktemp("letters") / "model", CHATML))
 
 
-def test_a_lone_prompt_is_continued_with_its_line_breaks(regard: Callable[..., Result], letters: str) -> None:
+def test_a_lone_prompt_is_continued_with_its_line_breaks(regard: Call, letters: str) -> None:
     (line_break,) = Vocabulary.load(Path(letters)).target.encode("\n")
     options = ["--max-new-tokens", "60", "--temperature", "2", "--logit-bias", f"{line_break}=6"]
     code, out, err = regard("run", letters, "Once", *options, "--json")
@@ -273,7 +261,7 @@ def test_an_empty_line_has_an_empty_answer(letters: str) -> None:
     ]
 
 
-def test_what_is_forgotten_or_cut_is_said(regard: Callable[..., Result], letters: str) -> None:
+def test_what_is_forgotten_or_cut_is_said(regard: Call, letters: str) -> None:
     long = ["--max-new-tokens", str(LIMIT), "--min-new-tokens", str(LIMIT)]
     code, _, err = regard("run", letters, "Once", *long)
     assert code == 0
@@ -285,7 +273,7 @@ def test_what_is_forgotten_or_cut_is_said(regard: Callable[..., Result], letters
     assert err.startswith("warning: cut to what the model reads")
 
 
-def test_options_of_decoding_reach_the_search(regard: Callable[..., Result], letters: str) -> None:
+def test_options_of_decoding_reach_the_search(regard: Call, letters: str) -> None:
     code, out, _ = regard("run", letters, "Once", "--max-new-tokens", "20", "--json", "--log-probabilities")
     plain = json.loads(out)
     assert code == 0
@@ -306,7 +294,7 @@ def test_options_of_decoding_reach_the_search(regard: Callable[..., Result], let
     assert (code, out) == (0, plain["text"][: plain["text"].index(stop)] + "\n")
 
 
-def test_inspect_and_list_know_language_models(regard: Callable[..., Result], letters: str) -> None:
+def test_inspect_and_list_know_language_models(regard: Call, letters: str) -> None:
     code, out, err = regard("inspect", letters, "--json")
     told = json.loads(out)
     assert (code, err) == (0, "")

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calling import Call, written
 from chatting import language_folder
 from checkpoints import vocabulary
 from test_encoder_model import folder
 
 import regard
-from regard.cli import main
 from regard.errors import UserError
 from regard.given import from_file
 from regard.interop.folder import save
@@ -31,7 +31,6 @@ from regard.report import plain
 TEXTS = ["hello, quotes", "the\nspaces", "", 'a "quote" and', "and the"]
 CSV = 'n,text,more\n1,"hello, quotes",a\n2,"the\nspaces",the\n3,,\n4,"a ""quote"" and",and\n5,and the,hello\n'
 PLACES = (2, 3, 5, 6, 7)
-Call = Callable[..., tuple[int, str, str]]
 
 
 def translator(place: Path) -> Path:
@@ -49,23 +48,6 @@ MODELS: dict[str, Callable[[Path], Path]] = {
     "generate": lambda place: language_folder(place / "model"),
     "translate": translator,
 }
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    def run(*arguments: Any) -> tuple[int, str, str]:
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main([str(each) for each in arguments])
-        printed = capfd.readouterr()
-        return int(left.value.code or 0), printed.out, printed.err
-
-    return run
-
-
-def written(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def told(out: str) -> list[Any]:

@@ -2,12 +2,10 @@
 
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from regard.cli import main
+from calling import Call
 
 RECIPE = """
 task = "translate"
@@ -32,19 +30,6 @@ eval_steps = 3
 save_steps = 2
 warmup_steps = 2
 """
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return int(left.value.code or 0), printed.out, printed.err
-
-    return run
 
 
 @pytest.fixture

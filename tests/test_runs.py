@@ -3,16 +3,15 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from calling import Call
 
 import regard
-from regard.cli import main
 from regard.evaluation import Selection, evaluate
 from regard.inputs.corpus import Sample
 from regard.model import Model
@@ -57,19 +56,6 @@ CONFIGS = {  # [model], [tokenizer]
     "no attention": (f'{RNN}\ninform = "first"', ""),
 }
 TEXTS = ["1 2 3", "44 17 5 5 9 30 21", "8", "", "50 49 48 47 46"]
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main([str(argument) for argument in arguments])
-        printed = capfd.readouterr()
-        return int(left.value.code or 0), printed.out, printed.err
-
-    return run
 
 
 def train(folder: Path, config: str = "tied", steps: int = 6, *overrides: str) -> Path:

@@ -4,49 +4,28 @@ import gzip
 import io
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from calling import Call, written
 from needs import need
 from test_encoder_model import folder
 from test_real_encoders import sentences
 
 import regard
-from regard.cli import main
 from regard.errors import UserError
 from regard.search import BAND, Index, Source, find_all
 from regard.similarity import evaluate, select
 
 LINES = ["the spaces and quotes", "", "a", "hello, naive quotes!", "and the", "  ", "spaces"]
 KEPT = [(number, text) for number, text in enumerate(LINES, 1) if text.strip()]
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Any:
     return regard.load(folder(tmp_path))
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    """The command line in this process: exit code, stdout, stderr."""
-
-    def run(*arguments: Any) -> tuple[int, str, str]:
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main([str(each) for each in arguments])
-        printed = capfd.readouterr()
-        return int(left.value.code or 0), printed.out, printed.err
-
-    return run
-
-
-def written(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def test_the_best_are_those_of_the_largest_cosine(model: Any, tmp_path: Path) -> None:

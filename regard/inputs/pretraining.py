@@ -18,7 +18,7 @@ Shapes: batch, length.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -180,7 +180,7 @@ def draw_pair(sentences: Sentences, chunk: int, options: MaskOptions, chance: np
     document, begin, end = sentences.chunk(chunk)
     room = sentences.room
     size = int(chance.integers(2, room + 1)) if chance.random() < SHORTER else room
-    rows = _until(sentences, begin, end, size, least=2)
+    rows, _ = _until(map(sentences.tokens.__getitem__, range(begin, end)), size, least=2)
     middle = int(chance.integers(1, len(rows)))
     first, second = np.concatenate(rows[:middle]), np.concatenate(rows[middle:])
     other = chance.random() < ANOTHER
@@ -191,15 +191,22 @@ def draw_pair(sentences: Sentences, chunk: int, options: MaskOptions, chance: np
     return Pair(*_shortened(first, second, size, chance), int(other))
 
 
-def _until(sentences: Sentences, begin: int, end: int, size: int, least: int = 1) -> list[np.ndarray]:
-    """Sentences one after another until they have so many tokens."""
-    rows, total = [], 0
-    for number in range(begin, end):
-        if total >= size and len(rows) >= least:
-            break
-        rows.append(sentences.tokens[number])
-        total += len(rows[-1])
-    return rows
+class Stretch(NamedTuple):
+    """Sentences one after another, and whether there were enough of them."""
+
+    rows: list[np.ndarray]
+    enough: bool
+
+
+def _until(rows: Iterable[np.ndarray], size: int, least: int = 1, near: bool = False) -> Stretch:
+    """Sentences until they have so many tokens, or as `near` to it as whole ones come."""
+    found, total = list[np.ndarray](), 0
+    for row in rows:
+        if len(found) >= least and total + (len(row) // 2 if near else 0) >= size:
+            return Stretch(found, True)
+        found.append(row)
+        total += len(row)
+    return Stretch(found, total >= size)
 
 
 def _elsewhere(sentences: Sentences, document: int, like: int, room: int, chance: np.random.Generator) -> np.ndarray:
@@ -208,22 +215,15 @@ def _elsewhere(sentences: Sentences, document: int, like: int, room: int, chance
     Where these (`like` tokens) fill the room, so do they; else they come as near as whole sentences do. Where a
     document ends too soon another is tried.
     """
-    best: list[np.ndarray] = []
-    for _ in range(TRIES):
-        number, other, begin, end = 0, document, 0, 0
-        while other == document:
-            number = int(chance.integers(len(sentences)))
-            other, begin, end = sentences.chunk(number)
-        rows, total = list[np.ndarray](), 0
-        for row in _onwards(sentences, number, int(chance.integers(begin, end))):
-            if rows and total + (0 if like >= room else len(row) // 2) >= min(like, room):
-                return np.concatenate(rows)
-            rows.append(row)
-            total += len(row)
-        if total >= min(like, room):
-            return np.concatenate(rows)
-        best = max(best, rows, key=lambda some: sum(map(len, some)))
-    return np.concatenate(best)
+    tried: list[Stretch] = []
+    while not tried or (not tried[-1].enough and len(tried) < TRIES):
+        number = int(chance.integers(len(sentences)))
+        other, begin, end = sentences.chunk(number)
+        if other != document:
+            rest = _onwards(sentences, number, int(chance.integers(begin, end)))
+            tried.append(_until(rest, min(like, room), near=like < room))
+    longest = max(tried, key=lambda each: (each.enough, sum(map(len, each.rows))))
+    return np.concatenate(longest.rows)
 
 
 def _onwards(sentences: Sentences, number: int, first: int) -> Iterator[np.ndarray]:

@@ -111,7 +111,7 @@ class Tokenizer:
         return (self.inner.id_to_token(token) if token >= 0 else None) or f"<{token}>"
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """One readable label a token: a word's first piece begins with a space, a piece of spaces alone is ␣."""
+        """A readable label a token: a word's first piece begins with a space, or its others with ##; blanks are ␣."""
         labels = [self._piece(token).translate(VISIBLE) for token in ids]
         return [label if label.strip() else "␣" * len(label) for label in labels]
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.errors import UserError, nearest
 from regard.interop.keys import checked
-from regard.interop.labelled import OURS, POOLING, classifier, documents, labels_of, told_kind, told_labels
+from regard.interop.labelled import OURS, classifier, documents, labels_of, told_kind, told_labels
 from regard.interop.layout import Layout, Published
 from regard.interop.weights import Names, Slot
 from regard.models.classifier import Classifier
@@ -23,9 +23,7 @@ BARE, WORDS, BOTH = "Model", "ForMaskedLM", "ForPreTraining"
 LABELS, TAGS, SPANS = "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"
 DOCUMENTS, MEANS = "ForDocumentClassification", "ForMeanClassification"
 OWN = (DOCUMENTS, MEANS)  # which others do not read: their tensors beside the body's have our names
-OURS_ALONE = (
-    "others open the body alone, and would draw a new head; one of a model with model.pooling = 'cls' they read"
-)
+OURS_ALONE = "this head is ours: others open the body alone, and would draw a new one"
 POOLER = "has_pooler"  # a key of our own, for files with a pooler where others have none, or without where they have
 SILENT = "no_answer"  # likewise: whether a model that answers questions was trained on some that have none
 OLD = {".gamma": ".weight", ".beta": ".bias"}  # how norms were named once
@@ -37,7 +35,7 @@ HEADS: dict[str, Callable[[Any, dict[str, Any]], nn.Module]] = {
     BOTH: lambda body, config: Pretraining(body),
     LABELS: classifier,
     DOCUMENTS: documents,
-    MEANS: lambda body, config: classifier(body, config | {POOLING: "mean"}),
+    MEANS: classifier,
     TAGS: lambda body, config: TokenLabels(body, labels_of(config, least=1)),
     SPANS: lambda body, config: Spans(body, checked(config, SILENT, False)),
 }

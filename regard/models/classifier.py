@@ -51,7 +51,7 @@ class Classifier(Head):
     ):
         """Labels are told from a summary `width` wide; 0: as wide as the body's states.
 
-        `averaged`: from the mean of an encoder's states, not from its pooler. `paired`: of two texts; None: who knows.
+        `averaged`: from the mean of an encoder's states, not from its pooler. `paired`: of two texts, where known.
         """
         super().__init__(body)
         self.labels, self.paired, self.kind = tuple(labels), paired, kind
