@@ -89,8 +89,8 @@ def _step(loop: Loop, batches: list[Any]) -> int:
         loss.backward()
         largest = max(largest, sum(kept.values()))
         loss.item()  # waits for the device
-    loop.optimizer.step()
-    loop.optimizer.zero_grad(set_to_none=True)
+    loop.optimizer.step(0.0)
+    loop.optimizer.forget()
     return largest
 
 

@@ -17,7 +17,6 @@ from regard.inputs.batch import Sequences
 from regard.inputs.text import Vocabulary
 from regard.interop import folder
 from regard.layers.adapter import AdapterOptions, adapt, adapters
-from regard.layers.joint import join
 from regard.models import FAMILIES, build
 from regard.models.classifier import Classifier
 from regard.models.heads import MaskedWords
@@ -88,20 +87,6 @@ def test_adapted_and_loaded_are_the_same(version: str, targets: str, tmp_path: P
     found, before = (folder.load(tmp_path / name).network for name in ("made", "base"))
     assert (loaded.network(given) - found(given)).abs().max() <= 1e-5
     assert not torch.allclose(found(given), before(given), atol=1e-4)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_joined_projections_train_alike(version: str) -> None:
-    """Where one product stands for three, positions still go through the parts, and gradients add up."""
-    apart = build(VERSIONS[version], vocabulary=53)
-    joined, given = join(deepcopy(apart)), text()
-    for network in (apart, joined):
-        network(given)[given.real].pow(3).sum().backward()
-    gradients = {name: parameter.grad for name, parameter in joined.named_parameters()}
-    for name, parameter in apart.named_parameters():
-        found = gradients[name]
-        assert parameter.grad is not None and found is not None, name
-        assert (found - parameter.grad).abs().max() <= 1e-5 * max(1.0, float(parameter.grad.abs().max())), name
 
 
 def test_dropout_is_on_distances_too() -> None:

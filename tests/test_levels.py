@@ -19,7 +19,7 @@ from regard.models.classifier import Classifier
 from regard.models.heads import MaskedWords
 from regard.recipe import TrainOptions
 from regard.training.levels import Thaw, levels, rates
-from regard.training.optim import adamw
+from regard.training.optim import AdamW
 from regard.training.session import prepare_network, resume, start
 
 BERT = 'family = "bert"\npreset = "tiny"\nwidth = 24\ndepth = 3\nlimit = 32\ndropout = 0.1'
@@ -80,10 +80,10 @@ def test_a_family_without_such_layers_is_refused_by_name(family: str) -> None:
 
 def test_plain_runs_have_the_two_groups_they_had() -> None:
     plain = network("gpt")
-    matrices, rest = adamw(plain, TrainOptions(weight_decay=0.1)).param_groups
-    assert (matrices["weight_decay"], matrices["scale"]) == (0.1, 1.0)
-    assert (rest["weight_decay"], rest["scale"]) == (0.0, 1.0)
-    assert all(each.ndim == 2 for each in matrices["params"])
+    matrices, rest = AdamW(plain, TrainOptions(weight_decay=0.1)).groups
+    assert (matrices.decay, matrices.scale) == (0.1, 1.0)
+    assert (rest.decay, rest.scale) == (0.0, 1.0)
+    assert all(each.ndim == 2 for each in matrices.parameters)
 
 
 def test_each_layer_learns_at_its_own_rate(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from regard.training import checkpoint, machine
 from regard.training.display import SHOWN, Display
 from regard.training.distributed import Group
 from regard.training.loop import Loop, train
-from regard.training.optim import Average, adamw, learning_rate
+from regard.training.optim import AdamW, Average, learning_rate
 
 
 class Joined(ToyTask):
@@ -84,10 +84,33 @@ def test_inverse_square_root_is_the_papers_formula() -> None:
 
 def test_only_matrices_are_decayed() -> None:
     network = Network()
-    groups = adamw(network, TrainOptions(weight_decay=0.3)).param_groups
-    decayed = {id(each) for group in groups if group["weight_decay"] for each in group["params"]}
+    groups = AdamW(network, TrainOptions(weight_decay=0.3)).groups
+    decayed = {id(each) for group in groups if group.decay for each in group.parameters}
     assert decayed == {id(network.mix.weight)}
-    assert sum(len(group["params"]) for group in groups) == len(list(network.parameters()))
+    assert sum(len(group.parameters) for group in groups) == len(list(network.parameters()))
+
+
+def test_updates_are_those_of_torchs_adamw() -> None:
+    """With gradients shortened on the way, and a parameter that has none at times."""
+    ours, theirs = Network(), Network()
+    theirs.load_state_dict(ours.state_dict())
+    optimizer = AdamW(ours, TrainOptions(weight_decay=0.3, betas=(0.8, 0.95)))
+    alike = dict(zip(ours.parameters(), theirs.parameters(), strict=True))
+    groups = [
+        {"params": [alike[each] for each in group.parameters], "weight_decay": group.decay}
+        for group in optimizer.groups
+    ]
+    reference = torch.optim.AdamW(groups, lr=0.01, betas=(0.8, 0.95), eps=1e-9)
+    for number in range(5):
+        for place, (one, other) in enumerate(alike.items()):
+            one.grad = None if (number, place) == (2, 0) else torch.randn(one.shape)
+            other.grad = None if one.grad is None else one.grad / 3
+        optimizer.step(0.01, divisor=3.0)
+        reference.step()
+    for one, other in alike.items():
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-7)
+    optimizer.forget()
+    assert all(each.grad is None for each in ours.parameters())
 
 
 def test_the_average_is_applied_and_taken_away() -> None:

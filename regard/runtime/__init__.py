@@ -6,14 +6,19 @@ from torch import nn
 from regard.attention.core import Attention
 from regard.layers.blocks import FeedForward
 from regard.layers.encoder import Encoder
+from regard.layers.gelu import TanhGELU
 from regard.layers.generator import LanguageModel
-from regard.layers.joint import Joint, joinable, sizes
 from regard.runtime import unpadded
+from regard.runtime.joint import Joint, joinable, sizes
 from regard.runtime.products import LEAST, Head, Int8, Rounded, require_int8, turn
 from regard.runtime.swift import Swift, possible
 from regard.runtime.unpadded import Unpadded
 
-LOWEST: dict[type, float] = {nn.GELU: -0.1701, nn.ReLU: 0.0}  # what comes out of an activation at least
+LOWEST: dict[type, float] = {
+    nn.GELU: -0.1701,
+    TanhGELU: -0.1701,
+    nn.ReLU: 0.0,
+}  # what comes out at least
 
 
 def hasten(network: nn.Module, precision: str = "float32") -> nn.Module:

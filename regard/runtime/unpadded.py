@@ -18,7 +18,7 @@ from regard.attention.positions import Turn
 from regard.attention.scores import Product
 from regard.attention.trace import recorder
 from regard.layers.blocks import Block, FeedForward, PostNorm, PreNorm, Stack
-from regard.layers.joint import joinable
+from regard.runtime.joint import joinable
 
 
 class Unpadded(Stack):

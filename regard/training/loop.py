@@ -13,14 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.layers.joint import join
 from regard.recipe import Recipe
 from regard.tasks.task import Task
 from regard.training import checkpoint, distributed, machine, state
 from regard.training.display import SHOWN_SAMPLES, SPEED, Display
 from regard.training.interrupt import Interrupt
 from regard.training.levels import Thaw
-from regard.training.optim import Average, adamw, clip, learning_rate
+from regard.training.optim import AdamW, Average, learning_rate, norm_of
 from regard.training.run import Journal, resume_command, settle_environment
 from regard.training.state import Progress
 
@@ -76,10 +75,9 @@ class Loop:
         group: distributed.Group,
         display: Display,
     ) -> None:
-        self.network, self.task, self.options, self.seed = join(network), task, recipe.train, recipe.seed
+        self.network, self.task, self.options, self.seed = network, task, recipe.train, recipe.seed
         self.run, self.write_model, self.group, self.display = run, write_model, group, display
-        self.parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        self.optimizer = adamw(network, self.options)
+        self.optimizer = AdamW(network, self.options)
         self.average = Average(network, self.options.average_decay)
         self.thaw = Thaw(network, self.options.unfreeze_steps)
         self.progress = Progress()
@@ -156,21 +154,19 @@ class Loop:
             part.backward()
             loss += part.detach()
         group.sum_gradients(self.network)
-        norm = clip(self.parameters, options.max_grad_norm or math.inf)
+        norm = norm_of(self.optimizer.parameters)
         progress.step += 1
         progress.batch += len(taken) * group.world
         self.window.rate = learning_rate(progress.step, options, progress.max_steps)
         self.window.add(float(group.total(loss)), norm, count)
         if self.window.finite:
-            for parameters in self.optimizer.param_groups:
-                parameters["lr"] = self.window.rate * parameters["scale"]
-            self.optimizer.step()
+            most = options.max_grad_norm or math.inf
+            self.optimizer.step(self.window.rate, max(1.0, norm / most))  # Pascanu et al. 2013: no longer than `most`
             self.average.update(progress.step)
             progress.skipped = 0
         else:
             self.skip(numbers, taken)
-        for parameter in self.parameters:
-            parameter.grad = None
+        self.optimizer.forget()
 
     def skip(self, numbers: list[int], taken: list[Any]) -> None:
         """Lose an update that is not finite and say on which samples; the third in a row ends the run."""

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -12,33 +13,81 @@ from regard.recipe import TrainOptions
 from regard.training.levels import rates
 
 
-def adamw(network: nn.Module, options: TrainOptions) -> torch.optim.AdamW:
+@dataclass(frozen=True)
+class Rates:
+    """Parameters that learn alike: their rate is `scale` times the run's, and `decay` of it shrinks them."""
+
+    parameters: list[nn.Parameter]
+    scale: float
+    decay: float
+
+
+class AdamW:
     """AdamW (Loshchilov & Hutter 2019) that shrinks matrices only: no biases, norms or embeddings.
 
-    A group's `scale` is what its learning rate is multiplied by: all are 1, or each layer has its own.
+    torch's fused kernel without torch's optimizer around it, whose bookkeeping takes as long as small models' updates.
     """
-    embeddings = {id(each.weight) for each in network.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)}
-    scales, found = rates(network, options.layer_decay), defaultdict(list)
-    for parameter in network.parameters():
-        if parameter.requires_grad:
-            shrinks = parameter.ndim >= 2 and id(parameter) not in embeddings
-            found[scales[parameter], options.weight_decay if shrinks else 0.0].append(parameter)
-    groups = [
-        {"params": found[scale, decay], "scale": scale, "weight_decay": decay}
-        for scale, decay in sorted(found, reverse=True)
-    ]
-    return torch.optim.AdamW(groups, lr=options.learning_rate, betas=options.betas, eps=1e-9, fused=True)
+
+    def __init__(self, network: nn.Module, options: TrainOptions):
+        embeddings = {id(each.weight) for each in network.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)}
+        scales, found = rates(network, options.layer_decay), defaultdict(list)
+        for parameter in network.parameters():
+            if parameter.requires_grad:
+                shrinks = parameter.ndim >= 2 and id(parameter) not in embeddings
+                found[scales[parameter], options.weight_decay if shrinks else 0.0].append(parameter)
+        self.groups = [Rates(found[scale, decay], scale, decay) for scale, decay in sorted(found, reverse=True)]
+        self.betas = options.betas
+        self.state: dict[Tensor, dict[str, Tensor]] = {}
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return [parameter for group in self.groups for parameter in group.parameters]
+
+    @torch.no_grad()
+    def step(self, rate: float, divisor: float = 1.0) -> None:
+        """One update by the gradients over `divisor`; what has none stays as it is."""
+        for group in self.groups:
+            trained: list[Tensor] = [parameter for parameter in group.parameters if parameter.grad is not None]
+            if not trained:
+                continue
+            states = [self.state.get(each) or self.begin(each) for each in trained]
+            steps = [each["step"] for each in states]
+            torch._foreach_add_(steps, 1)  # pyright: ignore[reportPrivateImportUsage]
+            torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
+                trained,
+                [each.grad for each in trained if each.grad is not None],
+                [each["exp_avg"] for each in states],
+                [each["exp_avg_sq"] for each in states],
+                [],
+                steps,
+                lr=rate * group.scale,
+                beta1=self.betas[0],
+                beta2=self.betas[1],
+                weight_decay=group.decay,
+                eps=1e-9,
+                amsgrad=False,
+                maximize=False,
+                grad_scale=None if divisor == 1.0 else torch.tensor(divisor, device=steps[0].device),
+            )
+
+    def begin(self, parameter: Tensor) -> dict[str, Tensor]:
+        """Moments of nothing, by the names that torch has for them."""
+        moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+        self.state[parameter] = {"step": torch.zeros((), device=parameter.device), **moments}
+        return self.state[parameter]
+
+    def forget(self) -> None:
+        """No gradients any more."""
+        for parameter in self.parameters:
+            parameter.grad = None
 
 
 @torch.no_grad()
-def clip(parameters: Iterable[nn.Parameter], most: float) -> float:
-    """Shorten all gradients together where their norm is over `most`; gives the norm they had. Pascanu et al. 2013."""
+def norm_of(parameters: Iterable[nn.Parameter]) -> float:
+    """The length of all gradients together."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norms = torch._foreach_norm(gradients) if gradients else ()  # pyright: ignore[reportPrivateImportUsage]
-    norm = float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
-    if norm > most:
-        torch._foreach_mul_(gradients, most / (norm + 1e-6))  # pyright: ignore[reportPrivateImportUsage]
-    return norm
+    return float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
 
 
 def learning_rate(step: int, options: TrainOptions, max_steps: int) -> float:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.training.optim import Average
+from regard.training.optim import AdamW, Average
 
 
 @dataclass
@@ -41,9 +41,7 @@ def seed_batch(seed: int, batch: int, device: torch.device) -> None:
     seed_all(int.from_bytes(digest[:8], "little") >> 1)
 
 
-def save(
-    folder: Path, progress: Progress, network: nn.Module, optimizer: torch.optim.Optimizer, average: Average
-) -> None:
+def save(folder: Path, progress: Progress, network: nn.Module, optimizer: AdamW, average: Average) -> None:
     """Write training.safetensors and training.json."""
     tensors = {f"weights/{name}": tensor for name, tensor in _weights(network, optimizer).items()}
     tensors |= {f"average/{name}": tensor for name, tensor in average.weights.items()}
@@ -55,7 +53,7 @@ def save(
 
 
 @torch.no_grad()
-def load(folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer, average: Average) -> Progress:
+def load(folder: Path, network: nn.Module, optimizer: AdamW, average: Average) -> Progress:
     """Put everything back as it was."""
     tensors = load_file(folder / "training.safetensors")
     weights = _weights(network, optimizer)
@@ -69,7 +67,7 @@ def load(folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer, ave
         if name.startswith("optimizer/"):
             parameter_name, key = name.removeprefix("optimizer/").rsplit("/", 1)
             parameter = parameters[parameter_name]
-            optimizer.state[parameter][key] = tensor.to(parameter.device)
+            optimizer.state.setdefault(parameter, {})[key] = tensor.to(parameter.device)
     return Progress(**json.loads((folder / "training.json").read_text()))
 
 
@@ -92,9 +90,9 @@ def _refuse_unlike(tensors: dict[str, Tensor], weights: dict[str, Tensor], avera
         )
 
 
-def _weights(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def _weights(network: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
     """Each tensor once, also where layers share it; what is never trained, or can be computed anew, is left out."""
-    trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    trained = set(optimizer.parameters)
     lasting = network.state_dict().keys()
     buffers = {name: buffer for name, buffer in network.named_buffers() if name in lasting}
     return {name: each for name, each in network.named_parameters() if each in trained} | buffers
