@@ -13,12 +13,11 @@ from regard.attention.masks import Rule
 from regard.attention.positions import Turn
 from regard.attention.trace import place
 from regard.layers.dropout import Dropout
-from regard.layers.gelu import TanhGELU
 
 ACTIVATIONS: dict[str, nn.Module] = {
     "relu": nn.ReLU(),
     "gelu": nn.GELU(),
-    "gelu_tanh": TanhGELU(),
+    "gelu_tanh": nn.GELU("tanh"),  # as GPT-2 computes it
     "swish": nn.SiLU(),
     "tanh": nn.Tanh(),
 }

@@ -6,7 +6,6 @@ from torch import nn
 from regard.attention.core import Attention
 from regard.layers.blocks import FeedForward
 from regard.layers.encoder import Encoder
-from regard.layers.gelu import TanhGELU
 from regard.layers.generator import LanguageModel
 from regard.runtime import unpadded
 from regard.runtime.joint import Joint, joinable, sizes
@@ -18,7 +17,7 @@ LOWEST: dict[type, float] = {
     nn.GELU: -0.1701,
     TanhGELU: -0.1701,
     nn.ReLU: 0.0,
-}  # what comes out at least
+}  # what comes out of an activation at least
 
 
 def hasten(network: nn.Module, precision: str = "float32") -> nn.Module:
