@@ -13,11 +13,7 @@ from regard.runtime.products import LEAST, Head, Int8, Rounded, require_int8, tu
 from regard.runtime.swift import Swift, possible
 from regard.runtime.unpadded import Unpadded
 
-LOWEST: dict[type, float] = {
-    nn.GELU: -0.1701,
-    TanhGELU: -0.1701,
-    nn.ReLU: 0.0,
-}  # what comes out of an activation at least
+LOWEST: dict[type, float] = {nn.GELU: -0.1701, nn.ReLU: 0.0}  # what comes out of an activation at least
 
 
 def hasten(network: nn.Module, precision: str = "float32") -> nn.Module:
