@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.training.loop import Loop, to_device
+from regard.abreast import use_threads
+from regard.inputs.nest import moved
+from regard.training.loop import Loop
 
 LOOKED = 256  # batches among which the largest is looked for: a window or more, of each of which lengths are sorted
 
@@ -26,6 +28,7 @@ class Cost:
     activation_bytes: int
     seconds: float
     targets: float
+    gradients: int = 1  # as many of each as there are pieces of a batch
 
     def state_bytes(self, averaged: bool) -> int:
         """Weights, AdamW's two moments and the moving average."""
@@ -38,31 +41,32 @@ class Cost:
 
     def memory_bytes(self, averaged: bool) -> int:
         """What the run holds at its peak: the state, gradients and activations."""
-        return self.state_bytes(averaged) + self.trained_bytes + self.activation_bytes
+        return self.state_bytes(averaged) + self.gradients * self.trained_bytes + self.activation_bytes
 
 
 def measure(loop: Loop, steps: int, warm: int = 2) -> Cost:
     """Take `warm + steps` real steps; the network is not the same afterwards."""
     loop.network.train()
     batches = loop.task.batches(0, 0, 1)
-    seconds, targets, held = [], 0, 0
+    seconds, targets = [], 0
+    use_threads(loop.threads // loop.pieces)
     for number in range(warm + steps):
         part = list(islice(batches, loop.options.gradient_accumulation_steps))
         start = time.perf_counter()
-        held = max(held, _step(loop, part))
+        _step(loop, part)
         if number >= warm:
             seconds.append(time.perf_counter() - start)
             targets += sum(loop.task.count(batch) for batch in part)
-    for batch in _largest(loop):
-        held = max(held, _step(loop, [batch]))
+    use_threads(loop.threads)
     parameters = list(loop.network.parameters())
     return Cost(
         parameters=sum(each.numel() for each in parameters),
         weight_bytes=sum(each.nbytes for each in parameters),
         trained_bytes=sum(each.nbytes for each in parameters if each.requires_grad),
-        activation_bytes=held,
+        activation_bytes=max(_held(loop, batch) for batch in _largest(loop)),
         seconds=median(seconds),
         targets=targets / steps,
+        gradients=loop.pieces,
     )
 
 
@@ -79,19 +83,21 @@ def _length(value: Any) -> int:
     return max(map(_length, value), default=0) if isinstance(value, tuple) else 0
 
 
-def _step(loop: Loop, batches: list[Any]) -> int:
-    """One update over these batches; gives the bytes of activations of the largest."""
+def _step(loop: Loop, batches: list[Any]) -> None:
+    """One update over these batches, by a rate of nothing."""
     count = sum(loop.task.count(batch) for batch in batches)
-    largest = 0
-    for batch in batches:
-        with activations(loop.network) as kept, loop.autocast:
-            loss = loop.task.loss(loop.network, to_device(batch, loop.group.device)) / count
-        loss.backward()
-        largest = max(largest, sum(kept.values()))
+    for number, batch in enumerate(batches):
+        loss = loop.gradients.add(moved(batch, loop.group.device), number, count)
         loss.item()  # waits for the device
     loop.optimizer.step(0.0)
     loop.optimizer.forget()
-    return largest
+
+
+def _held(loop: Loop, batch: Any) -> int:
+    """The bytes of activations that a batch leaves for its backward pass."""
+    with activations(loop.network) as kept, loop.autocast:
+        loop.task.loss(loop.network, moved(batch, loop.group.device))
+    return sum(kept.values())
 
 
 @contextmanager

@@ -200,7 +200,7 @@ def test_it_is_scored_on_the_same_hidden_words(tmp_path: Path, capsys: pytest.Ca
 def test_the_first_rows_of_a_batch_are_its_first(tmp_path: Path) -> None:
     _, task = prepared(recipe(lay_out(tmp_path)))
     batch = next(task.batches(0, 0, 1))
-    some = batch.first(3)
+    some = batch.rows(slice(3))
     assert torch.equal(some.words, batch.words[: len(some.words)]) and int(some.at.sum()) == len(some.words)
     assert len(some.at) == len(some.labels) == len(some.text.lengths) == 3
 

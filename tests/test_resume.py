@@ -136,9 +136,13 @@ def interrupt_when(process: subprocess.Popen[str], moment: Callable[[], bool], r
     assert told in said.splitlines()
 
 
-@pytest.mark.parametrize(("model", "stops"), [("rnn", "kill kill kill"), ("transformer", "kill ctrl-c kill")])
-def test_stopped_and_resumed_is_never_stopped(model: str, stops: str, uninterrupted, tmp_path: Path) -> None:
-    recipe, expected = uninterrupted(model, STEPS)
+@pytest.mark.parametrize(
+    ("model", "threads", "stops"), [("rnn", 1, "kill kill kill"), ("transformer", 2, "kill ctrl-c kill")]
+)
+def test_stopped_and_resumed_is_never_stopped(
+    model: str, threads: int, stops: str, uninterrupted, tmp_path: Path
+) -> None:
+    recipe, expected = uninterrupted(model, STEPS, threads)
     run, chance = tmp_path / "run", seeded()
     for stop in stops.split():
         target = reached(run) + chance.randint(1, 6)

@@ -82,6 +82,9 @@ class ToyTask:
         loss = nn.functional.cross_entropy(network(batch.tokens), batch.tokens.sum(1) % WORDS, reduction="sum")
         return loss * float("nan") if int(batch.index[0]) // 1000 in self.poison else loss
 
+    def split(self, batch: ToyBatch, pieces: int) -> list[ToyBatch]:
+        return [batch]  # torch's own dropout draws for all threads alike
+
     def validate(self, network: nn.Module) -> dict[str, float]:
         if self.scores:
             return {"score": self.scores.pop(0)}

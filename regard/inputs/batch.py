@@ -20,6 +20,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.inputs.arrays import Corpus
+from regard.inputs.nest import moved
 from regard.inputs.text import Vocabulary
 from regard.inputs.tokenizer import MISSING, ROLES, Tokenizer
 
@@ -40,8 +41,7 @@ class Sequences(NamedTuple):
         return torch.arange(self.tokens.shape[1], device=self.tokens.device) < self.lengths[:, None]
 
     def to(self, device: torch.device | str) -> "Sequences":
-        segments = None if self.segments is None else self.segments.to(device)
-        return Sequences(self.tokens.to(device), self.lengths.to(device), segments)
+        return moved(self, device)
 
 
 class Batch(NamedTuple):
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
     index: Tensor  # (batch): the samples' numbers in the corpus
 
     def to(self, device: torch.device | str) -> "Batch":
-        return Batch(self.source.to(device), self.target.to(device), self.index.to(device))
+        return moved(self, device)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from regard.inputs.batch import BatchOptions, Ids, Sequences, pad, shares
 from regard.inputs.containing import CONTAINING, LEFT_OUT, placed, plain
 from regard.inputs.files import Record, expand, rows
 from regard.inputs.frames import Frame, frame_of
+from regard.inputs.nest import moved
 from regard.inputs.parts import file_of, fractions, own_file, part_of
 from regard.inputs.prepared import hash_file
 from regard.inputs.strata import strata
@@ -262,7 +263,7 @@ class Labelled(NamedTuple):
     index: Tensor  # (batch): the samples' numbers in the corpus
 
     def to(self, device: torch.device | str) -> "Labelled":
-        return Labelled(self.text.to(device), self.labels.to(device), self.index.to(device))
+        return moved(self, device)
 
 
 def collate(corpus: Corpus, numbers: Sequence[int], sides: Sides) -> Labelled:

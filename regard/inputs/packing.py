@@ -23,6 +23,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.inputs.batch import ROUNDS, permute
+from regard.inputs.nest import moved
 from regard.inputs.stream import Stream
 
 
@@ -33,7 +34,7 @@ class Blocks(NamedTuple):
     index: Tensor  # (batch): the blocks' numbers in their epoch
 
     def to(self, device: torch.device | str) -> "Blocks":
-        return Blocks(self.tokens.to(device), self.index.to(device))
+        return moved(self, device)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from regard.errors import UserError
 from regard.inputs.batch import ROUNDS, Sequences, permute
 from regard.inputs.frames import frame_of, padded, pair_frame
 from regard.inputs.masking import Masker, masker_of
+from regard.inputs.nest import chosen, dealt, moved
 from regard.inputs.packing import PackOptions, blocks_per_epoch, packed
 from regard.inputs.sentences import Sentences
 from regard.inputs.stream import Stream
@@ -48,17 +49,17 @@ class Masked(NamedTuple):
     words: Tensor  # (hidden): what stood there, row by row
     labels: Tensor | None  # (batch): 0 where the second text follows the first
     index: Tensor  # (batch): the numbers of chunks or blocks in their epoch
+    words_per_pair: float = 0.0  # of the whole batch, also where this is a part of it
 
     def to(self, device: torch.device | str) -> "Masked":
-        labels = None if self.labels is None else self.labels.to(device)
-        return Masked(self.text.to(device), self.at.to(device), self.words.to(device), labels, self.index.to(device))
+        return moved(self, device)
 
-    def first(self, rows: int) -> "Masked":
-        """So many rows of it."""
-        tokens, lengths, segments = self.text
-        text = Sequences(tokens[:rows], lengths[:rows], None if segments is None else segments[:rows])
-        labels = None if self.labels is None else self.labels[:rows]
-        return Masked(text, self.at[:rows], self.words[: int(self.at[:rows].sum())], labels, self.index[:rows])
+    def rows(self, some: slice) -> "Masked":
+        """Some of its rows."""
+        labels, words = None if self.labels is None else self.labels[some], dealt(self.at, self.words, some)
+        return self._replace(
+            text=chosen(self.text, some), at=self.at[some], words=words, labels=labels, index=self.index[some]
+        )
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,8 @@ def _masked(
     tokens, real = text.tokens.numpy(), text.real.numpy()
     hidden, at = masker.hide(tokens, real, chance, options.share, options.whole_words)
     shown = text._replace(tokens=torch.from_numpy(hidden))
-    return Masked(shown, torch.from_numpy(at), torch.from_numpy(tokens[at]), labels, index)
+    words = torch.from_numpy(tokens[at])
+    return Masked(shown, torch.from_numpy(at), words, labels, index, len(words) / max(1, len(index)))
 
 
 # ── pairs ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from regard.inputs.batch import BatchOptions, Ids, Sequences, shares
 from regard.inputs.frames import Frame, Placed, padded
+from regard.inputs.nest import chosen, dealt, moved
 from regard.inputs.prepared import read_facts
 from regard.inputs.ragged import Ragged
 from regard.inputs.window_files import WindowFiles
@@ -50,7 +51,11 @@ class Tagged(NamedTuple):
     index: Tensor  # (batch): the windows' numbers
 
     def to(self, device: torch.device | str) -> "Tagged":
-        return Tagged(self.text.to(device), self.at.to(device), self.tags.to(device), self.index.to(device))
+        return moved(self, device)
+
+    def rows(self, some: slice) -> "Tagged":
+        """Some of its windows."""
+        return Tagged(chosen(self.text, some), self.at[some], dealt(self.at, self.tags, some), self.index[some])
 
 
 class TaggedCorpus(WindowFiles):

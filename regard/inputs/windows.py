@@ -23,6 +23,7 @@ from torch import Tensor
 
 from regard.inputs.batch import BatchOptions, Sequences, shares
 from regard.inputs.frames import Frame, Placed, padded
+from regard.inputs.nest import moved
 from regard.inputs.prepared import read_facts
 from regard.inputs.questions import Gold, Question
 from regard.inputs.ragged import Ragged
@@ -51,8 +52,7 @@ class Asked(NamedTuple):
     index: Tensor  # (batch): the windows' numbers
 
     def to(self, device: torch.device | str) -> "Asked":
-        moved = (each.to(device) for each in (self.first, self.last, self.context, self.index))
-        return Asked(self.text.to(device), *moved)
+        return moved(self, device)
 
 
 class Windowed(Protocol):

@@ -12,15 +12,8 @@ from regard.attention.core import Attention, Memory
 from regard.attention.masks import Rule
 from regard.attention.positions import Turn
 from regard.attention.trace import place
+from regard.layers.activations import ACTIVATIONS
 from regard.layers.dropout import Dropout
-
-ACTIVATIONS: dict[str, nn.Module] = {
-    "relu": nn.ReLU(),
-    "gelu": nn.GELU(),
-    "gelu_tanh": nn.GELU("tanh"),  # as GPT-2 computes it
-    "swish": nn.SiLU(),
-    "tanh": nn.Tanh(),
-}
 
 
 class FeedForward(nn.Module):

@@ -16,7 +16,8 @@ from torch import nn
 
 from regard.attention.positions import Learned
 from regard.attention.variants import multihead
-from regard.layers.blocks import ACTIVATIONS, Block, FeedForward, PostNorm, Stack
+from regard.layers.activations import ACTIVATIONS
+from regard.layers.blocks import Block, FeedForward, PostNorm, Stack
 from regard.layers.encoder import Encoder, Pooler, Reading, initialise
 
 

@@ -19,7 +19,8 @@ from regard.attention.core import Memory
 from regard.attention.disentangled import Disentangled, Distances, Shared
 from regard.attention.positions import Learned, Turn
 from regard.attention.variants import disentangled
-from regard.layers.blocks import ACTIVATIONS, Block, FeedForward, PostNorm, Stack
+from regard.layers.activations import ACTIVATIONS
+from regard.layers.blocks import Block, FeedForward, PostNorm, Stack
 from regard.layers.dropout import Dropout
 from regard.layers.encoder import Encoder, Reading, initialise
 

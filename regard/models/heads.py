@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.inputs.batch import Sequences
-from regard.layers.blocks import ACTIVATIONS
+from regard.layers.activations import ACTIVATIONS
 from regard.layers.dropout import Dropout
 from regard.layers.encoder import Encoder, initialise
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from regard.attention.masks import causal
 from regard.attention.positions import Rotary
 from regard.attention.variants import grouped
-from regard.layers.blocks import ACTIVATIONS, Block, Gated, PreNorm, Stack
+from regard.layers.activations import ACTIVATIONS
+from regard.layers.blocks import Block, Gated, PreNorm, Stack
 from regard.layers.embedding import Embedding
 from regard.layers.generator import LanguageModel
 

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from regard.attention.core import Attention
+from regard.layers.activations import GeluTanh
 from regard.layers.blocks import FeedForward
 from regard.layers.encoder import Encoder
 from regard.layers.generator import LanguageModel
@@ -13,7 +14,7 @@ from regard.runtime.products import LEAST, Head, Int8, Rounded, require_int8, tu
 from regard.runtime.swift import Swift, possible
 from regard.runtime.unpadded import Unpadded
 
-LOWEST: dict[type, float] = {nn.GELU: -0.1701, nn.ReLU: 0.0}  # what comes out of an activation at least
+LOWEST: dict[type, float] = {nn.GELU: -0.1701, GeluTanh: -0.1701, nn.ReLU: 0.0}  # what activations give at least
 
 
 def hasten(network: nn.Module, precision: str = "float32") -> nn.Module:

@@ -70,7 +70,7 @@ class Fill(Parted[Stream | Sentences]):
         found, smoothing = self.predict(network, batch), self.options.label_smoothing
         loss = F.cross_entropy(found.logits[0], batch.words, label_smoothing=smoothing, reduction="sum")
         if batch.labels is not None:
-            loss = loss + len(batch.words) * F.cross_entropy(found.logits[1], batch.labels)
+            loss = loss + batch.words_per_pair * F.cross_entropy(found.logits[1], batch.labels, reduction="sum")
         return self.taught(loss, found, batch)
 
     def predict(self, network: Any, batch: Masked) -> Predicted:
@@ -129,7 +129,7 @@ def some_rows(part: Stream | Sentences, tokenizer: Tokenizer, options: MaskOptio
     count = min(most, rows_per_epoch(part, tokenizer, options))
     batches = masked_rows(part, tokenizer, replace(options, batch_size=ROWS, seed=SEED))
     for done in range(0, count, ROWS):
-        yield next(batches).first(count - done)
+        yield next(batches).rows(slice(count - done))
 
 
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.inputs.batch import BatchOptions, batches_per_epoch, epochs
+from regard.inputs.nest import chosen
 from regard.inputs.prepared import Report
 from regard.inputs.text import Vocabulary
 from regard.models import Family
@@ -100,6 +101,11 @@ class Parted(Generic[P]):
     def count(self, batch: Any) -> int:
         """How many targets the loss of a batch is a mean over."""
         raise NotImplementedError
+
+    def split(self, batch: Any, pieces: int) -> list[Any]:
+        """Every second sample, or third …: lengths fall within a batch. A teacher's terms are means of the whole."""
+        pieces = 1 if self.teacher else min(pieces, len(batch.index))
+        return [batch] if pieces == 1 else [chosen(batch, slice(number, None, pieces)) for number in range(pieces)]
 
     def predict(self, network: Any, batch: Any) -> Predicted:
         """What a network says of a batch, for a task that can be learnt from a teacher."""

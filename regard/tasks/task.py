@@ -40,6 +40,10 @@ class Task(Protocol):
         """The sum, not the mean, of the loss over those targets: so that sums of batches are the sum of the whole."""
         ...
 
+    def split(self, batch: Any, pieces: int) -> list[Any]:
+        """The samples of a batch in at most so many batches whose losses sum to the whole's, or as they are."""
+        ...
+
     def validate(self, network: nn.Module) -> dict[str, float]:
         """Loss and scores on the validation part; empty where there is none."""
         ...

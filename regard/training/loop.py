@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from regard.abreast import use_threads
 from regard.errors import UserError
+from regard.inputs.nest import moved
 from regard.recipe import Recipe
 from regard.tasks.task import Task
 from regard.training import checkpoint, distributed, machine, state
 from regard.training.display import SHOWN_SAMPLES, SPEED, Display
+from regard.training.gradients import Gradients, pieces_for
 from regard.training.interrupt import Interrupt
 from regard.training.levels import Thaw
-from regard.training.optim import AdamW, Average, learning_rate, norm_of
+from regard.training.optim import AdamW, Average, learning_rate
 from regard.training.run import Journal, resume_command, settle_environment
 from regard.training.state import Progress
 
@@ -77,7 +80,8 @@ class Loop:
     ) -> None:
         self.network, self.task, self.options, self.seed = network, task, recipe.train, recipe.seed
         self.run, self.write_model, self.group, self.display = run, write_model, group, display
-        self.optimizer = AdamW(network, self.options)
+        self.threads, self.pieces = torch.get_num_threads(), pieces_for(network, group.device)
+        self.optimizer = AdamW(network, self.options, self.pieces)
         self.average = Average(network, self.options.average_decay)
         self.thaw = Thaw(network, self.options.unfreeze_steps)
         self.progress = Progress()
@@ -87,6 +91,7 @@ class Loop:
             self.options.precision == "auto" and group.device.type == "cuda"
         )
         self.autocast = torch.autocast(group.device.type, torch.bfloat16, enabled=reduced)
+        self.gradients = Gradients(network, task, self.seed, self.autocast, self.pieces)
 
     def recover(self) -> list[str]:
         """Load the newest whole checkpoint, if there is one; gives what was wrong with newer ones."""
@@ -131,6 +136,7 @@ class Loop:
             if self.group.first:
                 self.fix_length()
                 self.log()
+        use_threads(self.threads)
         if self.group.first:
             self.journal.close()
         if interrupted:
@@ -142,19 +148,16 @@ class Loop:
     def step(self, batches: Iterator[Any]) -> None:
         """One update from several batches: the gradient of their summed loss over all their targets together."""
         group, progress, options = self.group, self.progress, self.options
+        use_threads(self.threads // self.pieces)
         taken = list(islice(batches, options.gradient_accumulation_steps))
         numbers = [progress.batch + group.rank + group.world * place for place in range(len(taken))]
         count = int(group.total(torch.tensor(sum(map(self.task.count, taken)), device=group.device)))
         loss = torch.zeros((), device=group.device)
         self.thaw(progress.step)
         for number, batch in zip(numbers, taken, strict=True):
-            state.seed_batch(self.seed, number, group.device)
-            with self.autocast:
-                part = self.task.loss(self.network, to_device(batch, group.device)) / count
-            part.backward()
-            loss += part.detach()
+            loss += self.gradients.add(moved(batch, group.device), number, count)
         group.sum_gradients(self.network)
-        norm = norm_of(self.optimizer.parameters)
+        norm = self.optimizer.norm()
         progress.step += 1
         progress.batch += len(taken) * group.world
         self.window.rate = learning_rate(progress.step, options, progress.max_steps)
@@ -195,6 +198,7 @@ class Loop:
     def evaluate(self, interrupt: Interrupt, clock: Callable[[], float]) -> None:
         """Score the averaged weights; a signal breaks it off, and it is done again on resume."""
         progress, began = self.progress, clock()
+        use_threads(self.threads)
         self.network.eval()
         try:
             with self.average.applied(), self.autocast, interrupt.at_once():
@@ -310,13 +314,3 @@ class Window:
         mean = self.losses / max(self.steps, 1)
         norm = {"gradient_norm": self.norm} if self.finite else {}
         return {"loss": mean, **norm, "learning_rate": self.rate, f"{unit}{SPEED}": speed, "seconds": seconds}
-
-
-def to_device(value: Any, device: torch.device) -> Any:
-    """The same nest of tuples with its tensors on the device."""
-    if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, tuple):
-        items = [to_device(item, device) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    return value

@@ -1,6 +1,7 @@
 """What the machine lends to a run: threads, memory that is kept, and a record of what it all ran on."""
 
 import ctypes
+import gc
 import os
 import platform
 import subprocess
@@ -12,23 +13,25 @@ from typing import Any
 
 import torch
 
-TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4  # malloc.h
+TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8  # malloc.h
 HUGE_PAGE, MADV_HUGEPAGE, MADV_COLLAPSE = 2 << 20, 14, 25
 RESERVED = 1 << 30  # bytes of addresses, not of memory
 PACKAGES = ("torch", "tokenizers", "safetensors", "numpy", "sacrebleu")
 
 
 def keep_memory() -> bool:
-    """Ask glibc to keep freed buffers; True where it did.
+    """Ask glibc to keep freed buffers; True where it did. Python no longer looks through what is there by now.
 
     By default malloc maps every large buffer anew and gives it back at once, and the page faults of touching fresh
     memory, the same buffers at each step, cost a tenth to a third of a training step. Kept buffers may also lie on huge
     pages, which saves another tenth: the heap is grown once by addresses alone, and the kernel is told so.
     """
+    gc.freeze()
     if platform.libc_ver()[0] != "glibc":
         return False
     libc, never = _libc(), -1
-    kept = all((libc.mallopt(MMAP_MAX, 0), libc.mallopt(TRIM_THRESHOLD, never), libc.mallopt(TOP_PAD, RESERVED)))
+    settings = {MMAP_MAX: 0, TRIM_THRESHOLD: never, TOP_PAD: RESERVED, ARENA_MAX: 1}  # threads share the one heap
+    kept = min(libc.mallopt(*setting) for setting in settings.items()) > 0
     libc.free(libc.malloc(RESERVED // 8))  # more than is free, so that the heap grows
     for begin, end, name in _mappings():
         if name == "[heap]":

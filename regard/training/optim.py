@@ -2,13 +2,15 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from regard.abreast import spread
 from regard.recipe import TrainOptions
 from regard.training.levels import rates
 
@@ -28,7 +30,8 @@ class AdamW:
     torch's fused kernel without torch's optimizer around it, whose bookkeeping takes as long as small models' updates.
     """
 
-    def __init__(self, network: nn.Module, options: TrainOptions):
+    def __init__(self, network: nn.Module, options: TrainOptions, pieces: int = 1):
+        """In so many `pieces` parameters are worked on abreast."""
         embeddings = {id(each.weight) for each in network.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)}
         scales, found = rates(network, options.layer_decay), defaultdict(list)
         for parameter in network.parameters():
@@ -36,58 +39,62 @@ class AdamW:
                 shrinks = parameter.ndim >= 2 and id(parameter) not in embeddings
                 found[scales[parameter], options.weight_decay if shrinks else 0.0].append(parameter)
         self.groups = [Rates(found[scale, decay], scale, decay) for scale, decay in sorted(found, reverse=True)]
-        self.betas = options.betas
+        self.betas, self.pieces = options.betas, pieces
         self.state: dict[Tensor, dict[str, Tensor]] = {}
 
     @property
     def parameters(self) -> list[nn.Parameter]:
         return [parameter for group in self.groups for parameter in group.parameters]
 
-    @torch.no_grad()
     def step(self, rate: float, divisor: float = 1.0) -> None:
         """One update by the gradients over `divisor`; what has none stays as it is."""
         for group in self.groups:
-            trained: list[Tensor] = [parameter for parameter in group.parameters if parameter.grad is not None]
-            if not trained:
-                continue
-            states = [self.state.get(each) or self.begin(each) for each in trained]
-            steps = [each["step"] for each in states]
-            torch._foreach_add_(steps, 1)  # pyright: ignore[reportPrivateImportUsage]
-            torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
-                trained,
-                [each.grad for each in trained if each.grad is not None],
-                [each["exp_avg"] for each in states],
-                [each["exp_avg_sq"] for each in states],
-                [],
-                steps,
-                lr=rate * group.scale,
-                beta1=self.betas[0],
-                beta2=self.betas[1],
-                weight_decay=group.decay,
-                eps=1e-9,
-                amsgrad=False,
-                maximize=False,
-                grad_scale=None if divisor == 1.0 else torch.tensor(divisor, device=steps[0].device),
-            )
+            trained = [parameter for parameter in group.parameters if parameter.grad is not None]
+            for parameter in trained:
+                if parameter not in self.state:
+                    self.begin(parameter)
+            spread(trained, self.pieces, partial(self.update, group, rate, divisor))
 
-    def begin(self, parameter: Tensor) -> dict[str, Tensor]:
+    @torch.no_grad()
+    def update(self, group: Rates, rate: float, divisor: float, trained: list[Tensor]) -> None:
+        """The update of some of a group's parameters."""
+        states = [self.state[each] for each in trained]
+        steps = [each["step"] for each in states]
+        torch._foreach_add_(steps, 1)  # pyright: ignore[reportPrivateImportUsage]
+        torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
+            trained,
+            [each.grad for each in trained if each.grad is not None],
+            [each["exp_avg"] for each in states],
+            [each["exp_avg_sq"] for each in states],
+            [],
+            steps,
+            lr=rate * group.scale,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            weight_decay=group.decay,
+            eps=1e-9,
+            amsgrad=False,
+            maximize=False,
+            grad_scale=None if divisor == 1.0 else torch.tensor(divisor, device=steps[0].device),
+        )
+
+    def begin(self, parameter: Tensor) -> None:
         """Moments of nothing, by the names that torch has for them."""
         moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
         self.state[parameter] = {"step": torch.zeros((), device=parameter.device), **moments}
-        return self.state[parameter]
+
+    @torch.no_grad()
+    def norm(self) -> float:
+        """The length of all gradients together."""
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        found = spread(gradients, self.pieces, torch._foreach_norm)  # pyright: ignore[reportPrivateImportUsage]
+        norms = [norm for part in found for norm in part]
+        return float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
 
     def forget(self) -> None:
         """No gradients any more."""
         for parameter in self.parameters:
             parameter.grad = None
-
-
-@torch.no_grad()
-def norm_of(parameters: Iterable[nn.Parameter]) -> float:
-    """The length of all gradients together."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norms = torch._foreach_norm(gradients) if gradients else ()  # pyright: ignore[reportPrivateImportUsage]
-    return float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
 
 
 def learning_rate(step: int, options: TrainOptions, max_steps: int) -> float:

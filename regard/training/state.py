@@ -5,7 +5,6 @@ Of what is trained, that is: frozen weights are read again from where they came.
 There is no random state in it: the randomness of batch k is seeded by (seed, k), a function of the number alone.
 """
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,13 +31,6 @@ class Progress:
     best_score: float | None = None
     waited: int = 0  # evaluations since the best
     skipped: int = 0  # updates skipped in a row
-
-
-def seed_batch(seed: int, batch: int, device: torch.device) -> None:
-    """Dropout of batch k is the same whichever process meets it, and however often the run was stopped before."""
-    digest = hashlib.sha256(f"{seed} {batch}".encode()).digest()
-    seed_all = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
-    seed_all(int.from_bytes(digest[:8], "little") >> 1)
 
 
 def save(folder: Path, progress: Progress, network: nn.Module, optimizer: AdamW, average: Average) -> None:
