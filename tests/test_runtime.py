@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,15 +13,25 @@ from test_language_models import texts
 from test_laws import alike
 
 import regard
+from regard.attention.core import Attention
 from regard.attention.trace import Trace, record
 from regard.inputs.text import Tokenizer
 from regard.layers.generator import NOTHING, LanguageModel
-from regard.runtime import hasten
+from regard.runtime import hasten, products
 from regard.runtime.swift import Swift
 from regard.tasks.likelihood import log_probabilities
 
 # Wide enough that every product is rewritten, and is cut into slices for a few rows.
 MODELS = {name: model | dict(width=96, feedforward=388) for name, model in SMALL.items()}
+
+
+@pytest.fixture(params=[False, True], ids=["columns", "rows"])
+def by_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """How weights are stored, as one processor or another likes it."""
+    if request.param and not torch.backends.mkldnn.is_available():
+        pytest.skip("this torch has no oneDNN")
+    monkeypatch.setattr(products, "BY_ROWS", request.param)
+    return request.param
 
 
 def made(model: dict) -> LanguageModel:
@@ -34,10 +45,12 @@ def made(model: dict) -> LanguageModel:
 @torch.no_grad()
 @pytest.mark.parametrize("rows", [1, 3, 20])
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_the_same_numbers_at_once_and_step_by_step(model: dict, rows: int) -> None:
+def test_the_same_numbers_at_once_and_step_by_step(model: dict, rows: int, by_rows: bool) -> None:
     plain, swift, tokens = made(model), made(model), texts(rows, 17)
     assert hasten(swift) is swift
     assert isinstance(swift.decoder, Swift)
+    joint: Any = next(each.together for each in swift.modules() if isinstance(each, Attention))
+    assert joint.weight.is_contiguous() is by_rows
     expected = plain(tokens)
     alike(swift(tokens), expected)
     state, pieces = NOTHING, []
@@ -75,7 +88,12 @@ def test_eight_bits_are_nearly_the_same(model: dict) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_eight_bits_are_nearly_the_same_step_by_step(model: dict, rows: int) -> None:
+@pytest.mark.parametrize("chunks", [(384, 24), (96, 1)])
+def test_eight_bits_are_nearly_the_same_step_by_step(
+    model: dict, rows: int, chunks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in zip(("CHUNK", "STREAMS"), chunks, strict=True):
+        monkeypatch.setattr(products, name, value)
     plain, small, tokens = made(model), made(model), texts(rows, 12)
     hasten(small, "int8")
     expected, state = plain(tokens), NOTHING
@@ -86,7 +104,7 @@ def test_eight_bits_are_nearly_the_same_step_by_step(model: dict, rows: int) -> 
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_it_can_still_be_trained(model: dict) -> None:
+def test_it_can_still_be_trained(model: dict, by_rows: bool) -> None:
     plain, swift, tokens = made(model), hasten(made(model)), texts(3, 9)
     for network in (plain, swift):
         network(tokens).square().mean().backward()
@@ -96,7 +114,7 @@ def test_it_can_still_be_trained(model: dict) -> None:
 
 
 @torch.no_grad()
-def test_it_can_still_be_made_more_precise() -> None:
+def test_it_can_still_be_made_more_precise(by_rows: bool) -> None:
     network, tokens = made(MODELS["gpt-2"]), texts(2, 9)
     hasten(network)
     expected = network(tokens)

@@ -1,4 +1,4 @@
-"""A loaded network, rewritten for speed: packed projections, weights by columns or in eight bits, no padding."""
+"""A loaded network, rewritten for speed: packed projections, weights by rows, by columns or in eight bits, no padding."""
 
 import torch
 from torch import nn
@@ -8,9 +8,9 @@ from regard.layers.activations import GeluTanh
 from regard.layers.blocks import FeedForward
 from regard.layers.encoder import Encoder
 from regard.layers.generator import LanguageModel
-from regard.runtime import unpadded
+from regard.runtime import products, unpadded
 from regard.runtime.joint import Joint, joinable, sizes
-from regard.runtime.products import LEAST, Head, Int8, Rounded, require_int8, turn
+from regard.runtime.products import LEAST, Head, Int8, Rounded, Streamed, require_int8, turn
 from regard.runtime.swift import Swift, possible
 from regard.runtime.unpadded import Unpadded
 
@@ -28,7 +28,7 @@ def hasten(network: nn.Module, precision: str = "float32") -> nn.Module:
                 hasten_encoder(encoder, precision)
         if isinstance(network, LanguageModel):
             for attention in [each for each in network.modules() if isinstance(each, Attention)]:
-                pack(attention, precision)
+                pack(attention, precision, by_rows=products.BY_ROWS)
         if isinstance(network, LanguageModel) or precision == "int8":
             replace(network, precision)
         if isinstance(network, LanguageModel) and possible(network.decoder):
@@ -55,14 +55,14 @@ def hasten_encoder(encoder: Encoder, precision: str) -> None:
     encoder.encoder = Unpadded(encoder.encoder)
 
 
-def pack(attention: Attention, precision: str, kind: type[Int8 | Rounded] = Int8) -> None:
+def pack(attention: Attention, precision: str, kind: type[Int8 | Rounded] = Int8, by_rows: bool = False) -> None:
     """Queries, keys and values in one product; the three weights become views of the one."""
     parts = joinable(attention)
     if not parts:
         return
     attention.sizes = sizes(parts)
     if precision != "int8":
-        attention.together = Joint(parts)
+        attention.together = Joint(parts, by_rows)
         return
     bias = None if parts[0].bias is None else torch.cat([part.bias for part in parts])
     attention.together = kind(torch.cat([part.weight for part in parts]), bias)
@@ -78,9 +78,13 @@ def replace(network: nn.Module, precision: str) -> None:
                 continue
             if precision == "int8":
                 setattr(module, name, Int8(child.weight, child.bias))
+            elif _packed(module, name):
+                continue
+            elif products.BY_ROWS:
+                setattr(module, name, Streamed(child))
             elif id(child.weight) in tied:
                 setattr(module, name, Head(child))
-            elif not _packed(module, name):
+            else:
                 turn(child)
 
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.core import Attention
+from regard.runtime.products import streamed, streams
 
 
 def joinable(attention: Attention) -> list[nn.Linear]:
@@ -31,17 +32,19 @@ def sizes(parts: list[nn.Linear]) -> tuple[int, ...]:
 
 
 class Joint:
-    """The product, with its weights by columns; not a module, so that its parts are nobody's twice."""
+    """The product, with its weights by columns or by rows; not a module, so that its parts are nobody's twice."""
 
-    def __init__(self, parts: list[nn.Linear]):
-        self.parts = parts
-        self.weight = _joined([part.weight for part in parts])
-        self.bias = None if parts[0].bias is None else _joined([part.bias for part in parts])
+    def __init__(self, parts: list[nn.Linear], by_rows: bool = False):
+        self.parts, self.by_rows = parts, by_rows
+        self.weight = _joined([part.weight for part in parts], by_rows)
+        self.bias = None if parts[0].bias is None else _joined([part.bias for part in parts], by_rows)
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.holds and not torch.is_grad_enabled():
-            return F.linear(x, self.weight, self.bias)
-        return torch.cat([part(x) for part in self.parts], -1)
+        if torch.is_grad_enabled() or not self.holds:
+            return torch.cat([part(x) for part in self.parts], -1)
+        if self.by_rows and streams(x):
+            return streamed(x, self.weight, self.bias)
+        return F.linear(x, self.weight, self.bias)
 
     @property
     def holds(self) -> bool:
@@ -59,10 +62,10 @@ def _holds(whole: Tensor, parts: list[Any]) -> bool:
     return True
 
 
-def _joined(parts: list[Any]) -> Tensor:
+def _joined(parts: list[Any], by_rows: bool) -> Tensor:
     """One tensor whose parts are the parameters' data."""
     whole = torch.cat([part.detach() for part in parts])
-    if whole.ndim == 2:
+    if whole.ndim == 2 and not by_rows:
         whole = whole.t().contiguous().t()
     for part, place in zip(parts, whole.split([len(part) for part in parts]), strict=True):
         part.data = place

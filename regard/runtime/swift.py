@@ -18,7 +18,8 @@ from regard.attention.positions import Turn
 from regard.attention.scores import Product
 from regard.attention.trace import recorder
 from regard.layers.blocks import Block, FeedForward, Gated, PostNorm, PreNorm, Stack
-from regard.runtime.products import FEW, Int8, slice_of
+from regard.runtime import products
+from regard.runtime.products import FEW, Int8, slice_of, streamed
 
 
 class Swift(Stack):
@@ -156,8 +157,17 @@ def product(module: Any) -> nn.Module:
     """A product without what is around it."""
     if isinstance(module, Int8):
         return module.row
-    kind = ByRows if module.weight.is_contiguous() else ByColumns
+    kind = InPlace if products.BY_ROWS else ByRows if module.weight.is_contiguous() else ByColumns
     return kind(module.weight.detach(), None if module.bias is None else module.bias.detach())
+
+
+class InPlace(nn.Module):
+    def __init__(self, weight: Tensor, bias: Tensor | None):
+        super().__init__()
+        self.weight, self.bias = weight, bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return streamed(x, self.weight, self.bias)
 
 
 class ByColumns(nn.Module):
