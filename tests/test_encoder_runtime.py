@@ -8,6 +8,7 @@ import torch
 from test_laws import alike
 from torch import nn
 
+from regard.attention.core import Attention
 from regard.attention.trace import record
 from regard.inputs.batch import Sequences, pad
 from regard.layers.blocks import PreNorm
@@ -59,6 +60,7 @@ def test_states_of_real_tokens_are_the_same(fields: dict[str, Any]) -> None:
     plain, fast = made(fields), made(fields)
     assert hasten(fast) is fast
     assert isinstance(fast.encoder, Unpadded)
+    assert all(each.together and each.together.holds for each in fast.modules() if isinstance(each, Attention))
     for text in (texts(), texts([8, 8, 8]), texts([1]), texts([31, 2])):
         expected, found = plain.encode(text), fast.encode(text)
         alike(found[text.real], expected[text.real])

@@ -1,4 +1,4 @@
-"""A loaded network, rewritten for speed: packed projections, weights by rows, by columns or in eight bits, no padding."""
+"""A loaded network, rewritten for speed: packed projections, weights laid out anew or in eight bits, no padding."""
 
 import torch
 from torch import nn
@@ -43,7 +43,7 @@ def hasten_encoder(encoder: Encoder, precision: str) -> None:
         pack(attention, precision, kind)
     for module in list(encoder.encoder.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is not nn.Linear:
+            if type(child) is not nn.Linear or _packed(module, name):
                 continue
             if precision != "int8":
                 turn(child, always=True)

@@ -109,13 +109,13 @@ def through(block: Block, x: Tensor, groups: list[tuple[int, int]]) -> Tensor:
 
 def attend(own: Attention, projected: Tensor, groups: list[tuple[int, int]]) -> Tensor:
     """Contexts from queries, keys and values side by side, texts of one length at a time."""
-    found = []
-    parts = projected.split([texts * length for texts, length in groups])
-    for (texts, length), part in zip(groups, parts, strict=True):
+    contexts = projected.new_empty(len(projected), projected.size(1) // 3)
+    sizes = [texts * length for texts, length in groups]
+    for (texts, length), part, place in zip(groups, projected.split(sizes), contexts.split(sizes), strict=True):
         query, key, value = part.view(texts, length, 3, own.heads, -1).permute(2, 0, 3, 1, 4)
         context, _ = own.fused(query, Memory(key, value))
-        found.append(context.transpose(1, 2).reshape(texts * length, -1))
-    return found[0] if len(found) == 1 else torch.cat(found)
+        place.view(texts, length, own.heads, -1).copy_(context.transpose(1, 2))
+    return contexts
 
 
 def added(x: Tensor, linear: Any, y: Tensor) -> Tensor:

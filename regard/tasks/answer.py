@@ -24,7 +24,7 @@ from regard.inputs.windows import Asked, Windowed, Windows, collate, stream
 from regard.recipe import Recipe
 from regard.tasks.fitting import answering
 from regard.tasks.parted import Parted
-from regard.tasks.rows import by_room
+from regard.tasks.rows import each_room
 from regard.tasks.spans import SCORES, Found, Seen, best_of, tell
 
 BATCH = 32  # windows that are read at once where nobody says how many
@@ -149,9 +149,13 @@ def look(
 ) -> dict[int, Seen]:
     """What a network says of windows, by their numbers; read in batches of like length. `told` hears their losses."""
     seen: dict[int, Seen] = {}
-    for some in by_room([int(windows.lengths[number]) for number in numbers], batch_size):
+
+    def read(some: list[int]) -> tuple[Asked, Tensor]:
         batch = collate(windows, [numbers[each] for each in some]).to(next(network.parameters()).device)
-        logits = possible(network(batch.text), batch)
+        return batch, possible(network(batch.text), batch)
+
+    lengths = [int(windows.lengths[number]) for number in numbers]
+    for _, (batch, logits) in each_room(network, lengths, batch_size, read):
         told(float(_loss(logits, batch)))
         places = zip(batch.index.tolist(), logits.cpu().numpy(), batch.context.tolist(), strict=True)
         for number, each, (begin, end) in places:

@@ -35,7 +35,7 @@ from regard.tasks.distil import Predicted
 from regard.tasks.fitting import labelled
 from regard.tasks.kinds import kind_of, weigh
 from regard.tasks.parted import Parted
-from regard.tasks.rows import Row, by_length, by_room, check_texts, shown, too_long
+from regard.tasks.rows import Row, by_length, check_texts, each_room, shown, too_long
 from regard.tasks.told import LIKELY, Told, answer_of, told_by
 
 BATCH = 64  # texts that are read at once where nobody says how many
@@ -152,9 +152,12 @@ def classify(
     rows = read_rows(network, texts, inputs, truncate)
     texts = replace(texts, paired=texts.paired or any(not isinstance(each, str) for each in inputs))
     answers: dict[int, Told] = {}
-    for numbers in by_room([len(row.tokens) for row in rows], batch_size):
+
+    def read(numbers: list[int]) -> list[Any]:
         text = texts.sequences([rows[number].tokens for number in numbers]).to(next(network.parameters()).device)
-        chances = network.chances(network(text).float()).tolist()
+        return network.chances(network(text).float()).tolist()
+
+    for numbers, chances in each_room(network, [len(row.tokens) for row in rows], batch_size, read):
         for number, each in zip(numbers, chances, strict=True):
             answers[number] = answer_of(network, each, rows[number].cut, threshold)
         progress(len(numbers))

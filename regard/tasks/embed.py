@@ -19,7 +19,7 @@ from regard.inputs.text import Tokenizer
 from regard.interop.sentence import Pooling
 from regard.models.classifier import Classifier
 from regard.models.documents import Documents
-from regard.tasks.rows import by_room, check_texts, too_long
+from regard.tasks.rows import check_texts, each_room, too_long
 from regard.tasks.told import told_by
 
 Text = str | tuple[str, str]
@@ -106,9 +106,12 @@ def embed(
     """A float32 vector for each row; rows of like length are read together."""
     device = next(network.parameters()).device
     vectors: np.ndarray | None = None
-    for numbers in by_room([len(row.tokens) for row in rows], batch_size):
+
+    def read(numbers: list[int]) -> np.ndarray:
         text = together([rows[number] for number in numbers]).to(device)
-        found = pooled(network.encode(text), text, pooling).cpu().numpy()
+        return pooled(network.encode(text), text, pooling).cpu().numpy()
+
+    for numbers, found in each_room(network, [len(row.tokens) for row in rows], batch_size, read):
         vectors = np.zeros((len(rows), found.shape[1]), np.float32) if vectors is None else vectors
         vectors[numbers] = found
         progress(len(numbers))

@@ -23,7 +23,7 @@ from regard.tasks.embed import BATCH, Read, Text, read_texts, together
 from regard.tasks.fitting import masked
 from regard.tasks.masked import guess, predict
 from regard.tasks.parted import Parted
-from regard.tasks.rows import by_room
+from regard.tasks.rows import each_room
 
 MOST = 5  # words that are told for a hidden one
 ROWS, SEED = 32, 1  # of a batch that is scored, and of what is hidden in it: the same words each time
@@ -178,7 +178,8 @@ def fill(
         if mask not in row.tokens:
             raise UserError(f"input {number} hides no word: write {tokenizer.name(mask)} in its place")
     answers: dict[int, Filled] = {}
-    for numbers in by_room([len(row.tokens) for row in rows], batch_size):
+
+    def read(numbers: list[int]) -> Iterator[tuple[list[float], list[int]]]:
         text = together([rows[number] for number in numbers]).to(next(network.parameters()).device)
         at = (text.tokens == mask) & text.real
         found: Any = network(text, at)
@@ -186,7 +187,9 @@ def fill(
         chances = logits[:, : tokenizer.size].float().softmax(-1)
         chances[:, [*tokenizer.special.values()]] = 0.0  # a word is asked for
         likely = chances.topk(min(best, tokenizer.size))
-        places = zip(likely.values.tolist(), likely.indices.tolist(), strict=True)
+        return zip(likely.values.tolist(), likely.indices.tolist(), strict=True)
+
+    for numbers, places in each_room(network, [len(row.tokens) for row in rows], batch_size, read):
         for number in numbers:
             hidden = rows[number].tokens.count(mask)
             answers[number] = _filled(tokenizer, rows[number], mask, [next(places) for _ in range(hidden)])

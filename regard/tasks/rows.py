@@ -1,12 +1,17 @@
 """Texts as rows of tokens, on their way into a network."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
+import torch
+
+from regard.abreast import in_turns
 from regard.errors import UserError
 from regard.inputs.files import is_text
 
-ROOM = 2048  # tokens, above which products over more of them are no faster
+ROOM = 512  # tokens, above which products over more of them are no faster on a CPU
+
+T = TypeVar("T")
 
 
 class Row(NamedTuple):
@@ -59,3 +64,12 @@ def by_room(lengths: list[int], size: int, room: int = ROOM) -> Iterator[list[in
         tokens += lengths[number]
     if some:
         yield some
+
+
+def each_room(
+    network: torch.nn.Module, lengths: list[int], size: int, read: Callable[[list[int]], T]
+) -> Iterator[tuple[list[int], T]]:
+    """Numbers of rows with what reading them gives: on a CPU a few rows at a time, and two such groups at once."""
+    if next(network.parameters()).device.type == "cpu":
+        return in_turns(read, by_room(lengths, 1))
+    return ((numbers, read(numbers)) for numbers in by_room(lengths, size))

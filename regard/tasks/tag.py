@@ -33,7 +33,7 @@ from regard.tasks import entities
 from regard.tasks.fitting import tagging
 from regard.tasks.named import Tags, found_in, spaced
 from regard.tasks.parted import Parted
-from regard.tasks.rows import by_length, check_texts
+from regard.tasks.rows import check_texts, each_room
 
 BATCH = 64  # windows that are read at once where nobody says how many
 WORD = re.compile(r"\w+(?:[-'’.,:/]\w+)*|[^\w\s]")  # "U.S" and "1,000" are one; other marks are words of their own
@@ -133,12 +133,15 @@ def read_words(
         for span in cut(each.firsts, len(each.tokens), network.limit - frame.size) if each.firsts else ():
             window = Window(number, *span)
             rows.append((window, *window.row(frame, each.tokens, each.firsts)))
-    for some in by_length([len(placed.tokens) for _, placed, _ in rows], batch_size):
+
+    def read(some: list[int]) -> np.ndarray:
         text = padded([rows[number][1] for number in some], max(tokenizer.pad, 0))
         at = marked(text, [rows[number][2] for number in some])
         device = next(network.parameters()).device
         logits = network.told(network.encode(text.to(device))[at.to(device)]).float()
-        chances = logits.softmax(-1).cpu().numpy()
+        return logits.softmax(-1).cpu().numpy()
+
+    for some, chances in each_room(network, [len(placed.tokens) for _, placed, _ in rows], batch_size, read):
         for number in some:
             window = rows[number][0]
             count = window.until - window.word

@@ -11,12 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.abreast import abreast, spread
+from regard.abreast import PIECES, abreast, spread
 from regard.layers.dropout import drawn_by
 from regard.layers.recurrent import LSTMN
 from regard.tasks.task import Task
-
-PIECES = 2  # of a batch: more would wait for each other's turn in Python
 
 Found = dict[Tensor, Tensor]  # parameter → gradient
 

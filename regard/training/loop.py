@@ -80,17 +80,18 @@ class Loop:
     ) -> None:
         self.network, self.task, self.options, self.seed = network, task, recipe.train, recipe.seed
         self.run, self.write_model, self.group, self.display = run, write_model, group, display
-        self.threads, self.pieces = torch.get_num_threads(), pieces_for(network, group.device)
+        reduced = self.options.precision == "bfloat16" or (
+            self.options.precision == "auto" and group.device.type == "cuda"
+        )
+        self.autocast = torch.autocast(group.device.type, torch.bfloat16, enabled=reduced)
+        self.threads = torch.get_num_threads()
+        self.pieces = 1 if reduced else pieces_for(network, group.device)  # threads would share autocast's copies
         self.optimizer = AdamW(network, self.options, self.pieces)
         self.average = Average(network, self.options.average_decay)
         self.thaw = Thaw(network, self.options.unfreeze_steps)
         self.progress = Progress()
         self.saved = (0, 0)
         self.window = Window()
-        reduced = self.options.precision == "bfloat16" or (
-            self.options.precision == "auto" and group.device.type == "cuda"
-        )
-        self.autocast = torch.autocast(group.device.type, torch.bfloat16, enabled=reduced)
         self.gradients = Gradients(network, task, self.seed, self.autocast, self.pieces)
 
     def recover(self) -> list[str]:
