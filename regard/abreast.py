@@ -1,9 +1,10 @@
-"""Work done abreast: several threads, each with its share of the cores.
+"""Work done abreast: several threads, each with its share of torch's.
 
 torch divides every product among the cores and waits for the last of them; where products are small, dividing and
-waiting take a tenth of the time and more. Whole pieces of work, one a core, wait for each other only once.
+waiting take a tenth of the time and more. Whole pieces of work, each on cores of its own, wait only once.
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -25,19 +26,20 @@ T = TypeVar("T")
 
 def abreast(pieces: Sequence[Callable[[], T]]) -> list[T]:
     """What each piece gives. The first is done by the calling thread."""
-    if len(pieces) < 2 or _helping():  # helpers have nobody to ask
+    if len(pieces) < 2 or not _helped():
         return [piece() for piece in pieces]
-    others = [_lend(piece, len(pieces) - 1) for piece in pieces[1:]]
-    try:
-        return [pieces[0](), *[other.result() for other in others]]
-    finally:
-        wait(others)  # nobody is left at work, whatever went wrong
+    with with_threads(max(1, torch.get_num_threads() // len(pieces))):
+        others = [_lend(piece, len(pieces) - 1) for piece in pieces[1:]]
+        try:
+            return [pieces[0](), *[other.result() for other in others]]
+        finally:
+            wait(others)  # nobody is left at work, whatever went wrong
 
 
 def in_turns(work: Callable[[I], T], items: Iterable[I]) -> Iterator[tuple[I, T]]:
     """Each item with what work on it gives, in order. Where there are cores for two, both take what comes next."""
-    given, threads = list(items), torch.get_num_threads()
-    if threads < PIECES or len(given) < PIECES or _helping():
+    given = list(items)
+    if not divisible() or len(given) < PIECES or not _helped():
         for item in given:
             yield item, work(item)
         return
@@ -50,7 +52,7 @@ def in_turns(work: Callable[[I], T], items: Iterable[I]) -> Iterator[tuple[I, T]
         finally:
             _exhaust(left)  # where this went wrong, nobody goes on
 
-    with with_threads(threads // PIECES):
+    with with_threads(torch.get_num_threads() // PIECES):
         others = [_lend(go_on, PIECES - 1) for _ in range(PIECES - 1)]
         try:
             for number, item in left:
@@ -59,12 +61,13 @@ def in_turns(work: Callable[[I], T], items: Iterable[I]) -> Iterator[tuple[I, T]
                     yield given[told], found.pop(told)
                     told += 1
             for other in others:
-                other.result()
+                if not other.cancel():  # who helps somebody else until now need not come any more
+                    other.result()
             for number in range(told, len(given)):
                 yield given[number], found.pop(number)
         finally:
             _exhaust(left)
-            wait(others)
+            wait([other for other in others if not other.cancel()])
 
 
 def spread(tensors: Sequence[Tensor], pieces: int, work: Callable[[list[Tensor]], T]) -> list[T]:
@@ -80,21 +83,20 @@ def spread(tensors: Sequence[Tensor], pieces: int, work: Callable[[list[Tensor]]
     return abreast([partial(work, part) for part in parts if part])
 
 
-def use_threads(count: int) -> None:
-    """So many threads for each of torch's operations; torch forgets what it has prepared whenever it is told."""
-    if torch.get_num_threads() != count:
-        torch.set_num_threads(count)
+def divisible() -> bool:
+    """Whether torch's threads can be shared out without a rest."""
+    return torch.get_num_threads() % PIECES == 0
 
 
 @contextmanager
 def with_threads(count: int) -> Iterator[None]:
-    """So many while this lasts."""
+    """So many of torch's threads for the calling one while this lasts."""
     before = torch.get_num_threads()
-    use_threads(count)
+    torch.set_num_threads(count)
     try:
         yield
     finally:
-        use_threads(before)
+        torch.set_num_threads(before)
 
 
 def _lend(piece: Callable[[], T], helpers: int) -> Future[T]:
@@ -102,15 +104,16 @@ def _lend(piece: Callable[[], T], helpers: int) -> Future[T]:
     threads, gradients, inference = torch.get_num_threads(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
     def helped() -> T:
-        use_threads(threads)  # torch remembers this, and what follows, for each thread
+        torch.set_num_threads(threads)  # torch remembers this, and what follows, for each thread
         with torch.inference_mode(inference), torch.set_grad_enabled(gradients):
             return piece()
 
     return _helpers(helpers).submit(copy_context().run, helped)
 
 
-def _helping() -> bool:
-    return threading.current_thread().name.startswith(NAME)
+def _helped() -> bool:
+    """Whether others may do it too: helpers have nobody to ask, and what autocast rounds is one thread's own."""
+    return not threading.current_thread().name.startswith(NAME) and not torch.is_autocast_enabled("cpu")
 
 
 def _exhaust(items: Iterator[object]) -> None:
@@ -121,3 +124,7 @@ def _exhaust(items: Iterator[object]) -> None:
 @cache
 def _helpers(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, NAME)
+
+
+if hasattr(os, "register_at_fork"):  # threads stay behind
+    os.register_at_fork(after_in_child=_helpers.cache_clear)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.abreast import use_threads
 from regard.inputs.nest import moved
 from regard.training.loop import Loop
 
@@ -49,7 +48,6 @@ def measure(loop: Loop, steps: int, warm: int = 2) -> Cost:
     loop.network.train()
     batches = loop.task.batches(0, 0, 1)
     seconds, targets = [], 0
-    use_threads(loop.threads // loop.pieces)
     for number in range(warm + steps):
         part = list(islice(batches, loop.options.gradient_accumulation_steps))
         start = time.perf_counter()
@@ -57,7 +55,6 @@ def measure(loop: Loop, steps: int, warm: int = 2) -> Cost:
         if number >= warm:
             seconds.append(time.perf_counter() - start)
             targets += sum(loop.task.count(batch) for batch in part)
-    use_threads(loop.threads)
     parameters = list(loop.network.parameters())
     return Cost(
         parameters=sum(each.numel() for each in parameters),

@@ -20,7 +20,7 @@ from regard.inputs.text import Vocabulary
 from regard.interop.folder import save
 from regard.models import build
 from regard.models.classifier import Classifier
-from regard.models.heads import MaskedWords
+from regard.models.heads import MaskedWords, Spans, TokenLabels
 
 TEXTS = ["the spaces and quotes", "a", "hello, naive quotes!"]
 
@@ -207,3 +207,28 @@ def test_a_model_is_loaded_without_torchs_compiler(tmp_path: Path) -> None:
     place = folder(tmp_path, MaskedWords)
     code = f"import sys, regard; regard.load({str(place)!r}); assert 'torch._dynamo' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+HEADS: dict[str, tuple[Any, Any]] = {
+    "embed": (lambda body: body, lambda text: text),
+    "fill": (MaskedWords, lambda text: f"{text} [MASK]"),
+    "classify": (lambda body: Classifier(body, ("a", "b", "c")), lambda text: text),
+    "tag": (lambda body: TokenLabels(body, ("O", "B-x", "I-x")), lambda text: text),
+    "answer": (Spans, lambda text: ("the quotes", text)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize("task", HEADS)
+def test_two_threads_read_the_same_bits(task: str, precision: str, tmp_path: Path) -> None:
+    """Each group of texts is read as before, whoever reads it and beside whom."""
+    head, given = HEADS[task]
+    model: Any = regard.load(folder(tmp_path, head), precision=precision)
+    texts = [given(" ".join(["hello quotes the spaces"] * (1 + number % 4))) for number in range(150)]
+    answers = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        answers.append(model.run(texts))
+        assert torch.get_num_threads() == threads
+    assert len(answers[0]) == 150 and answers[0] == answers[1]

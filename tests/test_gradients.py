@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from test_encoder_model import folder
 from torch import Tensor, nn
+from toy import Network
 
 from regard.layers.activations import SMALL, GeluTanh
 from regard.models.heads import MaskedWords
@@ -150,7 +151,9 @@ def test_pieces_are_dropped_from_differently(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["translate", "pairs"])
-def test_two_threads_go_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
+def test_two_threads_go_on_to_the_same_bits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where gradients are summed and weights updated in parts, as those of larger networks are."""
+    monkeypatch.setattr("regard.abreast.MANY", 0)
     recipe = RECIPES[name](tmp_path, 0.3)
     train = replace(recipe.train, save_steps=2, threads=2, schedule="constant", warmup_steps=1)
     for run, steps in (("whole", 6), ("run", 4)):
@@ -170,6 +173,9 @@ def test_who_is_split(tmp_path: Path) -> None:
     assert pieces_for(network, cpu) == 2
     assert pieces_for(network, torch.device("cuda")) == 1
     assert pieces_for(recurrent, cpu) == 1
+    assert pieces_for(Network(), cpu) == 1  # torch's own dropout draws for all threads alike
+    torch.set_num_threads(3)
+    assert pieces_for(network, cpu) == 1
 
 
 def test_a_teacher_sees_the_batch_whole(tmp_path: Path) -> None:

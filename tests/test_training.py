@@ -90,11 +90,13 @@ def test_only_matrices_are_decayed() -> None:
     assert sum(len(group.parameters) for group in groups) == len(list(network.parameters()))
 
 
-def test_updates_are_those_of_torchs_adamw() -> None:
-    """With gradients shortened on the way, and a parameter that has none at times."""
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_updates_are_those_of_torchs_adamw(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With gradients shortened on the way, and a parameter that has none at times; also in parts."""
+    monkeypatch.setattr("regard.abreast.MANY", 0)
     ours, theirs = Network(), Network()
     theirs.load_state_dict(ours.state_dict())
-    optimizer = AdamW(ours, TrainOptions(weight_decay=0.3, betas=(0.8, 0.95)))
+    optimizer = AdamW(ours, TrainOptions(weight_decay=0.3, betas=(0.8, 0.95)), pieces)
     alike = dict(zip(ours.parameters(), theirs.parameters(), strict=True))
     groups = [
         {"params": [alike[each] for each in group.parameters], "weight_decay": group.decay}
@@ -105,6 +107,8 @@ def test_updates_are_those_of_torchs_adamw() -> None:
         for place, (one, other) in enumerate(alike.items()):
             one.grad = None if (number, place) == (2, 0) else torch.randn(one.shape)
             other.grad = None if one.grad is None else one.grad / 3
+        whole = torch.cat([one.grad.flatten() for one in alike if one.grad is not None])
+        assert optimizer.norm() == pytest.approx(float(whole.norm()), rel=1e-6)
         optimizer.step(0.01, divisor=3.0)
         reference.step()
     for one, other in alike.items():

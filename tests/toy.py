@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from regard.inputs.nest import chosen
 from regard.recipe import Recipe, load_recipe
 from regard.training.display import Display
 from regard.training.loop import Outcome, train
@@ -83,7 +84,7 @@ class ToyTask:
         return loss * float("nan") if int(batch.index[0]) // 1000 in self.poison else loss
 
     def split(self, batch: ToyBatch, pieces: int) -> list[ToyBatch]:
-        return [batch]  # torch's own dropout draws for all threads alike
+        return [chosen(batch, slice(number, None, pieces)) for number in range(min(pieces, len(batch.index)))]
 
     def validate(self, network: nn.Module) -> dict[str, float]:
         if self.scores:

@@ -40,10 +40,11 @@ class Sinusoid(nn.Module):
         self.register_buffer("table", sinusoid(256, width, halves), persistent=False)
 
     def forward(self, start: int, length: int, gap: Tensor | None = None) -> Tensor:
-        if start + length > self.table.size(0):
+        table = self.table  # another thread may put a longer one there meanwhile, or a shorter
+        if start + length > table.size(0):
             with torch.inference_mode(False):  # it may serve training later
-                self.table = sinusoid(2 * (start + length), self.width, self.halves).to(self.table)
-        return self.table[_places(start, length, gap)]
+                table = self.table = sinusoid(2 * (start + length), self.width, self.halves).to(table)
+        return table[_places(start, length, gap)]
 
 
 class Learned(nn.Module):
@@ -91,11 +92,13 @@ class Rotary(nn.Module):
         self.register_buffer("sine", sine, persistent=False)
 
     def forward(self, start: int, length: int, gap: Tensor | None = None) -> Turn:
-        if start + length > self.cosine.size(0):
+        cosine, sine = self.cosine, self.sine  # as above
+        if start + length > min(len(cosine), len(sine)):
             with torch.inference_mode(False):  # they may serve training later
-                self.cosine, self.sine = (part.to(self.cosine) for part in self._table(2 * (start + length)))
+                cosine, sine = (part.to(cosine) for part in self._table(2 * (start + length)))
+            self.cosine, self.sine = cosine, sine
         places = _places(start, length, gap)
-        cosine, sine = self.cosine[places], self.sine[places]
+        cosine, sine = cosine[places], sine[places]
         return Turn(cosine, sine) if gap is None else Turn(cosine[:, None], sine[:, None])
 
     def _table(self, length: int) -> tuple[Tensor, Tensor]:

@@ -49,7 +49,7 @@ class Masked(NamedTuple):
     words: Tensor  # (hidden): what stood there, row by row
     labels: Tensor | None  # (batch): 0 where the second text follows the first
     index: Tensor  # (batch): the numbers of chunks or blocks in their epoch
-    words_per_pair: float = 0.0  # of the whole batch, also where this is a part of it
+    words_per_pair: float  # of the whole batch, also where this is a part of it
 
     def to(self, device: torch.device | str) -> "Masked":
         return moved(self, device)

@@ -16,7 +16,8 @@ BEND = 0.044715 * SLOPE
 class GeluTanh(nn.GELU):
     """GELU as GPT-2 computes it (Hendrycks & Gimpel 2016, section 2): x/2 · (1 + tanh(u/2)), which is x · sigmoid(u).
 
-    u = 2√(2/π) · (x + 0.044715 x³). On a CPU the sigmoid takes a third of the tanh's time.
+    u = 2√(2/π) · (x + 0.044715 x³). On a CPU the sigmoid takes a third of the tanh's time; it is kept for the way back,
+    which can be gone once.
     """
 
     def __init__(self) -> None:

@@ -184,3 +184,8 @@ class Reader(nn.Module):
                 x = forwards
         ends = [states.gather(1, last.expand(-1, 1, states.size(-1))).squeeze(1) for states in (forwards, backwards)]
         return Reading(x, torch.cat(ends, -1) if self.backwards else ends[0])
+
+
+def recurs(network: nn.Module) -> bool:
+    """Whether it steps from token to token somewhere."""
+    return any(isinstance(module, nn.RNNBase | LSTMN) for module in network.modules())

@@ -128,7 +128,7 @@ def added(x: Tensor, linear: Any, y: Tensor) -> Tensor:
 
 def bent(bend: nn.Module, x: Tensor) -> Tensor:
     """The activation, in place where that is the common one."""
-    return torch.ops.aten.gelu_(x) if type(bend) is nn.GELU else bend(x)
+    return torch.ops.aten.gelu_(x, approximate=bend.approximate) if type(bend) is nn.GELU else bend(x)
 
 
 def _after(residual: PostNorm, x: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ import torch
 from regard.abreast import in_turns
 from regard.errors import UserError
 from regard.inputs.files import is_text
+from regard.layers.recurrent import recurs
 
-ROOM = 512  # tokens, above which products over more of them are no faster on a CPU
+ROOM, CPU_ROOM = 2048, 512  # tokens, above which products over more of them are no faster
 
 T = TypeVar("T")
 
@@ -69,7 +70,10 @@ def by_room(lengths: list[int], size: int, room: int = ROOM) -> Iterator[list[in
 def each_room(
     network: torch.nn.Module, lengths: list[int], size: int, read: Callable[[list[int]], T]
 ) -> Iterator[tuple[list[int], T]]:
-    """Numbers of rows with what reading them gives: on a CPU a few rows at a time, and two such groups at once."""
-    if next(network.parameters()).device.type == "cpu":
-        return in_turns(read, by_room(lengths, 1))
+    """Numbers of rows with what reading them gives: on a CPU a few rows at a time, and two such groups at once.
+
+    What steps from token to token takes as long for many rows as for few.
+    """
+    if next(network.parameters()).device.type == "cpu" and not recurs(network):
+        return in_turns(read, by_room(lengths, 1, CPU_ROOM))
     return ((numbers, read(numbers)) for numbers in by_room(lengths, size))

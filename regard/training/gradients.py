@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
-from regard.abreast import PIECES, abreast, spread
+from regard.abreast import PIECES, abreast, divisible, spread
 from regard.layers.dropout import drawn_by
-from regard.layers.recurrent import LSTMN
+from regard.layers.recurrent import recurs
 from regard.tasks.task import Task
 
 Found = dict[Tensor, Tensor]  # parameter → gradient
@@ -61,11 +62,11 @@ class Gradients:
 def pieces_for(network: nn.Module, device: torch.device) -> int:
     """In how many pieces a batch is worked on: one where there are no cores for more, or nothing to win.
 
-    What steps from token to token waits for Python, not for products; and torch's own recurrent layers draw their
-    numbers where all threads do.
+    What steps from token to token waits for Python, not for products; and torch's own layers that drop elements draw
+    their numbers where all threads do.
     """
-    steps = any(isinstance(module, nn.RNNBase | LSTMN) for module in network.modules())
-    return PIECES if device.type == "cpu" and torch.get_num_threads() >= PIECES and not steps else 1
+    alone = recurs(network) or any(isinstance(module, _DropoutNd) for module in network.modules())
+    return PIECES if device.type == "cpu" and divisible() and not alone else 1
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from regard.abreast import use_threads
 from regard.errors import UserError
 from regard.inputs.nest import moved
 from regard.recipe import Recipe
@@ -62,7 +62,8 @@ def train(
         loop = Loop(network, task, recipe, run, write_model, group, shown)
         for warning in [*warnings, *loop.recover()]:
             shown.warn(warning)
-        return loop.go_on(interrupt, clock)
+        with machine.uncounted():
+            return loop.go_on(interrupt, clock)
 
 
 class Loop:
@@ -83,9 +84,8 @@ class Loop:
         reduced = self.options.precision == "bfloat16" or (
             self.options.precision == "auto" and group.device.type == "cuda"
         )
-        self.autocast = torch.autocast(group.device.type, torch.bfloat16, enabled=reduced)
-        self.threads = torch.get_num_threads()
-        self.pieces = 1 if reduced else pieces_for(network, group.device)  # threads would share autocast's copies
+        self.autocast = torch.autocast(group.device.type, torch.bfloat16) if reduced else nullcontext()
+        self.pieces = 1 if reduced else pieces_for(network, group.device)
         self.optimizer = AdamW(network, self.options, self.pieces)
         self.average = Average(network, self.options.average_decay)
         self.thaw = Thaw(network, self.options.unfreeze_steps)
@@ -137,7 +137,6 @@ class Loop:
             if self.group.first:
                 self.fix_length()
                 self.log()
-        use_threads(self.threads)
         if self.group.first:
             self.journal.close()
         if interrupted:
@@ -149,7 +148,6 @@ class Loop:
     def step(self, batches: Iterator[Any]) -> None:
         """One update from several batches: the gradient of their summed loss over all their targets together."""
         group, progress, options = self.group, self.progress, self.options
-        use_threads(self.threads // self.pieces)
         taken = list(islice(batches, options.gradient_accumulation_steps))
         numbers = [progress.batch + group.rank + group.world * place for place in range(len(taken))]
         count = int(group.total(torch.tensor(sum(map(self.task.count, taken)), device=group.device)))
@@ -199,7 +197,6 @@ class Loop:
     def evaluate(self, interrupt: Interrupt, clock: Callable[[], float]) -> None:
         """Score the averaged weights; a signal breaks it off, and it is done again on resume."""
         progress, began = self.progress, clock()
-        use_threads(self.threads)
         self.network.eval()
         try:
             with self.average.applied(), self.autocast, interrupt.at_once():

@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,24 @@ RESERVED = 1 << 30  # bytes of addresses, not of memory
 PACKAGES = ("torch", "tokenizers", "safetensors", "numpy", "sacrebleu")
 
 
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Python does not look through what is there by now for garbage: there is much of it, and it stays."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 def keep_memory() -> bool:
-    """Ask glibc to keep freed buffers; True where it did. Python no longer looks through what is there by now.
+    """Ask glibc to keep freed buffers; True where it did.
 
     By default malloc maps every large buffer anew and gives it back at once, and the page faults of touching fresh
     memory, the same buffers at each step, cost a tenth to a third of a training step. Kept buffers may also lie on huge
     pages, which saves another tenth: the heap is grown once by addresses alone, and the kernel is told so.
     """
-    gc.freeze()
     if platform.libc_ver()[0] != "glibc":
         return False
     libc, never = _libc(), -1
