@@ -75,10 +75,11 @@ def batches(folder: str) -> Iterator[Any]:
 
 def ours(folder: str, threads: int) -> Work:
     """The loop's own step, with the loop's own settings of the machine."""
+    from regard.abreast import with_threads
     from regard.training.display import Display
     from regard.training.distributed import Group
     from regard.training.loop import Loop
-    from regard.training.machine import keep_memory
+    from regard.training.machine import keep_memory, uncounted
 
     torch.set_num_threads(threads)
     keep_memory()
@@ -88,8 +89,9 @@ def ours(folder: str, threads: int) -> Work:
 
     def work() -> float:
         several = iter(stream)
-        for _ in range(STEPS):
-            loop.step(several)
+        with uncounted(), with_threads(loop.threads // loop.pieces):
+            for _ in range(STEPS):
+                loop.step(several)
         return loop.window.loss
 
     return work

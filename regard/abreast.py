@@ -25,15 +25,14 @@ T = TypeVar("T")
 
 
 def abreast(pieces: Sequence[Callable[[], T]]) -> list[T]:
-    """What each piece gives. The first is done by the calling thread."""
+    """What each piece gives. The first is done by the calling thread; each has as many of torch's threads as that."""
     if len(pieces) < 2 or not _helped():
         return [piece() for piece in pieces]
-    with with_threads(max(1, torch.get_num_threads() // len(pieces))):
-        others = [_lend(piece, len(pieces) - 1) for piece in pieces[1:]]
-        try:
-            return [pieces[0](), *[other.result() for other in others]]
-        finally:
-            wait(others)  # nobody is left at work, whatever went wrong
+    others = [_lend(piece, len(pieces) - 1) for piece in pieces[1:]]
+    try:
+        return [pieces[0](), *[other.result() for other in others]]
+    finally:
+        wait(others)  # nobody is left at work, whatever went wrong
 
 
 def in_turns(work: Callable[[I], T], items: Iterable[I]) -> Iterator[tuple[I, T]]:
@@ -90,13 +89,22 @@ def divisible() -> bool:
 
 @contextmanager
 def with_threads(count: int) -> Iterator[None]:
-    """So many of torch's threads for the calling one while this lasts."""
+    """So many of torch's threads for the calling one while this lasts.
+
+    Not for a moment: threads of torch's that have nothing to do any more turn round for a while before they sleep, and
+    are in the way of those at work.
+    """
     before = torch.get_num_threads()
-    torch.set_num_threads(count)
+    _use(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        _use(before)
+
+
+def _use(threads: int) -> None:
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
 
 
 def _lend(piece: Callable[[], T], helpers: int) -> Future[T]:
@@ -104,7 +112,7 @@ def _lend(piece: Callable[[], T], helpers: int) -> Future[T]:
     threads, gradients, inference = torch.get_num_threads(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
     def helped() -> T:
-        torch.set_num_threads(threads)  # torch remembers this, and what follows, for each thread
+        _use(threads)  # torch remembers this, and what follows, for each thread
         with torch.inference_mode(inference), torch.set_grad_enabled(gradients):
             return piece()
 

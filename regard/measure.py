@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.abreast import with_threads
 from regard.inputs.nest import moved
 from regard.training.loop import Loop
 
@@ -48,13 +49,14 @@ def measure(loop: Loop, steps: int, warm: int = 2) -> Cost:
     loop.network.train()
     batches = loop.task.batches(0, 0, 1)
     seconds, targets = [], 0
-    for number in range(warm + steps):
-        part = list(islice(batches, loop.options.gradient_accumulation_steps))
-        start = time.perf_counter()
-        _step(loop, part)
-        if number >= warm:
-            seconds.append(time.perf_counter() - start)
-            targets += sum(loop.task.count(batch) for batch in part)
+    with with_threads(loop.threads // loop.pieces):
+        for number in range(warm + steps):
+            part = list(islice(batches, loop.options.gradient_accumulation_steps))
+            start = time.perf_counter()
+            _step(loop, part)
+            if number >= warm:
+                seconds.append(time.perf_counter() - start)
+                targets += sum(loop.task.count(batch) for batch in part)
     parameters = list(loop.network.parameters())
     return Cost(
         parameters=sum(each.numel() for each in parameters),

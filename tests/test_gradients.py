@@ -178,6 +178,16 @@ def test_who_is_split(tmp_path: Path) -> None:
     assert pieces_for(network, cpu) == 1
 
 
+def test_one_sample_has_all_threads(tmp_path: Path) -> None:
+    recipe = text(tmp_path, 0.0)
+    network, task = prepared(replace(recipe, train=replace(recipe.train, batch_size=1)))
+    seen = []
+    network.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+    torch.set_num_threads(2)
+    found(network, task, 2)
+    assert seen == [4] and torch.get_num_threads() == 2
+
+
 def test_a_teacher_sees_the_batch_whole(tmp_path: Path) -> None:
     """What it adds is a mean over the batch, not a sum."""
     place = folder(tmp_path, MaskedWords)
@@ -188,8 +198,7 @@ def test_a_teacher_sees_the_batch_whole(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the spaces and quotes\n" * 40)
     recipe = load_recipe(tmp_path / "fill.toml")
     task = prepare_task(recipe, prepare_network(recipe))
-    batch = next(task.batches(0, 0, 1))
-    assert len(task.split(batch, 2)) == 1
+    assert task.whole
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (7, SMALL // 4 + 1)])

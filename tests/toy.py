@@ -83,6 +83,8 @@ class ToyTask:
         loss = nn.functional.cross_entropy(network(batch.tokens), batch.tokens.sum(1) % WORDS, reduction="sum")
         return loss * float("nan") if int(batch.index[0]) // 1000 in self.poison else loss
 
+    whole = False
+
     def split(self, batch: ToyBatch, pieces: int) -> list[ToyBatch]:
         return [chosen(batch, slice(number, None, pieces)) for number in range(min(pieces, len(batch.index)))]
 

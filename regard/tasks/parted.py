@@ -102,9 +102,14 @@ class Parted(Generic[P]):
         """How many targets the loss of a batch is a mean over."""
         raise NotImplementedError
 
+    @property
+    def whole(self) -> bool:
+        """A teacher's terms are means."""
+        return self.teacher is not None
+
     def split(self, batch: Any, pieces: int) -> list[Any]:
-        """Every second sample, or third …: lengths fall within a batch. A teacher's terms are means of the whole."""
-        pieces = 1 if self.teacher else min(pieces, len(batch.index))
+        """Every second sample, or third …: lengths fall within a batch."""
+        pieces = min(pieces, len(batch.index))
         return [batch] if pieces == 1 else [chosen(batch, slice(number, None, pieces)) for number in range(pieces)]
 
     def predict(self, network: Any, batch: Any) -> Predicted:

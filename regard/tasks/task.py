@@ -40,8 +40,13 @@ class Task(Protocol):
         """The sum, not the mean, of the loss over those targets: so that sums of batches are the sum of the whole."""
         ...
 
+    @property
+    def whole(self) -> bool:
+        """Whether a batch must not be split: its loss is more than the sum of its samples'."""
+        ...
+
     def split(self, batch: Any, pieces: int) -> list[Any]:
-        """The samples of a batch in at most so many batches whose losses sum to the whole's, or as they are."""
+        """The samples of a batch in at most so many batches whose losses sum to the whole's."""
         ...
 
     def validate(self, network: nn.Module) -> dict[str, float]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from regard.abreast import PIECES, abreast, divisible, spread
+from regard.abreast import PIECES, abreast, divisible, spread, with_threads
 from regard.layers.dropout import drawn_by
 from regard.layers.recurrent import recurs
 from regard.tasks.task import Task
@@ -29,9 +29,10 @@ class Gradients:
 
     def add(self, batch: Any, number: int, count: int) -> Tensor:
         """Batch `number`, whose loss is a part of that over `count` targets; gives that part."""
-        first, *others = self.task.split(batch, self.pieces)
+        first, *others = pieces = self.task.split(batch, self.pieces)
         aside = [partial(self._aside, piece, f"{number} {place}", count) for place, piece in enumerate(others, 1)]
-        (loss, _), *found = abreast([partial(self._own, first, number, count), *aside])
+        with with_threads(torch.get_num_threads() * self.pieces // len(pieces)):  # of one sample there is one piece
+            (loss, _), *found = abreast([partial(self._own, first, number, count), *aside])
         for part, gradients in found:
             loss = loss + part
             spread(list(gradients), self.pieces, partial(_sum, gradients))

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from regard.abreast import with_threads
 from regard.errors import UserError
 from regard.inputs.nest import moved
 from regard.recipe import Recipe
@@ -62,7 +63,7 @@ def train(
         loop = Loop(network, task, recipe, run, write_model, group, shown)
         for warning in [*warnings, *loop.recover()]:
             shown.warn(warning)
-        with machine.uncounted():
+        with machine.uncounted(), with_threads(loop.threads // loop.pieces):
             return loop.go_on(interrupt, clock)
 
 
@@ -85,9 +86,10 @@ class Loop:
             self.options.precision == "auto" and group.device.type == "cuda"
         )
         self.autocast = torch.autocast(group.device.type, torch.bfloat16) if reduced else nullcontext()
-        self.pieces = 1 if reduced else pieces_for(network, group.device)
+        self.threads = torch.get_num_threads()
+        self.pieces = 1 if reduced or task.whole else pieces_for(network, group.device)
         self.optimizer = AdamW(network, self.options, self.pieces)
-        self.average = Average(network, self.options.average_decay)
+        self.average = Average(network, self.options.average_decay, self.pieces)
         self.thaw = Thaw(network, self.options.unfreeze_steps)
         self.progress = Progress()
         self.saved = (0, 0)
@@ -199,7 +201,7 @@ class Loop:
         progress, began = self.progress, clock()
         self.network.eval()
         try:
-            with self.average.applied(), self.autocast, interrupt.at_once():
+            with with_threads(self.threads), self.average.applied(), self.autocast, interrupt.at_once():
                 metrics = self.task.validate(self.network)
                 samples = self.task.samples(self.network, SHOWN_SAMPLES)
         except KeyboardInterrupt:

@@ -48,21 +48,27 @@ class AdamW:
 
     def step(self, rate: float, divisor: float = 1.0) -> None:
         """One update by the gradients over `divisor`; what has none stays as it is."""
+        trained = [parameter for parameter in self.parameters if parameter.grad is not None]
+        for parameter in trained:
+            if parameter not in self.state:
+                self.begin(parameter)
+        spread(trained, self.pieces, partial(self.update, rate, divisor))
+
+    def update(self, rate: float, divisor: float, some: list[Tensor]) -> None:
+        """The update of some parameters."""
+        chosen = {*some}
         for group in self.groups:
-            trained = [parameter for parameter in group.parameters if parameter.grad is not None]
-            for parameter in trained:
-                if parameter not in self.state:
-                    self.begin(parameter)
-            spread(trained, self.pieces, partial(self.update, group, rate, divisor))
+            if trained := [parameter for parameter in group.parameters if parameter in chosen]:
+                self.update_group(group, rate, divisor, trained)
 
     @torch.no_grad()
-    def update(self, group: Rates, rate: float, divisor: float, trained: list[Tensor]) -> None:
+    def update_group(self, group: Rates, rate: float, divisor: float, trained: list[nn.Parameter]) -> None:
         """The update of some of a group's parameters."""
         states = [self.state[each] for each in trained]
         steps = [each["step"] for each in states]
         torch._foreach_add_(steps, 1)  # pyright: ignore[reportPrivateImportUsage]
         torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
-            trained,
+            list[Tensor](trained),
             [each.grad for each in trained if each.grad is not None],
             [each["exp_avg"] for each in states],
             [each["exp_avg_sq"] for each in states],
@@ -119,18 +125,22 @@ def learning_rate(step: int, options: TrainOptions, max_steps: int) -> float:
 class Average:
     """An exponential moving average of the parameters; young averages forget faster, so the start does not linger."""
 
-    def __init__(self, network: nn.Module, decay: float) -> None:
-        self.network, self.decay = network, decay
+    def __init__(self, network: nn.Module, decay: float, pieces: int = 1) -> None:
+        self.network, self.decay, self.pieces = network, decay, pieces
         trained = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
         self.weights = {name: parameter.detach().clone() for name, parameter in trained} if decay else {}
 
-    @torch.no_grad()
     def update(self, step: int) -> None:
         """average ← decay · average + (1 − decay) · weights."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        for name, parameter in self.network.named_parameters() if self.weights else ():
-            if name in self.weights:  # what is frozen is its own average
-                self.weights[name].lerp_(parameter, 1 - decay)
+        parameters = dict(self.network.named_parameters()) if self.weights else {}
+        pairs = {average: parameters[name] for name, average in self.weights.items()}  # what is frozen has none
+
+        def move(averages: list[Tensor]) -> None:
+            for average in averages:
+                average.lerp_(pairs[average], 1 - decay)
+
+        spread(list(pairs), self.pieces, torch.no_grad()(move))
 
     @contextmanager
     def applied(self) -> Iterator[None]:
