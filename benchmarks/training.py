@@ -1,5 +1,6 @@
 """A training step of the small Transformer: regard's own loop beside a plain loop around torch's nn.Transformer."""
 
+import gc
 import random
 from collections.abc import Iterator
 from itertools import islice
@@ -79,17 +80,18 @@ def ours(folder: str, threads: int) -> Work:
     from regard.training.display import Display
     from regard.training.distributed import Group
     from regard.training.loop import Loop
-    from regard.training.machine import keep_memory, uncounted
+    from regard.training.machine import keep_memory
 
     torch.set_num_threads(threads)
     keep_memory()
     recipe, network, task = prepared(folder)
     loop = Loop(network, task, recipe, Path(folder), lambda _: None, Group(torch.device("cpu")), Display(quiet=True))
     stream = list(islice(task.batches(0, 0, 1), STEPS))
+    gc.freeze()  # as `uncounted` does for a whole run
 
     def work() -> float:
         several = iter(stream)
-        with uncounted(), with_threads(loop.threads // loop.pieces):
+        with with_threads(loop.threads // loop.pieces):
             for _ in range(STEPS):
                 loop.step(several)
         return loop.window.loss
