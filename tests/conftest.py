@@ -36,6 +36,21 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     return folder
 
 
+@pytest.fixture(params=["ours", "torch's"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whose kernels do the work: ours, or torch's as on a machine where ours were not built."""
+    from needs import need
+
+    from regard.runtime import native
+
+    if request.param == "ours":
+        need(native.built(), "the kernels were not built: install a C compiler (gcc), then regard anew")
+        monkeypatch.setattr(native, "panelled", lambda: True)  # also where torch's would be faster
+    else:
+        monkeypatch.setattr(native, "KERNELS", None)
+    return request.param
+
+
 @pytest.fixture
 def call(capfd: pytest.CaptureFixture[str]) -> Call:
     """The command line in this process."""

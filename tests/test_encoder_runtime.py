@@ -16,7 +16,7 @@ from regard.models import build
 from regard.models.classifier import Classifier
 from regard.models.heads import MaskedWords, Spans, TokenLabels
 from regard.runtime import hasten
-from regard.runtime.products import Rounded
+from regard.runtime.products import Laid, Rounded
 from regard.runtime.unpadded import Layout, Unpadded
 from regard.tasks.rows import by_room
 
@@ -56,11 +56,12 @@ def texts(lengths: list[int] = LENGTHS) -> Sequences:
 
 @torch.no_grad()
 @pytest.mark.parametrize("fields", FAMILIES.values(), ids=FAMILIES)
-def test_states_of_real_tokens_are_the_same(fields: dict[str, Any]) -> None:
+def test_states_of_real_tokens_are_the_same(fields: dict[str, Any], kernels: str) -> None:
     plain, fast = made(fields), made(fields)
     assert hasten(fast) is fast
     assert isinstance(fast.encoder, Unpadded)
-    assert all(each.together and each.together.holds for each in fast.modules() if isinstance(each, Attention))
+    packed: list[Any] = [each.together for each in fast.modules() if isinstance(each, Attention)]
+    assert all(isinstance(each, Laid) if kernels == "ours" else each.holds for each in packed)
     for text in (texts(), texts([8, 8, 8]), texts([1]), texts([31, 2])):
         expected, found = plain.encode(text), fast.encode(text)
         alike(found[text.real], expected[text.real])
@@ -73,7 +74,7 @@ def test_states_of_real_tokens_are_the_same(fields: dict[str, Any]) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-def test_what_stands_on_it_says_the_same(head: Any) -> None:
+def test_what_stands_on_it_says_the_same(head: Any, kernels: str) -> None:
     plain, fast, text = made({}, head), fast_of(made({}, head)), texts()
     expected, found = plain(text), fast(text)
     real = text.real if found.ndim == 3 else slice(None)
@@ -81,7 +82,7 @@ def test_what_stands_on_it_says_the_same(head: Any) -> None:
 
 
 @torch.no_grad()
-def test_blocks_that_norm_first_are_known_too() -> None:
+def test_blocks_that_norm_first_are_known_too(kernels: str) -> None:
     plain = made({})
     for block in plain.encoder.blocks:
         for name in ("own_residual", "feedforward_residual"):
@@ -92,7 +93,7 @@ def test_blocks_that_norm_first_are_known_too() -> None:
 
 
 @pytest.mark.parametrize("fields", [FAMILIES["bert"], FAMILIES["albert"]], ids=["bert", "albert"])
-def test_who_watches_or_trains_goes_the_blocks_own_way(fields: dict[str, Any]) -> None:
+def test_who_watches_or_trains_goes_the_blocks_own_way(fields: dict[str, Any], kernels: str) -> None:
     plain, fast, text = made(fields), fast_of(made(fields)), texts()
     with torch.no_grad():
         unseen = fast.encode(text)
@@ -111,7 +112,7 @@ def test_who_watches_or_trains_goes_the_blocks_own_way(fields: dict[str, Any]) -
 
 
 @torch.no_grad()
-def test_weights_that_change_afterwards_are_used() -> None:
+def test_weights_that_change_afterwards_are_used(kernels: str) -> None:
     plain, fast, text = made({}), fast_of(made({})), texts()
     for network in (plain, fast):
         for parameter in network.parameters():
@@ -150,7 +151,7 @@ def test_a_product_of_bytes_rounds_each_row_by_its_own_numbers() -> None:
 
 
 @torch.no_grad()
-def test_who_reckons_in_half_precision_goes_the_blocks_own_way() -> None:
+def test_who_reckons_in_half_precision_goes_the_blocks_own_way(kernels: str) -> None:
     plain, fast, text = made({}), fast_of(made({})), texts()
     with torch.autocast("cpu", torch.bfloat16):
         expected, found = plain.encode(text)[text.real], fast.encode(text)[text.real]

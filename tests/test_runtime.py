@@ -1,8 +1,9 @@
 """A network rewritten for speed computes what it computed before; in eight bits, nearly."""
 
 import math
+from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import pytest
 import torch
@@ -16,22 +17,15 @@ import regard
 from regard.attention.core import Attention
 from regard.attention.trace import Trace, record
 from regard.inputs.text import Tokenizer
+from regard.layers.blocks import Block
 from regard.layers.generator import NOTHING, LanguageModel
-from regard.runtime import hasten, products
+from regard.runtime import hasten
+from regard.runtime.joint import Joint
 from regard.runtime.swift import Swift
 from regard.tasks.likelihood import log_probabilities
 
-# Wide enough that every product is rewritten, and is cut into slices for a few rows.
+# Wide enough that every product is rewritten, with something left behind whole vectors.
 MODELS = {name: model | dict(width=96, feedforward=388) for name, model in SMALL.items()}
-
-
-@pytest.fixture(params=[False, True], ids=["columns", "rows"])
-def by_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """How weights are stored, as one processor or another likes it."""
-    if request.param and not torch.backends.mkldnn.is_available():
-        pytest.skip("this torch has no oneDNN")
-    monkeypatch.setattr(products, "BY_ROWS", request.param)
-    return request.param
 
 
 def made(model: dict) -> LanguageModel:
@@ -45,12 +39,11 @@ def made(model: dict) -> LanguageModel:
 @torch.no_grad()
 @pytest.mark.parametrize("rows", [1, 3, 20])
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_the_same_numbers_at_once_and_step_by_step(model: dict, rows: int, by_rows: bool) -> None:
+def test_the_same_numbers_at_once_and_step_by_step(model: dict, rows: int, kernels: str) -> None:
+    torch.set_num_threads({1: 2, 3: 3, 20: 1}[rows])
     plain, swift, tokens = made(model), made(model), texts(rows, 17)
     assert hasten(swift) is swift
-    assert isinstance(swift.decoder, Swift)
-    joint: Any = next(each.together for each in swift.modules() if isinstance(each, Attention))
-    assert joint.weight.is_contiguous() is by_rows
+    assert isinstance(swift.decoder, Swift) is (kernels == "ours")
     expected = plain(tokens)
     alike(swift(tokens), expected)
     state, pieces = NOTHING, []
@@ -66,7 +59,7 @@ def test_the_same_numbers_at_once_and_step_by_step(model: dict, rows: int, by_ro
 @torch.no_grad()
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_who_watches_sees_what_was_used(model: dict, precision: str) -> None:
+def test_who_watches_sees_what_was_used(model: dict, precision: str, kernels: str) -> None:
     network, tokens = hasten(made(model), precision), texts(1, 9)
     with record(prove=True) as recorder:
         traced = network(tokens)
@@ -78,7 +71,7 @@ def test_who_watches_sees_what_was_used(model: dict, precision: str) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_eight_bits_are_nearly_the_same(model: dict) -> None:
+def test_eight_bits_are_nearly_the_same(model: dict, kernels: str) -> None:
     plain, small, tokens = made(model), hasten(made(model), "int8"), texts(3, 17)
     expected = plain(tokens)
     away = (small(tokens) - expected).abs().max() / expected.abs().max()
@@ -88,12 +81,7 @@ def test_eight_bits_are_nearly_the_same(model: dict) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-@pytest.mark.parametrize("chunks", [(384, 24), (96, 1)])
-def test_eight_bits_are_nearly_the_same_step_by_step(
-    model: dict, rows: int, chunks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in zip(("CHUNK", "STREAMS"), chunks, strict=True):
-        monkeypatch.setattr(products, name, value)
+def test_eight_bits_are_nearly_the_same_step_by_step(model: dict, rows: int, kernels: str) -> None:
     plain, small, tokens = made(model), made(model), texts(rows, 12)
     hasten(small, "int8")
     expected, state = plain(tokens), NOTHING
@@ -104,7 +92,7 @@ def test_eight_bits_are_nearly_the_same_step_by_step(
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_it_can_still_be_trained(model: dict, by_rows: bool) -> None:
+def test_it_can_still_be_trained(model: dict, kernels: str) -> None:
     plain, swift, tokens = made(model), hasten(made(model)), texts(3, 9)
     for network in (plain, swift):
         network(tokens).square().mean().backward()
@@ -114,7 +102,7 @@ def test_it_can_still_be_trained(model: dict, by_rows: bool) -> None:
 
 
 @torch.no_grad()
-def test_it_can_still_be_made_more_precise(by_rows: bool) -> None:
+def test_it_can_still_be_made_more_precise(kernels: str) -> None:
     network, tokens = made(MODELS["gpt-2"]), texts(2, 9)
     hasten(network)
     expected = network(tokens)
@@ -128,7 +116,7 @@ def test_it_can_still_be_made_more_precise(by_rows: bool) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_in_eight_bits_batch_mates_do_not_matter(model: dict) -> None:
+def test_in_eight_bits_batch_mates_do_not_matter(model: dict, kernels: str) -> None:
     """Each row is rounded by its own largest number: what is beside it may be a thousand times as large."""
     network, tokens = hasten(made(model), "int8"), texts(3, 9)
     together = network(tokens)
@@ -157,3 +145,35 @@ def test_a_model_in_eight_bits_is_not_saved(tmp_path: Path) -> None:
         model.save(tmp_path / "out")
     regard.load(folder).save(tmp_path / "whole")
     assert isinstance(regard.load(tmp_path / "whole").vocabulary.target, Tokenizer)
+
+
+@torch.no_grad()
+def test_a_network_that_wrote_can_be_copied(kernels: str) -> None:
+    network, tokens = hasten(made(MODELS["gpt-2"])), texts(2, 9)
+    state = network.step(tokens[:, :5], NOTHING)[1]
+    expected = network.step(tokens[:, 5:6], state)[0]
+    other = deepcopy(network)
+    joints = [each.together for each in other.modules() if isinstance(each, Attention)]
+    assert all(isinstance(joint, Joint) and joint.holds for joint in joints)
+    assert torch.equal(other.step(tokens[:, 5:6], other.step(tokens[:, :5], NOTHING)[1])[0], expected)
+
+
+@torch.no_grad()
+def test_who_reckons_in_half_precision_goes_the_blocks_own_way(kernels: str) -> None:
+    plain, swift, tokens = made(MODELS["gpt-2"]), hasten(made(MODELS["gpt-2"])), texts(8, 17)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = [
+            network.step(tokens[:, 16:], network.step(tokens[:, :16], NOTHING)[1])[0] for network in (plain, swift)
+        ]
+    torch.testing.assert_close(found[1], found[0], atol=0.1, rtol=0.1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["widen", "narrow"])
+def test_weights_stored_otherwise_are_used_all_the_same(name: str, kernels: str) -> None:
+    plain, swift, tokens = made(MODELS["gpt-2"]), hasten(made(MODELS["gpt-2"])), texts(2, 9)
+    for block in cast(list[Block], swift.decoder.blocks):
+        linear = getattr(block.feedforward, name)
+        linear.weight.data = linear.weight.data.t().contiguous().t()
+    state = swift.step(tokens[:, :8], NOTHING)[1]
+    alike(swift.step(tokens[:, 8:], state)[0][:, 0], plain(tokens)[:, -1])

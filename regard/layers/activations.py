@@ -24,8 +24,6 @@ class GeluTanh(nn.GELU):
         super().__init__("tanh")
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.jit.is_scripting():  # pyright: ignore[reportPrivateImportUsage]
-            return F.gelu(x, approximate="tanh")
         if x.device.type != "cpu" or x.dtype != torch.float32 or x.numel() < SMALL:
             return F.gelu(x, approximate="tanh")
         return _GeluTanh.apply(x)  # pyright: ignore[reportReturnType]

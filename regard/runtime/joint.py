@@ -5,14 +5,14 @@ where gradients are wanted, each goes its own way.
 Shapes: x (…, inputs), weight (outputs of all three, inputs).
 """
 
+from copy import deepcopy
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.core import Attention
-from regard.runtime.products import streamed, streams
+from regard.runtime.products import few
 
 
 def joinable(attention: Attention) -> list[nn.Linear]:
@@ -32,9 +32,9 @@ def sizes(parts: list[nn.Linear]) -> tuple[int, ...]:
 
 
 class Joint:
-    """The product, with its weights by columns or by rows; not a module, so that its parts are nobody's twice."""
+    """The product, with its weights by rows or by columns; not a module, so that its parts are nobody's twice."""
 
-    def __init__(self, parts: list[nn.Linear], by_rows: bool = False):
+    def __init__(self, parts: list[nn.Linear], by_rows: bool = True):
         self.parts, self.by_rows = parts, by_rows
         self.weight = _joined([part.weight for part in parts], by_rows)
         self.bias = None if parts[0].bias is None else _joined([part.bias for part in parts], by_rows)
@@ -42,9 +42,10 @@ class Joint:
     def __call__(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled() or not self.holds:
             return torch.cat([part(x) for part in self.parts], -1)
-        if self.by_rows and streams(x):
-            return streamed(x, self.weight, self.bias)
-        return F.linear(x, self.weight, self.bias)
+        return few(x, self.weight, self.bias)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Joint":
+        return Joint(deepcopy(self.parts, memo), self.by_rows)  # copied parameters are tensors of their own until then
 
     @property
     def holds(self) -> bool:

@@ -1,131 +1,153 @@
 """Products with weights, rewritten for speed on a CPU: the same numbers in another order, or in eight bits.
 
-A step over one token reads every weight once, so its time is that of the memory. Which kernels come near it depends on
-the processor: on Intel's, MKL's do where weights are stored the other way round, by columns (24 instead of 22 GB/s); on
-AMD's, oneDNN's do with weights as they are (20 to 31 GB/s where MKL has 15 to 23). In eight bits there is a quarter of
-them to read.
+A step over one token reads every weight once, so its time is that of the memory; in eight bits there is a quarter of
+them to read. Many rows are limited by the processor instead.
 """
 
-import platform
 import warnings
-from pathlib import Path
-from typing import NamedTuple
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.errors import UserError
+from regard.runtime import native
 
-warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)  # said once, of what may move one day
 _static = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
 _many = torch.ops.onednn.qlinear_pointwise.default
 MIDDLE = 128  # the byte that stands for zero, where numbers may be on either side
-FEW = 16  # rows of inputs, for which products in slices are faster
-SLICES = (48, 32, 64)  # inputs of a slice
 LEAST = 1 << 12  # weights: smaller products are left as they are
-STREAMED = 64  # rows of inputs, up to which oneDNN reads weights in place
+SLICE = 1 << 12  # outputs, whose bytes are made numbers at a time
 
 
-def _vendor() -> str:
-    """Whose processor it is, in its own words."""
-    said = Path("/proc/cpuinfo")
-    return said.read_text() if said.is_file() else platform.processor()
-
-
-BY_ROWS = torch.backends.mkldnn.is_available() and "AuthenticAMD" in _vendor()
-CHUNK, STREAMS = (384, 24) if "AVX512" in torch.backends.cpu.get_cpu_capability() else (96, 1)
-
-
-def streams(x: Tensor) -> bool:
-    """Whether oneDNN's kernels for a few rows are the ones to take."""
-    few = x.numel() <= STREAMED * x.size(-1)
-    return few and x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_grad_enabled()
-
-
-def streamed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A product with weights by rows."""
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-
-
-def turn(linear: nn.Linear, always: bool = False) -> None:
-    """Store a weight by columns, unless its rows are longer: what is read one after another should be long.
-
-    It stays the same parameter, of the same shape, for whoever trains or saves it.
-    """
-    if always or linear.in_features <= linear.out_features:
-        linear.weight.data = linear.weight.data.t().contiguous().t()
-
-
-def slice_of(inputs: int) -> int:
-    """How many inputs to take at a time for a few rows: kernels for so few read weights in place, others copy first."""
-    return next((size for size in SLICES if inputs % size == 0), inputs)
-
-
-class Head(nn.Module):
-    """The output of a network whose embedding has the same weights: there rows are looked up, here columns are read."""
-
-    def __init__(self, linear: nn.Linear):
-        super().__init__()
-        self.weight, self.bias = linear.weight, linear.bias
-        self.columns = [linear.weight.detach().t().contiguous()]  # in a list, so that nobody saves or moves it
-        self.size, self.version = slice_of(linear.in_features), linear.weight._version
-
-    def forward(self, x: Tensor) -> Tensor:
-        columns = self.columns[0]
-        rows = x.numel() // x.size(-1)
-        if torch.is_grad_enabled() or self.weight._version != self.version or x.dtype != columns.dtype:
-            return F.linear(x, self.weight, self.bias)  # it is trained, or was, or is another's by now
-        if not 1 < rows <= FEW:
-            return F.linear(x, columns.t(), self.bias)
-        y = x.new_zeros(rows, columns.size(1)) if self.bias is None else self.bias.repeat(rows, 1)
-        for some, part in zip(x.reshape(rows, -1).split(self.size, 1), columns.split(self.size), strict=True):
-            y.addmm_(some, part)
-        return y.view(*x.shape[:-1], -1)
-
-
-class Streamed(nn.Linear):
-    """A product whose weights are read as they are, by the kernels that are fast for a few rows."""
+class Few(nn.Linear):
+    """A product whose weights are read as they are: for a few rows by our kernels, else by torch's."""
 
     def __init__(self, linear: nn.Linear):
         super().__init__(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
         self.weight, self.bias = linear.weight, linear.bias
 
     def forward(self, input: Tensor) -> Tensor:
-        if not streams(input):
-            return F.linear(input, self.weight, self.bias)
-        return streamed(input, self.weight, self.bias)
+        return few(input, self.weight, self.bias)
+
+
+def few(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x · weightᵀ + bias."""
+    if native.few(x) and x.size(-1) == weight.size(1) and usable(weight):
+        return native.multiplied(x, native.product(weight, bias))
+    return F.linear(x, weight, bias)
+
+
+def usable(weight: Tensor) -> bool:
+    """Whether kernels can read a parameter where it is."""
+    return weight.dtype == torch.float32 and weight.device.type == "cpu" and weight.is_contiguous()
+
+
+class Panels(Few):
+    """A product for many rows, whose weights are kept a second time as the kernels read them."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__(linear)
+        self.laid = Laid([self])
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.laid(input)
+
+
+class Laid:
+    """The weights of some products of one input in panels, laid out anew when they have changed.
+
+    That is seen where a parameter is changed or another takes its place, not where somebody writes into its `.data`.
+    """
+
+    def __init__(self, parts: list[nn.Linear]):
+        self.parts = parts
+        self.outputs = sum(part.out_features for part in parts)
+        self.seen: list[tuple[int, int]] = []
+        self.kept: list[Tensor] = []  # what was laid out, so that nothing else can come to lie in its place
+
+    def __call__(self, x: Tensor, add: Tensor | None = None, bend: int = 0) -> Tensor:
+        """bend(x · weightᵀ + bias + add); who wants gradients or another precision adds and bends by himself."""
+        first = self.parts[0].weight
+        if not native.plain(x) or x.size(-1) != first.size(1) or first.dtype != x.dtype or first.device != x.device:
+            assert add is None and not bend
+            return torch.cat([F.linear(x, part.weight, part.bias) for part in self.parts], -1)
+        panels, bias = self._current()
+        return native.through_panels(x, panels, bias, self.outputs, add, bend)
+
+    def _current(self) -> tuple[Tensor, Tensor]:
+        parameters = [each for part in self.parts for each in (part.weight, part.bias) if each is not None]
+        now = [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in parameters]
+        if self.seen != now:
+            bias = torch.zeros(-(-self.outputs // native.PANEL) * native.PANEL)
+            if self.parts[0].bias is not None:
+                bias[: self.outputs] = torch.cat([part.bias.detach() for part in self.parts])
+            self.panels = native.panels_of(torch.cat([part.weight.detach() for part in self.parts])), bias
+            self.seen, self.kept = now, [each.detach() for each in parameters]
+        return self.panels
+
+
+def turn(linear: nn.Linear) -> None:
+    """Store a weight by columns, as torch's kernels for many rows read it a little faster.
+
+    It stays the same parameter, of the same shape, for whoever trains or saves it.
+    """
+    linear.weight.data = linear.weight.data.t().contiguous().t()
 
 
 class Int8(nn.Module):
-    """A product with weights of eight bits, kept twice: as one row of inputs wants them, and as several do.
+    """A product with weights of eight bits, each output's with a scale of their own.
 
-    One row is a weighted sum of the weights' columns: torch's kernel for that, made for bags of embeddings, reads
-    bytes as fast as the memory gives them and leaves the inputs in float32. For several rows there are products of
-    bytes, with each row of the input rounded between its own smallest and largest number. torch's own way is to round
-    all rows alike, which costs a language model a tenth of its perplexity, and more with every outlier.
+    Inputs stay as they are: our kernels read bytes for a few rows, for many they are made numbers. Without them torch
+    multiplies bytes by bytes, each row of inputs rounded between its own smallest and largest number. torch's own way
+    is to round all rows alike, which costs a language model a tenth of its perplexity, and more with every outlier.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__()
-        scale = (weight.abs().amax(1) / 127).clamp(min=1e-30).double()
-        self.bias = None if bias is None else bias.detach().float()
-        with warnings.catch_warnings():  # torch means to move these to another package one day
-            warnings.simplefilter("ignore", UserWarning)
-            zero = torch.zeros(len(scale), dtype=torch.int64)
-            rounded = torch.quantize_per_channel(weight.float().contiguous(), scale, zero, 0, torch.qint8)
-            self.packed = torch.ops.quantized.linear_prepack(rounded, self.bias)
-        self.sums = rounded.int_repr().sum(1).mul(scale).float()  # of each output's weights
+        weight = weight.detach().float()
+        scale = (weight.abs().amax(1) / 127).clamp(min=1e-30)
+        self.bias = None if bias is None else bias.detach().float().contiguous()
         self.in_features, self.out_features = weight.size(1), weight.size(0)
-        self.row = Row(weight, self.bias)
+        rounded = weight.div(scale[:, None]).round_().to(torch.int8)
+        if native.built():
+            self.laid = native.laid_bytes(rounded)
+            self.scale = F.pad(scale, (0, len(self.laid) - len(scale)))
+            return
+        _hush()
+        zero = torch.zeros(len(scale), dtype=torch.int64)
+        whole = torch.quantize_per_channel(weight.contiguous(), scale.double(), zero, 0, torch.qint8)
+        self.packed = torch.ops.quantized.linear_prepack(whole, self.bias)
+        self.sums = rounded.sum(1).mul(scale).float()  # of each output's weights
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.numel() == self.in_features:
-            return self.row(x.reshape(1, -1)).view(*x.shape[:-1], -1)
+        if x.size(-1) != self.in_features:
+            raise RuntimeError(f"inputs have {x.size(-1)} numbers, the weights {self.in_features}")
+        if native.built():
+            rows = x.float().reshape(-1, self.in_features)
+            few = rows.numel() <= min(native.FEW * self.in_features, native.ROOM)
+            y = native.multiplied(rows, self.product) if few else self._multiplied(rows)
+            return y.view(*x.shape[:-1], self.out_features)
         low, high = x.aminmax(dim=-1, keepdim=True)
         width = (high - low).clamp_(min=1e-30)
         y = _static((x - low).div_(width), 1 / LEVELS, 0, self.packed).mul_(width).addcmul_(low, self.sums)
         return y if self.bias is None else y.addcmul_(1 - width, self.bias)
+
+    def _multiplied(self, rows: Tensor) -> Tensor:
+        """Of many rows: a slice of the weights at a time is made numbers again, which takes less time than they do."""
+        size, found = SLICE // native.LANES * native.LANES, []
+        for start in range(0, self.out_features, size):
+            end = min(start + size, self.out_features)
+            weight = native.laid_back(self.laid[start : start + size])[: end - start, : self.in_features]
+            weight = weight.float().mul_(self.scale[start:end, None])
+            found.append(F.linear(rows, weight, None if self.bias is None else self.bias[start:end]))
+        return torch.cat(found, -1)
+
+    @property
+    def product(self) -> native.Product:
+        """Where our kernels find it."""
+        return native.byte_product(self.laid, self.scale, self.bias, (self.out_features, self.in_features))
 
 
 class Rounded(nn.Module):
@@ -137,6 +159,7 @@ class Rounded(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None, low: float | None = None):
         super().__init__()
+        _hush()
         weight = weight.detach().float()
         self.in_features, self.out_features, self.low = weight.size(1), weight.size(0), low
         self.scale = (weight.abs().amax(1) / 127).clamp(min=1e-30)
@@ -167,47 +190,12 @@ def bytes_of(x: Tensor, zero: int) -> Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(rounded.untyped_storage(), 0, x.shape, x.stride())
 
 
-class Row(nn.Module):
-    """The product of one row, x (1, inputs)."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None):
-        super().__init__()
-        self.table, self.places, self.borders, self.chunks = Bags.of(weight)
-        self.bias, self.outputs = bias, weight.size(0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        weights = x.expand(self.chunks, -1).reshape(-1)
-        y = torch.ops.quantized.embedding_bag_byte_rowwise_offsets(
-            self.table, self.places, self.borders, False, 0, False, weights, None, True
-        ).view(1, -1)[:, : self.outputs]
-        return y if self.bias is None else y.add_(self.bias)
-
-
-class Bags(NamedTuple):
-    """Weights of eight bits as a table of columns, for sums of them weighted by one row.
-
-    Outputs are cut into chunks, each a bag; a column of a chunk has a scale and an offset of its own. Columns are laid
-    out in strides, so that several streams are read from memory at once.
-    """
-
-    table: Tensor
-    places: Tensor  # of each chunk's columns in the table
-    borders: Tensor  # of the chunks
-    chunks: int
-
-    @classmethod
-    def of(cls, weight: Tensor) -> "Bags":
-        outputs, inputs = weight.shape
-        chunks = -(-outputs // CHUNK)
-        padded = F.pad(weight.detach().float(), (0, 0, 0, chunks * CHUNK - outputs))
-        columns = padded.view(chunks, CHUNK, inputs).transpose(1, 2).reshape(chunks * inputs, CHUNK)
-        packed = torch.ops.quantized.embedding_bag_byte_prepack(columns)
-        streams = STREAMS if inputs % STREAMS == 0 else 1
-        order = torch.arange(inputs) % streams * (inputs // streams) + torch.arange(inputs) // streams
-        table = torch.empty_like(packed)
-        table.view(chunks, inputs, -1)[:, order] = packed.view(chunks, inputs, -1)
-        places = (torch.arange(chunks)[:, None] * inputs + order).flatten().int()
-        return cls(table, places, torch.arange(0, chunks * inputs + 1, inputs, dtype=torch.int32), chunks)
+@cache
+def _hush() -> None:
+    """torch says once, of tensors of bytes, that it means to move them to another package one day: here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        bytes_of(torch.zeros(1), 0)
 
 
 def _has_vnni() -> bool:
@@ -220,11 +208,14 @@ STEPS = 127 if _has_vnni() else 63  # on either side of zero
 
 
 def require_int8() -> None:
-    """Refuse eight bits where this build of torch has no kernels for them."""
+    """Refuse eight bits where there are no kernels for them, neither ours nor torch's."""
+    if native.built():
+        return
     if "fbgemm" not in torch.backends.quantized.supported_engines:
         engines = ", ".join(torch.backends.quantized.supported_engines)
         raise UserError(
-            f"precision = 'int8' needs torch's fbgemm kernels, which this build lacks (it has: {engines}); "
+            "precision = 'int8' needs regard's own kernels (install a C compiler, then regard anew) or torch's fbgemm, "
+            f"which this build lacks (it has: {engines}); "
             "possible here: float32, bfloat16"
         )
     torch.backends.quantized.engine = "fbgemm"

@@ -2,7 +2,7 @@
 
     rows of several lengths ─▶ all tokens side by side ─▶ [ products · attention among each text's own ] × depth ─▶ rows
 
-Products are few and large, and see real tokens only; texts of one length attend together, without a mask. What it
+Products are few and large, and see real tokens only; each text attends to itself, without a mask. What it
 computes is what the blocks compute. Whoever watches, trains or asks for anything else goes the blocks' own way.
 
 Shapes: rows (batch, length, width); x (tokens, width), the tokens of equally long texts one after another.
@@ -18,7 +18,9 @@ from regard.attention.positions import Turn
 from regard.attention.scores import Product
 from regard.attention.trace import recorder
 from regard.layers.blocks import Block, FeedForward, PostNorm, PreNorm, Stack
+from regard.runtime import native
 from regard.runtime.joint import joinable
+from regard.runtime.products import Laid, Panels
 
 
 class Unpadded(Stack):
@@ -103,12 +105,15 @@ def through(block: Block, x: Tensor, groups: list[tuple[int, int]]) -> Tensor:
     assert own.together is not None
     context = attend(own, own.together(block.own_residual.before(x)), groups)
     x = _after(block.own_residual, added(x, own.output, context))
-    hidden = bent(think.bend, think.widen(block.feedforward_residual.before(x)))
+    hidden = bent(think.bend, think.widen, block.feedforward_residual.before(x))
     return _after(block.feedforward_residual, added(x, think.narrow, hidden))
 
 
 def attend(own: Attention, projected: Tensor, groups: list[tuple[int, int]]) -> Tensor:
     """Contexts from queries, keys and values side by side, texts of one length at a time."""
+    if isinstance(own.together, Laid):
+        lengths = [length for texts, length in groups for _ in range(texts)]
+        return native.looked(projected, lengths, own.heads, cast(Product, own.score).scale(own.sizes[0] // own.heads))
     contexts = projected.new_empty(len(projected), projected.size(1) // 3)
     sizes = [texts * length for texts, length in groups]
     for (texts, length), part, place in zip(groups, projected.split(sizes), contexts.split(sizes), strict=True):
@@ -120,15 +125,20 @@ def attend(own: Attention, projected: Tensor, groups: list[tuple[int, int]]) -> 
 
 def added(x: Tensor, linear: Any, y: Tensor) -> Tensor:
     """x + linear(y), summed while it is multiplied."""
+    if isinstance(linear, Panels):
+        return linear.laid(y, add=x)
     if type(linear) is not nn.Linear:
         return linear(y).add_(x)
     whole = x.clone() if linear.bias is None else x + linear.bias
     return whole.addmm_(y, linear.weight.t())
 
 
-def bent(bend: nn.Module, x: Tensor) -> Tensor:
-    """The activation, in place where that is the common one."""
-    return torch.ops.aten.gelu_(x, approximate=bend.approximate) if type(bend) is nn.GELU else bend(x)
+def bent(bend: nn.Module, linear: Any, x: Tensor) -> Tensor:
+    """bend(linear(x)), bent while it is multiplied or in place, where that is one of the common ones."""
+    if isinstance(linear, Panels) and (known := native.bend(bend)) is not None:
+        return linear.laid(x, bend=known)
+    y = linear(x)
+    return torch.ops.aten.gelu_(y, approximate=bend.approximate) if type(bend) is nn.GELU else bend(y)
 
 
 def _after(residual: PostNorm, x: Tensor) -> Tensor:
