@@ -50,7 +50,7 @@ $(VENV)/.torch: constraints.txt
 	$(INSTALL) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) --constraint constraints.txt torch
 	touch $@
 
-$(VENV)/.installed: $(VENV)/.torch pyproject.toml $(wildcard regard/runtime/kernels/*)
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml $(wildcard regard/kernels/*.[ch])
 	$(INSTALL) --constraint constraints.txt --editable .
 	touch $@
 

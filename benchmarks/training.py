@@ -74,8 +74,8 @@ def batches(folder: str) -> Iterator[Any]:
     return prepared(folder)[2].batches(0, 0, 1)
 
 
-def ours(folder: str, threads: int) -> Work:
-    """The loop's own step, with the loop's own settings of the machine."""
+def ours(folder: str, threads: int, steps: int = STEPS) -> Work:
+    """So many of the loop's own steps a round, with the loop's own settings of the machine."""
     from regard.abreast import with_threads
     from regard.training.display import Display
     from regard.training.distributed import Group
@@ -86,13 +86,13 @@ def ours(folder: str, threads: int) -> Work:
     keep_memory()
     recipe, network, task = prepared(folder)
     loop = Loop(network, task, recipe, Path(folder), lambda _: None, Group(torch.device("cpu")), Display(quiet=True))
-    stream = list(islice(task.batches(0, 0, 1), STEPS))
+    stream = list(islice(task.batches(0, 0, 1), steps))
     gc.freeze()  # as `uncounted` does for a whole run
 
     def work() -> float:
         several = iter(stream)
         with with_threads(loop.threads // loop.pieces):
-            for _ in range(STEPS):
+            for _ in range(steps):
                 loop.step(several)
         return loop.window.loss
 

@@ -41,13 +41,13 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Whose kernels do the work: ours, or torch's as on a machine where ours were not built."""
     from needs import need
 
-    from regard.runtime import native
+    from regard import kernels
 
     if request.param == "ours":
-        need(native.built(), "the kernels were not built: install a C compiler (gcc), then regard anew")
-        monkeypatch.setattr(native, "panelled", lambda: True)  # also where torch's would be faster
+        need(kernels.built(), "the kernels were not built: install a C compiler (gcc), then regard anew")
+        monkeypatch.setattr(kernels, "panelled", lambda: True)  # also where torch's would be faster
     else:
-        monkeypatch.setattr(native, "KERNELS", None)
+        monkeypatch.setattr(kernels, "KERNELS", None)
     return request.param
 
 

@@ -15,8 +15,9 @@ from needs import need
 from test_laws import alike
 from torch import Tensor, nn
 
-from regard.layers.activations import ACTIVATIONS
-from regard.runtime import native
+from regard import kernels
+from regard.attention.fused import attended
+from regard.layers.activations import ACTIVATIONS, NUMBERS, SMALL
 from regard.runtime.products import Few, Int8, Laid, Panels
 
 SIZES = st.integers(1, 53)
@@ -25,7 +26,7 @@ BENT = [None, *ACTIVATIONS.values()]
 
 @pytest.fixture(autouse=True, scope="module")
 def ours() -> None:
-    need(native.built(), "the kernels were not built: install a C compiler (gcc), then regard anew")
+    need(kernels.built(), "the kernels were not built: install a C compiler (gcc), then regard anew")
 
 
 def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
@@ -39,7 +40,7 @@ def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
 def test_a_few_rows(rows: int, inputs: int, outputs: int, bias: bool, threads: int) -> None:
     torch.set_num_threads(threads)
     layer, x = linear(inputs, outputs, bias), torch.randn(rows, inputs)
-    assert native.few(x)
+    assert kernels.few(x)
     alike(Few(layer)(x), layer(x))
     found, scale = Int8(layer.weight, layer.bias)(x), layer.weight.abs().amax(1, keepdim=True) / 127
     alike(found, F.linear(x, (layer.weight / scale).round() * scale, layer.bias))
@@ -48,9 +49,9 @@ def test_a_few_rows(rows: int, inputs: int, outputs: int, bias: bool, threads: i
 @torch.no_grad()
 @pytest.mark.parametrize("outputs", [13, 5000])
 def test_bytes_for_many_rows_are_the_same_bytes(outputs: int) -> None:
-    layer, x = linear(43, outputs), torch.randn(3 * native.FEW, 43)
+    layer, x = linear(43, outputs), torch.randn(3 * kernels.FEW, 43)
     product = Int8(layer.weight, layer.bias)
-    alike(product(x), torch.cat([product(part) for part in x.split(native.FEW)]))
+    alike(product(x), torch.cat([product(part) for part in x.split(kernels.FEW)]))
 
 
 @settings(max_examples=60, deadline=None)
@@ -63,7 +64,7 @@ def test_many_rows(rows: int, inputs: int, outputs: int, bend: nn.Module | None,
     torch.set_num_threads(threads)
     layer, x = linear(inputs, outputs), torch.randn(rows, inputs)
     added = torch.randn(rows, outputs) if add else None
-    found = Laid([layer])(x, added, 0 if bend is None else native.bend(bend) or 0)
+    found = Laid([layer])(x, added, 0 if bend is None else NUMBERS[type(bend)])
     expected = layer(x) if added is None else layer(x) + added
     alike(found, expected if bend is None else bend(expected))
 
@@ -77,11 +78,74 @@ def test_many_rows(rows: int, inputs: int, outputs: int, bend: nn.Module | None,
 def test_each_text_looks_at_itself(lengths: list[int], heads: int, width: int, threads: int) -> None:
     torch.set_num_threads(threads)
     projected = torch.randn(sum(lengths), 3 * heads * width)
-    found = native.looked(projected, lengths, heads, 0.3)
+    found = kernels.looked(projected, lengths, heads, 0.3)
     for seen, text in zip(found.split(lengths), projected.split(lengths), strict=True):
         query, key, value = text.view(len(text), 3, heads, width).permute(1, 2, 0, 3)
         expected = F.scaled_dot_product_attention(query, key, value, scale=0.3)
         alike(seen, expected.transpose(0, 1).flatten(1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    texts=st.integers(1, 2), key_heads=st.integers(1, 2), group=st.integers(1, 3), width=st.integers(1, 37),
+    queries=st.integers(kernels.QUERIES, 70), length=st.integers(1, 70), causal=st.booleans(),
+    threads=st.integers(1, 3),
+)  # fmt: skip
+def test_attention_there_and_back(
+    texts: int, key_heads: int, group: int, queries: int, length: int, width: int, causal: bool, threads: int
+) -> None:
+    torch.set_num_threads(threads)
+    length = queries if causal else length
+    sizes = [(queries, key_heads * group, width), (length, key_heads, width), (length, key_heads, width)]
+    given = [torch.randn(texts, *size).transpose(1, 2) for size in sizes]
+    gradient, found = torch.randn(given[0].shape), []
+    for precision in (torch.float32, torch.float64):
+        query, key, value = parts = [part.to(precision).requires_grad_() for part in given]
+        context = attended(query, key, value, 0.3, None, causal)
+        assert ("_Attended" in str(context.grad_fn)) is (precision == torch.float32)
+        found.append([context.detach(), *torch.autograd.grad(context, parts, gradient.to(precision))])
+    for ours, torchs in zip(*found, strict=True):
+        assert ours.shape == torchs.shape
+        alike(ours, torchs.float())
+
+
+def test_gradients_may_lie_anyhow() -> None:
+    query, key, value = (torch.randn(2, 3, 20, 8, requires_grad=True) for _ in range(3))
+    context = attended(query, key, value, 0.3, None, True)
+    given = torch.randn(8, 20, 3, 2).permute(3, 2, 1, 0)
+    one, other = (torch.autograd.grad(context, value, each, retain_graph=True)[0] for each in (given, given.clone()))
+    assert torch.equal(one, other)
+    every, ones = (context.sum(), None), (context, torch.ones_like(context))  # a sum's gradient is one number for all
+    one, other = (torch.autograd.grad(of, value, by, retain_graph=True)[0] for of, by in (every, ones))
+    assert torch.equal(one, other)
+
+
+def test_what_is_no_number_is_seen_by_those_behind_it() -> None:
+    query, key, value = (torch.randn(1, 1, 20, 8, requires_grad=True) for _ in range(3))
+    with torch.no_grad():
+        key[0, 0, 7] = torch.nan
+    context = attended(query, key, value, 0.3, None, True)
+    assert context[:, :, :7].isfinite().all() and context[:, :, 7:].isnan().all()
+    context.sum().backward()
+    assert query.grad is not None and query.grad[:, :, 7:].isnan().all()
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("count", [5, SMALL, SMALL + 5, 5 * SMALL + 1])
+def test_what_bends_and_its_slope(name: str, count: int) -> None:
+    """Also far out, of few numbers and of many."""
+    x = torch.randn(count) * 4
+    x[:4] = torch.tensor([-60.0, 60.0, 0.0, -1e-20])
+    found, gradient = [], torch.arange(count).cos()
+    for precision in (torch.float32, torch.float64):
+        given = x.to(precision).requires_grad_()
+        y = ACTIVATIONS[name](given)
+        found.append((y, *torch.autograd.grad(y, given, gradient.to(precision))))
+    for ours, torchs in zip(*found, strict=True):
+        torch.testing.assert_close(ours.double(), torchs, rtol=1e-5, atol=2e-6)
+    nothing = torch.full((count,), torch.nan, requires_grad=True)
+    y = ACTIVATIONS[name](nothing)
+    assert y.isnan().all() and (name == "relu" or torch.autograd.grad(y.sum(), nothing)[0].isnan().all())
 
 
 @torch.no_grad()
@@ -92,9 +156,9 @@ def test_what_bends_is_right_everywhere(name: str) -> None:
     one, bend = nn.Linear(1, 1), ACTIVATIONS[name]
     one.weight.fill_(1.0)
     one.bias.fill_(0.0)
-    found, expected = Laid([one])(x, bend=native.bend(bend) or 0), bend(x)
+    found, expected = Laid([one])(x, bend=NUMBERS[type(bend)]), bend(x)
     assert ((found - expected).abs() <= 1e-6 * expected.abs().clamp(min=1)).all()
-    assert Laid([one])(nothing, bend=native.bend(bend) or 0).isnan().all()
+    assert Laid([one])(nothing, bend=NUMBERS[type(bend)]).isnan().all()
 
 
 @torch.no_grad()
@@ -102,7 +166,7 @@ def test_scores_far_apart_are_no_trouble() -> None:
     projected = torch.randn(20, 3 * 8) * torch.tensor([300.0, 300.0, 1.0]).repeat_interleave(8)
     query, key, value = projected.view(20, 3, 1, 8).permute(1, 2, 0, 3)
     expected = F.scaled_dot_product_attention(query, key, value, scale=1.0)
-    found = native.looked(projected, [20], 1, 1.0)
+    found = kernels.looked(projected, [20], 1, 1.0)
     assert found.isfinite().all()
     alike(found, expected[0])
 
@@ -112,7 +176,7 @@ def test_what_is_no_number_shows() -> None:
     """A broken checkpoint must not give plausible numbers."""
     projected = torch.randn(20, 3 * 8)
     projected[7, 8:16] = torch.nan  # a key
-    assert native.looked(projected, [20], 1, 1.0).isnan().all()
+    assert kernels.looked(projected, [20], 1, 1.0).isnan().all()
 
 
 @torch.no_grad()
@@ -168,7 +232,7 @@ def test_who_wants_gradients_gets_them() -> None:
 def test_they_share_torch_s_threads() -> None:
     """Two sets of threads would be in each other's way."""
     need(sys.platform == "linux", "a machine with Linux")
-    say = "from regard.runtime import native; print(open('/proc/self/maps').read())"
+    say = "import regard.kernels; print(open('/proc/self/maps').read())"
     done = subprocess.run([sys.executable, "-c", say], capture_output=True, text=True, check=True, env=dict(os.environ))
     libraries = {line.split()[-1] for line in done.stdout.splitlines() if re.search("lib(gomp|omp|iomp)", line)}
     assert len(libraries) == 1

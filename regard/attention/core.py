@@ -8,13 +8,12 @@ Shapes, throughout:
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.attention.fused import attended
 from regard.attention.masks import Bias, Padding, Rule, causal
 from regard.attention.positions import Turn
 from regard.attention.scores import Product, Score, scaled_dot, weigh
@@ -190,14 +189,9 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, None]:
         """Products: no weights are made. A rule goes down as the kernel's own flag, as a key mask, or in bands."""
         assert isinstance(self.score, Product)
-        attend = partial(
-            F.scaled_dot_product_attention,
-            scale=self.score.scale(memory.key.size(-1)),
-            enable_gqa=self.key_heads != self.heads,
-        )
-        queries, length = query.size(-2), memory.length
+        scale, queries, length = self.score.scale(memory.key.size(-1)), query.size(-2), memory.length
         if bias is None and (rule is None or (rule is causal and queries == length)):
-            return attend(query, memory.key, memory.value, is_causal=rule is causal), None
+            return attended(query, memory.key, memory.value, scale, None, rule is causal), None
         places, keys = _places(query, memory)
         size = queries
         if bias is not None or (rule is not None and rule.by_query):
@@ -211,7 +205,7 @@ class Attention(nn.Module):
                 added = bias.rows(rows, keys[seen]).to(query.dtype)
                 mask = added if mask is None else added.masked_fill(~mask, -torch.inf)
             key, value = memory.key[:, :, seen], memory.value[:, :, seen]
-            bands.append(attend(band, key, value, attn_mask=mask))
+            bands.append(attended(band, key, value, scale, mask, causal=False))
         return bands[0] if len(bands) == 1 else torch.cat(bands, -2), None
 
 

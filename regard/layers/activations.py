@@ -1,58 +1,61 @@
-"""What bends: activations by name."""
+"""What bends: activations by name, of many numbers by our own kernels where they are built."""
 
-import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-SMALL = 1 << 13  # numbers: of fewer, one kernel is faster than four
-SLOPE = 2 * math.sqrt(2 / math.pi)
-BEND = 0.044715 * SLOPE
+from regard import kernels
+
+SMALL = 1 << 13  # numbers: of fewer, torch's are the faster to call
 
 
-class GeluTanh(nn.GELU):
-    """GELU as GPT-2 computes it (Hendrycks & Gimpel 2016, section 2): x/2 · (1 + tanh(u/2)), which is x · sigmoid(u).
+class _Ours(nn.Module):
+    """What torch bends, by our kernels."""
 
-    u = 2√(2/π) · (x + 0.044715 x³). On a CPU the sigmoid takes a third of the tanh's time; it is kept for the way back,
-    which can be gone once.
-    """
+    def forward(self, x: Tensor) -> Tensor:
+        if not kernels.built() or x.numel() < SMALL or not kernels.exact(x):
+            return super().forward(x)
+        return _Bent.apply(x, NUMBERS[type(self)])  # pyright: ignore[reportReturnType]
+
+
+class Gelu(_Ours, nn.GELU):
+    """x · Φ(x). Hendrycks & Gimpel 2016."""
+
+
+class GeluTanh(_Ours, nn.GELU):
+    """GELU as GPT-2 computes it (section 2): x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))."""
 
     def __init__(self) -> None:
         super().__init__("tanh")
 
-    def forward(self, x: Tensor) -> Tensor:
-        if x.device.type != "cpu" or x.dtype != torch.float32 or x.numel() < SMALL:
-            return F.gelu(x, approximate="tanh")
-        return _GeluTanh.apply(x)  # pyright: ignore[reportReturnType]
+
+class Swish(_Ours, nn.SiLU):
+    """x · sigmoid(x). Ramachandran et al. 2017."""
 
 
-class _GeluTanh(torch.autograd.Function):
+class _Bent(torch.autograd.Function):
+    """An activation by its number; the way back can be gone once."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        passed = _cubic(x, BEND).sigmoid_()
-        ctx.save_for_backward(x, passed)
-        return x * passed
+    def forward(ctx: Any, x: Tensor, number: int) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.number = number
+        return kernels.bent(x, number)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """d(x · s) = s + x · s (1 − s) · du."""
-        x, passed = ctx.saved_tensors
-        slope = torch.addcmul(passed, passed, passed, value=-1)
-        return _cubic(x, 3 * BEND).mul_(slope).add_(passed).mul_(gradient)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return kernels.bent(x, ctx.number, gradient), None
 
 
-def _cubic(x: Tensor, bend: float) -> Tensor:
-    return torch.addcmul(x.new_tensor(SLOPE), x, x, value=bend).mul_(x)
-
-
+NUMBERS: dict[type, int] = {nn.ReLU: 1, Gelu: 2, GeluTanh: 3, Swish: 4, nn.Tanh: 5}  # as numbers.h has them
 ACTIVATIONS: dict[str, nn.Module] = {
     "relu": nn.ReLU(),
-    "gelu": nn.GELU(),
+    "gelu": Gelu(),
     "gelu_tanh": GeluTanh(),
-    "swish": nn.SiLU(),
+    "swish": Swish(),
     "tanh": nn.Tanh(),
 }

@@ -6,19 +6,20 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from regard import kernels
 from regard.attention.core import Attention
-from regard.layers.activations import GeluTanh
+from regard.layers.activations import Gelu, GeluTanh
 from regard.layers.blocks import FeedForward
 from regard.layers.encoder import Encoder
 from regard.layers.generator import LanguageModel
-from regard.runtime import native, unpadded
+from regard.runtime import unpadded
 from regard.runtime.joint import Joint, joinable, sizes
 from regard.runtime.products import LEAST, Few, Int8, Laid, Panels, Rounded, require_int8, turn
 from regard.runtime.swift import Swift, possible
 from regard.runtime.unpadded import Unpadded
 
 Network = TypeVar("Network", bound=nn.Module)
-LOWEST: dict[type, float] = {nn.GELU: -0.1701, GeluTanh: -0.1701, nn.ReLU: 0.0}  # what activations give at least
+LOWEST: dict[type, float] = {Gelu: -0.1701, GeluTanh: -0.1701, nn.ReLU: 0.0}  # what activations give at least
 
 
 def hasten(network: Network, precision: str = "float32") -> Network:
@@ -37,7 +38,7 @@ def hasten(network: Network, precision: str = "float32") -> Network:
                 pack(attention, precision)
         if precision == "int8":
             replace(network, lambda linear: Int8(linear.weight, linear.bias))
-        elif isinstance(network, LanguageModel) and native.built():
+        elif isinstance(network, LanguageModel) and kernels.built():
             replace(network, Few)
         if isinstance(network, LanguageModel) and possible(network.decoder):
             network.decoder = Swift(network.decoder)
@@ -54,7 +55,7 @@ def hasten_encoder(encoder: Encoder, precision: str) -> None:
             if type(child) is not nn.Linear or _packed(module, name):
                 continue
             if precision != "int8":
-                if native.panelled():
+                if kernels.panelled():
                     setattr(module, name, Panels(child))
                 else:
                     turn(child)
@@ -73,7 +74,7 @@ def pack(attention: Attention, precision: str, bytewise: type[Int8 | Rounded] = 
         return
     attention.sizes = sizes(parts)
     if precision != "int8":
-        attention.together = Laid(parts) if many and native.panelled() else Joint(parts, by_rows=not many)
+        attention.together = Laid(parts) if many and kernels.panelled() else Joint(parts, by_rows=not many)
         return
     bias = None if parts[0].bias is None else torch.cat([part.bias for part in parts])
     attention.together = bytewise(torch.cat([part.weight for part in parts]), bias)

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard import kernels
 from regard.errors import UserError
-from regard.runtime import native
 
 _static = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
 _many = torch.ops.onednn.qlinear_pointwise.default
@@ -34,8 +34,8 @@ class Few(nn.Linear):
 
 def few(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x · weightᵀ + bias."""
-    if native.few(x) and x.size(-1) == weight.size(1) and usable(weight):
-        return native.multiplied(x, native.product(weight, bias))
+    if kernels.few(x) and x.size(-1) == weight.size(1) and usable(weight):
+        return kernels.multiplied(x, kernels.product(weight, bias))
     return F.linear(x, weight, bias)
 
 
@@ -70,20 +70,20 @@ class Laid:
     def __call__(self, x: Tensor, add: Tensor | None = None, bend: int = 0) -> Tensor:
         """bend(x · weightᵀ + bias + add); who wants gradients or another precision adds and bends by himself."""
         first = self.parts[0].weight
-        if not native.plain(x) or x.size(-1) != first.size(1) or first.dtype != x.dtype or first.device != x.device:
+        if not kernels.plain(x) or x.size(-1) != first.size(1) or first.dtype != x.dtype or first.device != x.device:
             assert add is None and not bend
             return torch.cat([F.linear(x, part.weight, part.bias) for part in self.parts], -1)
         panels, bias = self._current()
-        return native.through_panels(x, panels, bias, self.outputs, add, bend)
+        return kernels.through_panels(x, panels, bias, self.outputs, add, bend)
 
     def _current(self) -> tuple[Tensor, Tensor]:
         parameters = [each for part in self.parts for each in (part.weight, part.bias) if each is not None]
         now = [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in parameters]
         if self.seen != now:
-            bias = torch.zeros(-(-self.outputs // native.PANEL) * native.PANEL)
+            bias = torch.zeros(-(-self.outputs // kernels.PANEL) * kernels.PANEL)
             if self.parts[0].bias is not None:
                 bias[: self.outputs] = torch.cat([part.bias.detach() for part in self.parts])
-            self.panels = native.panels_of(torch.cat([part.weight.detach() for part in self.parts])), bias
+            self.panels = kernels.panels_of(torch.cat([part.weight.detach() for part in self.parts])), bias
             self.seen, self.kept = now, [each.detach() for each in parameters]
         return self.panels
 
@@ -111,8 +111,8 @@ class Int8(nn.Module):
         self.bias = None if bias is None else bias.detach().float().contiguous()
         self.in_features, self.out_features = weight.size(1), weight.size(0)
         rounded = weight.div(scale[:, None]).round_().to(torch.int8)
-        if native.built():
-            self.laid = native.laid_bytes(rounded)
+        if kernels.built():
+            self.laid = kernels.laid_bytes(rounded)
             self.scale = F.pad(scale, (0, len(self.laid) - len(scale)))
             return
         _hush()
@@ -124,10 +124,10 @@ class Int8(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.size(-1) != self.in_features:
             raise RuntimeError(f"inputs have {x.size(-1)} numbers, the weights {self.in_features}")
-        if native.built():
+        if kernels.built():
             rows = x.float().reshape(-1, self.in_features)
-            few = rows.numel() <= min(native.FEW * self.in_features, native.ROOM)
-            y = native.multiplied(rows, self.product) if few else self._multiplied(rows)
+            few = rows.numel() <= min(kernels.FEW * self.in_features, kernels.ROOM)
+            y = kernels.multiplied(rows, self.product) if few else self._multiplied(rows)
             return y.view(*x.shape[:-1], self.out_features)
         low, high = x.aminmax(dim=-1, keepdim=True)
         width = (high - low).clamp_(min=1e-30)
@@ -136,18 +136,18 @@ class Int8(nn.Module):
 
     def _multiplied(self, rows: Tensor) -> Tensor:
         """Of many rows: a slice of the weights at a time is made numbers again, which takes less time than they do."""
-        size, found = SLICE // native.LANES * native.LANES, []
+        size, found = SLICE // kernels.LANES * kernels.LANES, []
         for start in range(0, self.out_features, size):
             end = min(start + size, self.out_features)
-            weight = native.laid_back(self.laid[start : start + size])[: end - start, : self.in_features]
+            weight = kernels.laid_back(self.laid[start : start + size])[: end - start, : self.in_features]
             weight = weight.float().mul_(self.scale[start:end, None])
             found.append(F.linear(rows, weight, None if self.bias is None else self.bias[start:end]))
         return torch.cat(found, -1)
 
     @property
-    def product(self) -> native.Product:
+    def product(self) -> kernels.Product:
         """Where our kernels find it."""
-        return native.byte_product(self.laid, self.scale, self.bias, (self.out_features, self.in_features))
+        return kernels.byte_product(self.laid, self.scale, self.bias, (self.out_features, self.in_features))
 
 
 class Rounded(nn.Module):
@@ -209,7 +209,7 @@ STEPS = 127 if _has_vnni() else 63  # on either side of zero
 
 def require_int8() -> None:
     """Refuse eight bits where there are no kernels for them, neither ours nor torch's."""
-    if native.built():
+    if kernels.built():
         return
     if "fbgemm" not in torch.backends.quantized.supported_engines:
         engines = ", ".join(torch.backends.quantized.supported_engines)

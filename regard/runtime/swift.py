@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard import kernels
 from regard.attention.core import Memory
 from regard.attention.masks import Both, Window, causal
 from regard.attention.positions import Turn
 from regard.attention.scores import Product
 from regard.attention.trace import recorder
+from regard.layers.activations import NUMBERS
 from regard.layers.blocks import Block, FeedForward, Gated, PostNorm, PreNorm, Stack
-from regard.runtime import native
 from regard.runtime.joint import Joint
 from regard.runtime.products import Int8, usable
 
@@ -42,13 +43,13 @@ class Swift(Stack):
     ) -> tuple[Tensor, tuple[Memory, ...]]:
         alone = past and x.size(1) == 1 and not source and past[0].real is None and not recorder() and not self.training
         alike = past and past[0].key.dtype == x.dtype and past[0].key.size(0) == x.size(0)
-        if not (alone and alike and native.few(x) and (blocks := self.laid_out())):
+        if not (alone and alike and kernels.few(x) and (blocks := self.laid_out())):
             return super().forward(x, real, past, source, turn)
         before = past[0].length
         memories = [memory.roomy(1) for memory in past]
-        rooms = (native.Room * len(memories))(*[_room(memory) for memory in memories])
+        rooms = (kernels.Room * len(memories))(*[_room(memory) for memory in memories])
         x = x.squeeze(1).clone(memory_format=torch.contiguous_format)
-        native.stepped(blocks, rooms, x, before, _angles(turn))
+        kernels.stepped(blocks, rooms, x, before, _angles(turn))
         return self.final(x).unsqueeze(1), tuple(_longer(memory, before + 1) for memory in memories)
 
     def laid_out(self) -> Any:
@@ -58,7 +59,7 @@ class Swift(Stack):
             return None
         places = [parameter.data_ptr() for parameter in self.parameters()]
         if self.found is None or self.found[0] != places:
-            self.found = places, (native.Block * len(self.blocks))(*map(_block, self.blocks))
+            self.found = places, (kernels.Block * len(self.blocks))(*map(_block, self.blocks))
         return self.found[1]
 
 
@@ -66,7 +67,7 @@ def possible(stack: Stack) -> bool:
     """Whether all blocks are of the kinds that the kernels know."""
     blocks = [block for block in stack.blocks if isinstance(block, Block) and _known(block)]
     return (
-        native.built() and len(blocks) == len(stack.blocks) and len({type(each.own_residual) for each in blocks}) == 1
+        kernels.built() and len(blocks) == len(stack.blocks) and len({type(each.own_residual) for each in blocks}) == 1
     )
 
 
@@ -80,7 +81,6 @@ def _known(block: Block) -> bool:
         and block.thinks
         and type(block.feedforward_residual) is type(block.own_residual)
         and type(block.feedforward) in (FeedForward, Gated)
-        and native.bend(block.feedforward.bend) is not None  # type: ignore[arg-type]
         and (block.rule is causal or _window(block) > 0)
     )
 
@@ -91,15 +91,15 @@ def _window(block: Block) -> int:
     return rule.other.size if isinstance(rule, Both) and rule.one is causal and isinstance(rule.other, Window) else 0
 
 
-def _block(block: Any) -> native.Block:
+def _block(block: Any) -> kernels.Block:
     own, think = block.own, block.feedforward
     head = own.sizes[0] // own.heads
-    return native.Block(
-        norm=native.norm(block.own_residual.norm),
-        other_norm=native.norm(block.feedforward_residual.norm),
+    return kernels.Block(
+        norm=kernels.norm(block.own_residual.norm),
+        other_norm=kernels.norm(block.feedforward_residual.norm),
         together=_product(own.together),
         output=_product(own.output),
-        gate=_product(think.gate) if isinstance(think, Gated) else native.Product(),
+        gate=_product(think.gate) if isinstance(think, Gated) else kernels.Product(),
         widen=_product(think.widen),
         narrow=_product(think.narrow),
         heads=own.heads,
@@ -107,19 +107,19 @@ def _block(block: Any) -> native.Block:
         width=head,
         window=_window(block),
         pre=isinstance(block.own_residual, PreNorm),
-        bend=native.bend(think.bend),
+        bend=NUMBERS[type(think.bend)],
         scale=own.score.scale(head),
     )
 
 
-def _product(module: Any) -> native.Product:
-    return module.product if isinstance(module, Int8) else native.product(module.weight, module.bias)
+def _product(module: Any) -> kernels.Product:
+    return module.product if isinstance(module, Int8) else kernels.product(module.weight, module.bias)
 
 
-def _room(memory: Memory) -> native.Room:
+def _room(memory: Memory) -> kernels.Room:
     assert memory.room
     keys, values = memory.room
-    return native.Room(keys.data_ptr(), values.data_ptr(), keys.size(2))
+    return kernels.Room(keys.data_ptr(), values.data_ptr(), keys.size(2))
 
 
 def _longer(memory: Memory, length: int) -> Memory:
@@ -129,11 +129,11 @@ def _longer(memory: Memory, length: int) -> Memory:
     return memory._replace(key=key, value=value)
 
 
-def _angles(turn: Turn | None) -> native.Angles:
+def _angles(turn: Turn | None) -> kernels.Angles:
     """Of one place: the same for all rows, or a row's own."""
     if turn is None:
-        return native.Angles()
+        return kernels.Angles()
     cosine, sine = (each.contiguous() for each in turn)
-    angles = native.Angles(cosine.data_ptr(), sine.data_ptr(), cosine.size(-1) if cosine.ndim == 4 else 0)
+    angles = kernels.Angles(cosine.data_ptr(), sine.data_ptr(), cosine.size(-1) if cosine.ndim == 4 else 0)
     angles.kept = cosine, sine  # as long as the pointers are
     return angles

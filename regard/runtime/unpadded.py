@@ -13,14 +13,15 @@ from typing import Any, NamedTuple, TypeGuard, cast
 import torch
 from torch import Tensor, nn
 
+from regard import kernels
 from regard.attention.core import Attention, Memory
 from regard.attention.positions import Turn
 from regard.attention.scores import Product
 from regard.attention.trace import recorder
+from regard.layers.activations import NUMBERS
 from regard.layers.blocks import Block, FeedForward, PostNorm, PreNorm, Stack
-from regard.runtime import native
 from regard.runtime.joint import joinable
-from regard.runtime.products import Laid, Panels
+from regard.runtime.products import Panels
 
 
 class Unpadded(Stack):
@@ -111,9 +112,9 @@ def through(block: Block, x: Tensor, groups: list[tuple[int, int]]) -> Tensor:
 
 def attend(own: Attention, projected: Tensor, groups: list[tuple[int, int]]) -> Tensor:
     """Contexts from queries, keys and values side by side, texts of one length at a time."""
-    if isinstance(own.together, Laid):
+    if kernels.panelled():
         lengths = [length for texts, length in groups for _ in range(texts)]
-        return native.looked(projected, lengths, own.heads, cast(Product, own.score).scale(own.sizes[0] // own.heads))
+        return kernels.looked(projected, lengths, own.heads, cast(Product, own.score).scale(own.sizes[0] // own.heads))
     contexts = projected.new_empty(len(projected), projected.size(1) // 3)
     sizes = [texts * length for texts, length in groups]
     for (texts, length), part, place in zip(groups, projected.split(sizes), contexts.split(sizes), strict=True):
@@ -134,11 +135,8 @@ def added(x: Tensor, linear: Any, y: Tensor) -> Tensor:
 
 
 def bent(bend: nn.Module, linear: Any, x: Tensor) -> Tensor:
-    """bend(linear(x)), bent while it is multiplied or in place, where that is one of the common ones."""
-    if isinstance(linear, Panels) and (known := native.bend(bend)) is not None:
-        return linear.laid(x, bend=known)
-    y = linear(x)
-    return torch.ops.aten.gelu_(y, approximate=bend.approximate) if type(bend) is nn.GELU else bend(y)
+    """bend(linear(x)), bent while it is multiplied where it can be."""
+    return linear.laid(x, bend=NUMBERS[type(bend)]) if isinstance(linear, Panels) else bend(linear(x))
 
 
 def _after(residual: PostNorm, x: Tensor) -> Tensor:

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from regard import kernels
+
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8  # malloc.h
 HUGE_PAGE, MADV_HUGEPAGE, MADV_COLLAPSE = 2 << 20, 14, 25
 RESERVED = 1 << 30  # bytes of addresses, not of memory
@@ -110,6 +112,7 @@ def environment(threads: int, fingerprint: Mapping[str, str]) -> dict[str, Any]:
         "regard": _version("regard"),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
+        "kernels": kernels.built(),
         "platform": platform.platform(),
         "cpu": _cpu(),
         "cores": usable_cores(),

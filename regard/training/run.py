@@ -184,8 +184,8 @@ def settle_environment(
     warnings = []
     if then["threads"] > now["cores"]:
         warnings.append(f"the run began with {then['threads']} threads, here are {now['cores']} cores: it will be slow")
-    for name in ("cpu", "cuda", "packages", "processes"):
-        if then[name] != now[name]:
+    for name in ("cpu", "cuda", "packages", "kernels", "processes"):
+        if name in then and then[name] != now[name]:
             warnings.append(
                 f"{name} differ from the run's beginning ({then[name]} → {now[name]}): not bit by bit the same"
             )

@@ -1,25 +1,24 @@
-"""The kernels in C (`kernels/`), where they were built and this processor runs them; elsewhere torch's do the work.
+"""Our kernels in C, where they were built and this processor runs them; elsewhere torch's do the work.
 
 They are built when regard is installed, if there is a C compiler that knows OpenMP. They are given pointers: that
-tensors are float32, contiguous and on the CPU is for callers to see to.
+tensors are float32, on the CPU and, where a shape does not say otherwise, contiguous is for callers to see to.
 """
 
 import ctypes
 import warnings
 from ctypes import byref, c_float, c_int, c_long, c_void_p
 from importlib.machinery import EXTENSION_SUFFIXES
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch  # before the kernels are opened: they share its threads
 from torch import Tensor, nn
 
-from regard.layers.activations import GeluTanh
-
 FEW = 64  # rows of inputs, up to which weights are read as they are,
 ROOM = 1 << 18  # and numbers in them
-LANES, PANEL = 8, 16  # numbers at once, outputs of a panel: as in kernels/
-BENDS: dict[type, int] = {nn.ReLU: 1, nn.GELU: 2, GeluTanh: 3, nn.SiLU: 4, nn.Tanh: 5}
+LANES, PANEL = 8, 16  # numbers at once, outputs of a panel: as in numbers.h and tiles.h
+QUERIES, LENGTH = 6, 2048  # with fewer queries or more keys, torch's attention is the faster
 
 
 class Product(ctypes.Structure):
@@ -53,17 +52,43 @@ class Angles(ctypes.Structure):
     _fields_ = [("cosine", c_void_p), ("sine", c_void_p), ("apart", c_int)]
 
 
+class View(ctypes.Structure):
+    """Numbers of (texts, heads, places, width), and how far apart they lie."""
+
+    _fields_ = [("data", c_void_p), ("text", c_long), ("head", c_long), ("step", c_long)]
+
+
+class Look(ctypes.Structure):
+    """Queries that look at keys and values."""
+
+    _fields_ = [
+        ("query", View), ("key", View), ("value", View), ("lengths", c_void_p), ("starts", c_void_p),
+        ("texts", c_long), ("queries", c_long), ("length", c_long),
+        ("heads", c_int), ("key_heads", c_int), ("width", c_int), ("causal", c_int), ("scale", c_float),
+    ]  # fmt: skip
+
+
+class Back(ctypes.Structure):
+    """What was found, the gradient of it, and where the others go."""
+
+    _fields_ = [
+        ("context", c_void_p), ("sums", c_void_p), ("gradient", View),
+        ("query", c_void_p), ("key", c_void_p), ("value", c_void_p),
+    ]  # fmt: skip
+
+
 def _opened() -> Any:
     """The library, or nothing where there is none for this machine; one of another state of the sources is left."""
     for suffix in EXTENSION_SUFFIXES:
-        place = Path(__file__).with_name(f"_kernels{suffix}")
+        place = Path(__file__).with_name(f"_built{suffix}")
         if not place.is_file():
             continue
         try:
             library = ctypes.CDLL(str(place))
             if not library.regard_runs_here():
                 return None
-            if library.regard_size_of_block() == ctypes.sizeof(Block):
+            sizes = library.regard_size_of_block(), library.regard_size_of_look(), library.regard_size_of_back()
+            if sizes == tuple(map(ctypes.sizeof, (Block, Look, Back))):
                 return _declared(library)
             problem = "it was built from other sources"
         except (OSError, AttributeError) as error:
@@ -73,13 +98,15 @@ def _opened() -> Any:
 
 
 def _declared(library: Any) -> Any:
-    library.regard_lay_out.argtypes = [c_void_p] * 2 + [c_long] * 2
+    library.regard_lay_out.argtypes = [c_void_p] * 2 + [c_long] * 2 + [c_int]
     library.regard_lay_bytes.argtypes = [c_void_p] * 2 + [c_long] * 2
     library.regard_product.argtypes = [c_void_p] * 5 + [c_long] * 3 + [c_int] * 2
     library.regard_few.argtypes = [c_void_p] * 3 + [c_int] * 2
     library.regard_step.argtypes = [c_void_p] * 2 + [c_int, c_void_p, c_int, c_int, c_long, c_void_p, c_int]
-    library.regard_look.argtypes = [c_void_p] * 3 + [c_long] + [c_int] * 2 + [c_float, c_int]
-    for name in ("regard_lay_out", "regard_lay_bytes", "regard_product", "regard_few"):
+    library.regard_bend.argtypes = [c_void_p] * 3 + [c_long] + [c_int] * 2
+    library.regard_look.argtypes = [c_void_p] * 3 + [c_int]
+    library.regard_look_back.argtypes = [c_void_p] * 2 + [c_int]
+    for name in ("regard_lay_out", "regard_lay_bytes", "regard_product", "regard_few", "regard_bend"):
         getattr(library, name).restype = None
     return library
 
@@ -97,10 +124,14 @@ def panelled() -> bool:
     return built() and "AVX512" not in torch.backends.cpu.get_cpu_capability()
 
 
+def exact(x: Tensor) -> bool:
+    """Whether x is what kernels take, and nobody wants another precision."""
+    return x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+
+
 def plain(x: Tensor) -> bool:
-    """Whether x is what kernels take, and nobody wants gradients or another precision."""
-    exact = x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
-    return exact and not torch.is_grad_enabled()
+    """Whether x is such, and nobody wants gradients."""
+    return exact(x) and not torch.is_grad_enabled()
 
 
 def few(x: Tensor) -> bool:
@@ -116,12 +147,6 @@ def product(weight: Tensor, bias: Tensor | None) -> Product:
 def byte_product(laid: Tensor, scale: Tensor, bias: Tensor | None, shape: tuple[int, int]) -> Product:
     """The same for bytes, which do not tell their (outputs, inputs): both were rounded up."""
     return Product(laid.data_ptr(), scale.data_ptr(), _place(bias), *shape)
-
-
-def bend(module: nn.Module) -> int | None:
-    """The kernels' number of an activation, where they know it."""
-    known = BENDS.get(type(module))
-    return None if isinstance(module, nn.GELU) and known == BENDS[nn.GELU] and module.approximate != "none" else known
 
 
 def norm(module: nn.LayerNorm | nn.RMSNorm) -> Norm:
@@ -142,9 +167,7 @@ def multiplied(x: Tensor, by: Product) -> Tensor:
 def stepped(blocks: Any, rooms: Any, x: Tensor, length: int, angles: Angles) -> None:
     """x (rows, width) through the blocks, in place; what they remember of it is written behind `length` places."""
     rows, width = x.shape
-    threads = torch.get_num_threads()
-    if KERNELS.regard_step(blocks, rooms, len(blocks), x.data_ptr(), rows, width, length, byref(angles), threads):
-        raise MemoryError("there is no memory left for a step")
+    _done(KERNELS.regard_step, blocks, rooms, len(blocks), x.data_ptr(), rows, width, length, byref(angles))
 
 
 def laid_bytes(rounded: Tensor) -> Tensor:
@@ -161,12 +184,12 @@ def laid_back(laid: Tensor) -> Tensor:
     return laid.view(-1, laid.size(1) // LANES, LANES, LANES).transpose(1, 2).reshape(laid.shape)
 
 
-def panels_of(weight: Tensor) -> Tensor:
-    """Weights as the kernels for many rows read them."""
-    outputs, inputs = weight.shape
+def panels_of(weight: Tensor, turned: bool = False) -> Tensor:
+    """Weights (outputs, inputs), or turned round (inputs, outputs), as the kernels for many rows read them."""
+    outputs, inputs = reversed(weight.shape) if turned else weight.shape
     panels = torch.empty(-(-outputs // PANEL) * PANEL * inputs)
     weight = weight.detach().contiguous()
-    KERNELS.regard_lay_out(weight.data_ptr(), panels.data_ptr(), outputs, inputs)
+    KERNELS.regard_lay_out(weight.data_ptr(), panels.data_ptr(), outputs, inputs, turned)
     return panels
 
 
@@ -182,16 +205,66 @@ def through_panels(x: Tensor, panels: Tensor, bias: Tensor, outputs: int, add: T
     return y
 
 
+def bent(x: Tensor, bend: int, gradient: Tensor | None = None) -> Tensor:
+    """bend(x), an activation by its number; with the gradient of that, the gradient of x."""
+    x, gradient = x.contiguous(), None if gradient is None else gradient.contiguous()
+    y = torch.empty_like(x)
+    KERNELS.regard_bend(x.data_ptr(), _place(gradient), y.data_ptr(), x.numel(), bend, torch.get_num_threads())
+    return y
+
+
+def looks(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether these are queries, keys and values (texts, heads, places, width) for our attention."""
+    sized = query.size(-2) >= QUERIES and 0 < key.size(-2) <= LENGTH and key.shape == value.shape
+    close = all(part.ndim == 4 and part.stride(-1) == 1 and exact(part) for part in (query, key, value))
+    return built() and sized and close and query.size(-1) == key.size(-1)
+
+
+def look(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+    """Contexts (texts, places, heads, width), and what is kept of each row of weights (texts, heads, places)."""
+    texts, heads, places, width = query.shape
+    context, sums = query.new_empty(texts, places, heads, width), query.new_empty(texts, heads, places)
+    _done(KERNELS.regard_look, byref(_look(query, key, value, scale, causal)), context.data_ptr(), sums.data_ptr())
+    return context, sums
+
+
+def look_back(
+    given: tuple[Tensor, Tensor, Tensor], scale: float, causal: bool, context: Tensor, sums: Tensor, gradient: Tensor
+) -> list[Tensor]:
+    """The gradients of queries, keys and values, each (texts, places, heads, width), from that of the context."""
+    found = [part.new_empty(part.transpose(1, 2).shape) for part in given]
+    gradient = gradient if gradient.stride(-1) == 1 else gradient.contiguous()
+    places = [each.data_ptr() for each in found]
+    back = Back(context.data_ptr(), sums.data_ptr(), _view(gradient.transpose(1, 2)), *places)
+    _done(KERNELS.regard_look_back, byref(_look(*given, scale, causal)), byref(back))
+    return found
+
+
 def looked(projected: Tensor, lengths: list[int], heads: int, scale: float) -> Tensor:
     """Contexts of texts one after another, each token's of its own text: (tokens, 3 · width) → (tokens, width)."""
-    projected = projected.contiguous()
+    parts = projected.contiguous().view(1, len(projected), 3, heads, -1).permute(2, 0, 3, 1, 4)
     context = projected.new_empty(len(projected), projected.size(1) // 3)
-    sizes = (c_long * len(lengths))(*lengths)
-    width, threads = context.size(1) // heads, torch.get_num_threads()
-    places = projected.data_ptr(), context.data_ptr()
-    if KERNELS.regard_look(*places, sizes, len(lengths), heads, width, scale, threads):
-        raise MemoryError("there is no memory left to look at texts")
+    look = _look(parts[0], parts[1], parts[2], scale, causal=False)
+    sizes, starts = (c_long * len(lengths))(*lengths), (c_long * len(lengths))(*accumulate([0, *lengths[:-1]]))
+    look.lengths, look.starts = ctypes.addressof(sizes), ctypes.addressof(starts)
+    look.texts, look.queries, look.length = len(lengths), max(lengths), max(lengths)
+    _done(KERNELS.regard_look, byref(look), context.data_ptr(), None)
     return context
+
+
+def _look(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> Look:
+    texts, heads, queries, width = query.shape
+    sizes = texts, queries, key.size(2), heads, key.size(1), width
+    return Look(_view(query), _view(key), _view(value), None, None, *sizes, causal, scale)
+
+
+def _view(tensor: Tensor) -> View:
+    return View(tensor.data_ptr(), *tensor.stride()[:3])
+
+
+def _done(kernel: Any, *arguments: Any) -> None:
+    if kernel(*arguments, torch.get_num_threads()):
+        raise MemoryError("there is no memory left for what a kernel keeps")
 
 
 def _place(tensor: Tensor | None) -> int | None:

@@ -80,4 +80,29 @@ INLINE vec bent(vec x, int bend) {
     }
 }
 
+/* How much bent(x) grows with x. */
+INLINE vec slope(vec x, int bend) {
+    vec one = all(1.0f), square = _mm256_mul_ps(x, x), part;
+    switch (bend) {
+    case RELU:
+        return _mm256_or_ps(_mm256_and_ps(_mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GT_OQ), one),
+                            _mm256_and_ps(_mm256_cmp_ps(x, x, _CMP_UNORD_Q), x));
+    case GELU:
+        part = fused(error_function(_mm256_mul_ps(x, all(0.70710678f))), all(0.5f), all(0.5f));
+        return fused(_mm256_mul_ps(x, all(0.39894228f)), exponential(_mm256_mul_ps(square, all(-0.5f))), part);
+    case GELU_TANH:
+        part = sigmoid(_mm256_mul_ps(x, fused(square, all(0.07135481627f), all(1.595769122f))));
+        x = _mm256_mul_ps(x, fused(square, all(0.21406444881f), all(1.595769122f)));
+        return _mm256_mul_ps(part, fused(_mm256_sub_ps(one, part), x, one));
+    case SWISH:
+        part = sigmoid(x);
+        return _mm256_mul_ps(part, fused(_mm256_sub_ps(one, part), x, one));
+    case TANH:
+        part = bent(x, TANH);
+        return _mm256_sub_ps(one, _mm256_mul_ps(part, part));
+    default:
+        return one;
+    }
+}
+
 #endif
