@@ -21,7 +21,7 @@ from regard.attention.trace import recorder
 from regard.layers.activations import NUMBERS
 from regard.layers.blocks import Block, FeedForward, PostNorm, PreNorm, Stack
 from regard.runtime.joint import joinable
-from regard.runtime.products import Panels
+from regard.runtime.products import Laid, Panels
 
 
 class Unpadded(Stack):
@@ -112,7 +112,7 @@ def through(block: Block, x: Tensor, groups: list[tuple[int, int]]) -> Tensor:
 
 def attend(own: Attention, projected: Tensor, groups: list[tuple[int, int]]) -> Tensor:
     """Contexts from queries, keys and values side by side, texts of one length at a time."""
-    if kernels.panelled():
+    if isinstance(own.together, Laid):
         lengths = [length for texts, length in groups for _ in range(texts)]
         return kernels.looked(projected, lengths, own.heads, cast(Product, own.score).scale(own.sizes[0] // own.heads))
     contexts = projected.new_empty(len(projected), projected.size(1) // 3)
