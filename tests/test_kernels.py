@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from regard import kernels
 from regard.attention.fused import attended
 from regard.layers.activations import ACTIVATIONS, NUMBERS, SMALL
+from regard.layers.blocks import FeedForward
 from regard.runtime.products import Few, Int8, Laid, Panels
 
 SIZES = st.integers(1, 53)
@@ -107,6 +108,28 @@ def test_attention_there_and_back(
     for ours, torchs in zip(*found, strict=True):
         assert ours.shape == torchs.shape
         alike(ours, torchs.float())
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_feed_forward_network_there_and_back(name: str, bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "panelled", lambda: True)
+    network, found = FeedForward(37, 150, name, bias), []
+    given, gradient = torch.randn(2, 3, 67, 37)
+    for precision in (torch.float32, torch.float64):
+        x = given.to(precision).requires_grad_()
+        y = network.to(precision)(x)
+        assert ("_Thought" in str(y.grad_fn)) is (precision == torch.float32)
+        found.append([y.detach(), *torch.autograd.grad(y, [x, *network.parameters()], gradient.to(precision))])
+    for ours, torchs in zip(*found, strict=True):
+        alike(ours, torchs.float())
+
+
+def test_what_is_frozen_has_no_gradient() -> None:
+    network, x = FeedForward(16, 32, "gelu"), torch.randn(200, 16, requires_grad=True)
+    network.widen.requires_grad_(False)
+    network(x).sum().backward()
+    assert network.widen.weight.grad is None and network.narrow.weight.grad is not None and x.grad is not None
 
 
 def test_gradients_may_lie_anyhow() -> None:

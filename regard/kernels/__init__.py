@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 FEW = 64  # rows of inputs, up to which weights are read as they are,
 ROOM = 1 << 18  # and numbers in them
+MANY = 128  # rows, from which on weights are laid out for a single product
 LANES, PANEL = 8, 16  # numbers at once, outputs of a panel: as in numbers.h and tiles.h
 QUERIES, LENGTH = 6, 2048  # with fewer queries or more keys, torch's attention is the faster
 
@@ -203,6 +204,22 @@ def through_panels(x: Tensor, panels: Tensor, bias: Tensor, outputs: int, add: T
         torch.get_num_threads(),
     )  # fmt: skip
     return y
+
+
+def many(x: Tensor, *parameters: Tensor | None) -> bool:
+    """Whether x has rows enough to lay weights out for one product, and all of them can be read where they are."""
+    if not panelled() or x.numel() < MANY * x.size(-1) or not exact(x):
+        return False
+    return all(each is None or (exact(each) and each.is_contiguous()) for each in parameters)
+
+
+def product_of_many(x: Tensor, weight: Tensor, bias: Tensor | None = None, turned: bool = False) -> Tensor:
+    """x · weightᵀ + bias, or x · weight where that is turned round: laid out, multiplied and forgotten."""
+    outputs = weight.size(1) if turned else weight.size(0)
+    full = torch.zeros(-(-outputs // PANEL) * PANEL)
+    if bias is not None:
+        full[:outputs] = bias
+    return through_panels(x, panels_of(weight, turned), full, outputs, None, 0)
 
 
 def bent(x: Tensor, bend: int, gradient: Tensor | None = None) -> Tensor:

@@ -24,15 +24,17 @@ INLINE void each(const float *x, const float *gradient, float *y, long count, in
     }
 }
 
+#define BOTH_WAYS(BEND) \
+    case BEND: if (gradient) each(x, gradient, y, count, BEND, threads); else each(x, 0, y, count, BEND, threads); break;
+
 /* y = bend(x); where there is a gradient, that of x. */
 void regard_bend(const float *x, const float *gradient, float *y, long count, int bend, int threads) {
-    switch (bend * 2 + !gradient) { /* as constants, so that nothing is decided number by number */
-    case GELU * 2: each(x, gradient, y, count, GELU, threads); break;
-    case GELU * 2 + 1: each(x, 0, y, count, GELU, threads); break;
-    case GELU_TANH * 2: each(x, gradient, y, count, GELU_TANH, threads); break;
-    case GELU_TANH * 2 + 1: each(x, 0, y, count, GELU_TANH, threads); break;
-    case SWISH * 2: each(x, gradient, y, count, SWISH, threads); break;
-    case SWISH * 2 + 1: each(x, 0, y, count, SWISH, threads); break;
+    switch (bend) { /* as constants, so that nothing is decided number by number */
+        BOTH_WAYS(RELU)
+        BOTH_WAYS(GELU)
+        BOTH_WAYS(GELU_TANH)
+        BOTH_WAYS(SWISH)
+        BOTH_WAYS(TANH)
     }
 }
 #endif

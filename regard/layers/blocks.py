@@ -14,6 +14,7 @@ from regard.attention.positions import Turn
 from regard.attention.trace import place
 from regard.layers.activations import ACTIVATIONS
 from regard.layers.dropout import Dropout
+from regard.layers.thought import possible, thought
 
 
 class FeedForward(nn.Module):
@@ -25,6 +26,8 @@ class FeedForward(nn.Module):
         self.bend = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
+        if possible(x, self.widen, self.narrow):
+            return thought(x, self.widen, self.bend, self.narrow)
         return self.narrow(self.bend(self.widen(x)))
 
 
