@@ -42,7 +42,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist *.egg-info regard/kernels/*.so
 
 # torch comes first and by its pinned version, so that no later step can choose another build of it.
 $(VENV)/.torch: constraints.txt

@@ -104,7 +104,7 @@ def test_who_watches_or_trains_goes_the_blocks_own_way(fields: dict[str, Any], k
     assert recorder.looks.keys() == other.looks.keys()
     alike(seen[text.real], unseen[text.real])
     for network in (plain, fast):
-        network.encode(text)[text.real].square().sum().backward()
+        network.double().encode(text)[text.real].square().sum().backward()
     for one, two in zip(fast.parameters(), plain.parameters(), strict=True):
         assert (one.grad is None) == (two.grad is None)
         if one.grad is not None and two.grad is not None:

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,11 +126,68 @@ def test_a_feed_forward_network_there_and_back(name: str, bias: bool, monkeypatc
         alike(ours, torchs.float())
 
 
-def test_what_is_frozen_has_no_gradient() -> None:
+def test_what_is_frozen_has_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "panelled", lambda: True)
     network, x = FeedForward(16, 32, "gelu"), torch.randn(200, 16, requires_grad=True)
     network.widen.requires_grad_(False)
     network(x).sum().backward()
     assert network.widen.weight.grad is None and network.narrow.weight.grad is not None and x.grad is not None
+
+
+def test_what_does_not_fit_goes_torch_s_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To its errors, or to what it does with it."""
+    monkeypatch.setattr(kernels, "panelled", lambda: True)
+    for width in (60, 80):
+        with pytest.raises(RuntimeError):
+            FeedForward(64, 96, "gelu")(torch.randn(200, width))
+    query, key = torch.randn(2, 4, 40, 8), torch.randn(2, 4, 16, 8)
+    alike(
+        attended(query, key, key, 0.3, None, True),
+        F.scaled_dot_product_attention(query, key, key, is_causal=True, scale=0.3),
+    )
+    with pytest.raises(RuntimeError):
+        attended(query, key[:, :3], key[:, :3], 0.3, None, False)
+
+
+def test_who_listens_hears_and_other_activations_are_bent_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "panelled", lambda: True)
+    network, x, heard = FeedForward(16, 32, "gelu"), torch.randn(200, 16), []
+    expected = network(x)
+    hook = network.widen.register_forward_hook(lambda *given: heard.append(given))
+    alike(network(x).detach(), expected.detach())
+    assert len(heard) == 1
+    hook.remove()
+    network.bend = nn.ELU()
+    alike(network(x).detach(), network.narrow(F.elu(network.widen(x))).detach())
+
+
+def test_torch_s_defaults_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "panelled", lambda: True)
+    network, x = FeedForward(16, 32, "gelu"), torch.randn(200, 16)
+    expected = network(x).detach()
+    torch.set_default_dtype(torch.float64)
+    try:
+        alike(network(x).detach(), expected)
+        with torch.no_grad():
+            alike(Panels(network.widen)(x), network.widen(x))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_small_numbers_are_bent_exactly() -> None:
+    """To the last digits of each, not of the largest."""
+    x = torch.cat([torch.logspace(-30, 0.5, 3 * SMALL), -torch.logspace(-30, 0.5, 3 * SMALL)])
+    for name in ACTIVATIONS:
+        number = NUMBERS[type(ACTIVATIONS[name])]
+        torch.testing.assert_close(kernels.bent(x, number).double(), ACTIVATIONS[name](x.double()), rtol=4e-6, atol=0)
+
+
+def test_an_older_build_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "built.so").touch()
+    assert not kernels._outdated(tmp_path / "built.so")
+    (tmp_path / "one.c").touch()
+    os.utime(tmp_path / "built.so", (1, 1))
+    assert kernels._outdated(tmp_path / "built.so")
 
 
 def test_gradients_may_lie_anyhow() -> None:

@@ -15,7 +15,7 @@ from regard import kernels
 
 def attended(query: Tensor, key: Tensor, value: Tensor, scale: float, rows: Tensor | None, causal: bool) -> Tensor:
     """softmax(scale · query · keyᵀ) · value; `rows` is a mask or a bias, `causal` that of the kernel's own."""
-    if rows is None and kernels.looks(query, key, value):
+    if rows is None and kernels.looks(query, key, value, causal):
         return _Attended.apply(query, key, value, scale, causal)  # pyright: ignore[reportReturnType]
     grouped = key.size(1) != query.size(1)
     return F.scaled_dot_product_attention(

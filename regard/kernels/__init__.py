@@ -89,13 +89,19 @@ def _opened() -> Any:
             if not library.regard_runs_here():
                 return None
             sizes = library.regard_size_of_block(), library.regard_size_of_look(), library.regard_size_of_back()
-            if sizes == tuple(map(ctypes.sizeof, (Block, Look, Back))):
+            if sizes == tuple(map(ctypes.sizeof, (Block, Look, Back))) and not _outdated(place):
                 return _declared(library)
             problem = "it was built from other sources"
         except (OSError, AttributeError) as error:
             problem = str(error)
         warnings.warn(f"{place.name} cannot be used, install regard anew: {problem}", RuntimeWarning, stacklevel=2)
     return None
+
+
+def _outdated(library: Path) -> bool:
+    """Whether sources beside it have changed since."""
+    sources = [*library.parent.glob("*.c"), *library.parent.glob("*.h")]
+    return any(source.stat().st_mtime > library.stat().st_mtime for source in sources)
 
 
 def _declared(library: Any) -> Any:
@@ -116,7 +122,7 @@ KERNELS = _opened()
 
 
 def built() -> bool:
-    """Whether there are kernels for a few rows."""
+    """Whether they are there."""
     return KERNELS is not None
 
 
@@ -126,8 +132,9 @@ def panelled() -> bool:
 
 
 def exact(x: Tensor) -> bool:
-    """Whether x is what kernels take, and nobody wants another precision."""
-    return x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    """Whether x is what kernels take, and nobody wants another precision or to see what is called."""
+    kept = torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+    return x.dtype == torch.float32 and x.device.type == "cpu" and not kept and not torch.is_autocast_enabled("cpu")
 
 
 def plain(x: Tensor) -> bool:
@@ -174,7 +181,7 @@ def stepped(blocks: Any, rooms: Any, x: Tensor, length: int, angles: Angles) -> 
 def laid_bytes(rounded: Tensor) -> Tensor:
     """Weights of bytes (outputs, inputs) as the kernels read them: (outputs, inputs), both rounded up."""
     outputs, inputs = rounded.shape
-    laid = torch.empty(-(-outputs // LANES) * LANES, -(-inputs // LANES) * LANES, dtype=torch.int8)
+    laid = rounded.new_empty(-(-outputs // LANES) * LANES, -(-inputs // LANES) * LANES)
     rounded = rounded.contiguous()
     KERNELS.regard_lay_bytes(rounded.data_ptr(), laid.data_ptr(), outputs, inputs)
     return laid
@@ -188,10 +195,22 @@ def laid_back(laid: Tensor) -> Tensor:
 def panels_of(weight: Tensor, turned: bool = False) -> Tensor:
     """Weights (outputs, inputs), or turned round (inputs, outputs), as the kernels for many rows read them."""
     outputs, inputs = reversed(weight.shape) if turned else weight.shape
-    panels = torch.empty(-(-outputs // PANEL) * PANEL * inputs)
+    panels = weight.new_empty(_panels(outputs) * inputs)
     weight = weight.detach().contiguous()
     KERNELS.regard_lay_out(weight.data_ptr(), panels.data_ptr(), outputs, inputs, turned)
     return panels
+
+
+def full_bias(weight: Tensor, outputs: int, parts: list[Tensor]) -> Tensor:
+    """The biases one after another, or none, with zeros for the outputs that fill up the last panel."""
+    bias = weight.new_zeros(_panels(outputs))
+    if parts:
+        bias[:outputs] = torch.cat([part.detach() for part in parts])
+    return bias
+
+
+def _panels(outputs: int) -> int:
+    return -(-outputs // PANEL) * PANEL
 
 
 def through_panels(x: Tensor, panels: Tensor, bias: Tensor, outputs: int, add: Tensor | None, bend: int) -> Tensor:
@@ -210,16 +229,21 @@ def many(x: Tensor, *parameters: Tensor | None) -> bool:
     """Whether x has rows enough to lay weights out for one product, and all of them can be read where they are."""
     if not panelled() or x.numel() < MANY * x.size(-1) or not exact(x):
         return False
-    return all(each is None or (exact(each) and each.is_contiguous()) for each in parameters)
+    return all(each is None or usable(each) for each in parameters)
 
 
-def product_of_many(x: Tensor, weight: Tensor, bias: Tensor | None = None, turned: bool = False) -> Tensor:
-    """x · weightᵀ + bias, or x · weight where that is turned round: laid out, multiplied and forgotten."""
+def usable(parameter: Tensor) -> bool:
+    """Whether kernels can read a parameter where it is."""
+    return parameter.dtype == torch.float32 and parameter.device.type == "cpu" and parameter.is_contiguous()
+
+
+def product_of_many(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, turned: bool = False, bend: int = 0
+) -> Tensor:
+    """bend(x · weightᵀ + bias), or of x · weight where that is turned round: laid out, multiplied and forgotten."""
     outputs = weight.size(1) if turned else weight.size(0)
-    full = torch.zeros(-(-outputs // PANEL) * PANEL)
-    if bias is not None:
-        full[:outputs] = bias
-    return through_panels(x, panels_of(weight, turned), full, outputs, None, 0)
+    panels, full = panels_of(weight, turned), full_bias(weight, outputs, [] if bias is None else [bias])
+    return through_panels(x, panels, full, outputs, None, bend)
 
 
 def bent(x: Tensor, bend: int, gradient: Tensor | None = None) -> Tensor:
@@ -230,11 +254,14 @@ def bent(x: Tensor, bend: int, gradient: Tensor | None = None) -> Tensor:
     return y
 
 
-def looks(query: Tensor, key: Tensor, value: Tensor) -> bool:
+def looks(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> bool:
     """Whether these are queries, keys and values (texts, heads, places, width) for our attention."""
-    sized = query.size(-2) >= QUERIES and 0 < key.size(-2) <= LENGTH and key.shape == value.shape
-    close = all(part.ndim == 4 and part.stride(-1) == 1 and exact(part) for part in (query, key, value))
-    return built() and sized and close and query.size(-1) == key.size(-1)
+    if not built() or not exact(query) or query.ndim != 4 or key.ndim != 4 or key.shape != value.shape:
+        return False
+    (texts, heads, queries, width), (others, key_heads, length, key_width) = query.shape, key.shape
+    fit = texts == others and heads % key_heads == 0 and width == key_width and (not causal or queries == length)
+    close = all(part.stride(-1) == 1 and part.dtype == query.dtype for part in (query, key, value))
+    return fit and close and queries >= QUERIES and 0 < length <= LENGTH
 
 
 def look(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
@@ -259,8 +286,10 @@ def look_back(
 
 def looked(projected: Tensor, lengths: list[int], heads: int, scale: float) -> Tensor:
     """Contexts of texts one after another, each token's of its own text: (tokens, 3 · width) → (tokens, width)."""
-    parts = projected.contiguous().view(1, len(projected), 3, heads, -1).permute(2, 0, 3, 1, 4)
     context = projected.new_empty(len(projected), projected.size(1) // 3)
+    if not len(projected):
+        return context
+    parts = projected.contiguous().view(1, len(projected), 3, heads, -1).permute(2, 0, 3, 1, 4)
     look = _look(parts[0], parts[1], parts[2], scale, causal=False)
     sizes, starts = (c_long * len(lengths))(*lengths), (c_long * len(lengths))(*accumulate([0, *lengths[:-1]]))
     look.lengths, look.starts = ctypes.addressof(sizes), ctypes.addressof(starts)

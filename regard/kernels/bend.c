@@ -8,6 +8,7 @@
 enum { ENOUGH = 1 << 15 }; /* numbers for which another thread is worth asking */
 
 INLINE vec of(const float *x, const float *gradient, int bend) {
+    if (gradient && bend == RELU) return _mm256_and_ps(load(gradient), _mm256_cmp_ps(load(x), _mm256_setzero_ps(), _CMP_NLE_UQ));
     return gradient ? _mm256_mul_ps(load(gradient), slope(load(x), bend)) : bent(load(x), bend);
 }
 

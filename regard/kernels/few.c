@@ -171,15 +171,6 @@ INLINE float total(const float *x, int width) {
     return found;
 }
 
-INLINE float dot(const float *x, const float *y, int width) {
-    vec sums = _mm256_setzero_ps();
-    int i = 0;
-    for (; i + LANES <= width; i += LANES) sums = fused(load(x + i), load(y + i), sums);
-    float found = sum(sums);
-    for (; i < width; i++) found += x[i] * y[i];
-    return found;
-}
-
 static void normalise(const Norm *norm, const float *x, int rows, int width, float *y) {
     for (int row = 0; row < rows; row++, x += width, y += width) {
         float mean = 0, square = 0;

@@ -112,15 +112,6 @@ typedef struct {
 
 int regard_size_of_back(void) { return sizeof(Back); }
 
-INLINE float product(const float *x, const float *y, int width) {
-    vec found = _mm256_setzero_ps();
-    int i = 0;
-    for (; i + LANES <= width; i += LANES) found = fused(load(x + i), load(y + i), found);
-    float total = sum(found);
-    for (; i < width; i++) total += x[i] * y[i];
-    return total;
-}
-
 /* A row of scores becomes weights, and one of the weights' gradients becomes the scores'; zeros up to `room`. */
 static void weigh_back(float *scores, float *gradients, long count, long room, float total, float mean) {
     for (long t = 0; t < count; t += LANES) {
@@ -170,7 +161,7 @@ static void some_back(const Look *l, const Back *b, const Scratch *s, long text,
         }
         for (int r = 0; r < some; r++) {
             const float *context = b->context + (first + row + r) * apart + head * l->width;
-            float mean = product(gradient + (row + r) * b->gradient.step, context, l->width);
+            float mean = dot(gradient + (row + r) * b->gradient.step, context, l->width);
             float total = b->sums[(text * l->heads + head) * l->queries + top + row + r];
             weigh_back(weights + r * room, scores + r * room, l->causal ? top + row + r + 1 : l->length, all_seen, total, mean);
         }

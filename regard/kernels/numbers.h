@@ -10,7 +10,7 @@
 
 typedef __m256 vec;
 
-enum { NONE, RELU, GELU, GELU_TANH, SWISH, TANH }; /* the order of BENDS in native.py */
+enum { NONE, RELU, GELU, GELU_TANH, SWISH, TANH }; /* as NUMBERS in layers/activations.py */
 
 INLINE vec load(const float *from) { return _mm256_loadu_ps(from); }
 INLINE void store(float *to, vec x) { _mm256_storeu_ps(to, x); }
@@ -21,6 +21,15 @@ INLINE float sum(vec x) {
     __m128 half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     half = _mm_add_ps(half, _mm_movehl_ps(half, half));
     return _mm_cvtss_f32(_mm_add_ss(half, _mm_shuffle_ps(half, half, 1)));
+}
+
+INLINE float dot(const float *x, const float *y, int width) {
+    vec sums = _mm256_setzero_ps();
+    int i = 0;
+    for (; i + LANES <= width; i += LANES) sums = fused(load(x + i), load(y + i), sums);
+    float found = sum(sums);
+    for (; i < width; i++) found += x[i] * y[i];
+    return found;
 }
 
 /* e^x = 2^n · e^r with |r| ≤ ln 2 / 2, and e^r by its series: right to the last bit or two. */
@@ -62,6 +71,15 @@ INLINE vec error_function(vec x) {
     return _mm256_div_ps(_mm256_mul_ps(x, p), q);
 }
 
+/* tanh: 2 · sigmoid(2x) - 1, and near nothing, where that would lose the last digits, by its series. */
+INLINE vec hyperbolic(vec x) {
+    vec far = fused(sigmoid(_mm256_add_ps(x, x)), all(2.0f), all(-1.0f)), t = _mm256_mul_ps(x, x), near = all(-17.0f / 315);
+    near = fused(near, t, all(2.0f / 15));
+    near = fused(near, t, all(-1.0f / 3));
+    near = fused(near, t, all(1.0f));
+    return _mm256_blendv_ps(far, _mm256_mul_ps(x, near), _mm256_cmp_ps(t, all(0.0625f), _CMP_LT_OQ));
+}
+
 INLINE vec bent(vec x, int bend) {
     switch (bend) {
     case RELU:
@@ -69,24 +87,21 @@ INLINE vec bent(vec x, int bend) {
     case GELU:
         return _mm256_mul_ps(_mm256_mul_ps(x, all(0.5f)),
                              _mm256_add_ps(all(1.0f), error_function(_mm256_mul_ps(x, all(0.70710678f)))));
-    case GELU_TANH: /* x · sigmoid(u), as in layers/activations.py */
+    case GELU_TANH: /* x/2 · (1 + tanh(u/2)) is x · sigmoid(u) */
         return _mm256_mul_ps(x, sigmoid(_mm256_mul_ps(x, fused(_mm256_mul_ps(x, x), all(0.07135481627f), all(1.595769122f)))));
     case SWISH:
         return _mm256_mul_ps(x, sigmoid(x));
     case TANH:
-        return fused(sigmoid(_mm256_add_ps(x, x)), all(2.0f), all(-1.0f));
+        return hyperbolic(x);
     default:
         return x;
     }
 }
 
-/* How much bent(x) grows with x. */
+/* How much bent(x) grows with x; ReLU's is decided, not multiplied (bend.c). */
 INLINE vec slope(vec x, int bend) {
     vec one = all(1.0f), square = _mm256_mul_ps(x, x), part;
     switch (bend) {
-    case RELU:
-        return _mm256_or_ps(_mm256_and_ps(_mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GT_OQ), one),
-                            _mm256_and_ps(_mm256_cmp_ps(x, x, _CMP_UNORD_Q), x));
     case GELU:
         part = fused(error_function(_mm256_mul_ps(x, all(0.70710678f))), all(0.5f), all(0.5f));
         return fused(_mm256_mul_ps(x, all(0.39894228f)), exponential(_mm256_mul_ps(square, all(-0.5f))), part);

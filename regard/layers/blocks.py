@@ -26,7 +26,7 @@ class FeedForward(nn.Module):
         self.bend = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        if possible(x, self.widen, self.narrow):
+        if possible(x, self.widen, self.bend, self.narrow):
             return thought(x, self.widen, self.bend, self.narrow)
         return self.narrow(self.bend(self.widen(x)))
 

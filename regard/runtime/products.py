@@ -6,6 +6,7 @@ them to read. Many rows are limited by the processor instead.
 
 import warnings
 from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -34,14 +35,9 @@ class Few(nn.Linear):
 
 def few(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x · weightᵀ + bias."""
-    if kernels.few(x) and x.size(-1) == weight.size(1) and usable(weight):
+    if kernels.few(x) and x.size(-1) == weight.size(1) and kernels.usable(weight):
         return kernels.multiplied(x, kernels.product(weight, bias))
     return F.linear(x, weight, bias)
-
-
-def usable(weight: Tensor) -> bool:
-    """Whether kernels can read a parameter where it is."""
-    return weight.dtype == torch.float32 and weight.device.type == "cpu" and weight.is_contiguous()
 
 
 class Panels(Few):
@@ -76,14 +72,16 @@ class Laid:
         panels, bias = self._current()
         return kernels.through_panels(x, panels, bias, self.outputs, add, bend)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"parts": self.parts, "outputs": self.outputs, "seen": [], "kept": []}  # a copy lays out its own
+
     def _current(self) -> tuple[Tensor, Tensor]:
         parameters = [each for part in self.parts for each in (part.weight, part.bias) if each is not None]
         now = [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in parameters]
         if self.seen != now:
-            bias = torch.zeros(-(-self.outputs // kernels.PANEL) * kernels.PANEL)
-            if self.parts[0].bias is not None:
-                bias[: self.outputs] = torch.cat([part.bias.detach() for part in self.parts])
-            self.panels = kernels.panels_of(torch.cat([part.weight.detach() for part in self.parts])), bias
+            whole = torch.cat([part.weight.detach() for part in self.parts])
+            biases = [part.bias for part in self.parts if part.bias is not None]
+            self.panels = kernels.panels_of(whole), kernels.full_bias(whole, self.outputs, biases)
             self.seen, self.kept = now, [each.detach() for each in parameters]
         return self.panels
 
@@ -125,6 +123,8 @@ class Int8(nn.Module):
         if x.size(-1) != self.in_features:
             raise RuntimeError(f"inputs have {x.size(-1)} numbers, the weights {self.in_features}")
         if kernels.built():
+            if x.device.type != "cpu":
+                raise RuntimeError(f"weights of eight bits are on the CPU, inputs on {x.device.type}")
             rows = x.float().reshape(-1, self.in_features)
             few = rows.numel() <= min(kernels.FEW * self.in_features, kernels.ROOM)
             y = kernels.multiplied(rows, self.product) if few else self._multiplied(rows)

@@ -19,7 +19,7 @@ from regard.attention.trace import recorder
 from regard.layers.activations import NUMBERS
 from regard.layers.blocks import Block, FeedForward, Gated, PostNorm, PreNorm, Stack
 from regard.runtime.joint import Joint
-from regard.runtime.products import Int8, usable
+from regard.runtime.products import Int8
 
 
 class Swift(Stack):
@@ -41,7 +41,15 @@ class Swift(Stack):
         source: tuple[Memory, ...] = (),
         turn: Turn | None = None,
     ) -> tuple[Tensor, tuple[Memory, ...]]:
-        alone = past and x.size(1) == 1 and not source and past[0].real is None and not recorder() and not self.training
+        alone = (
+            past
+            and real is None
+            and x.size(1) == 1
+            and not source
+            and past[0].real is None
+            and not recorder()
+            and not self.training
+        )
         alike = past and past[0].key.dtype == x.dtype and past[0].key.size(0) == x.size(0)
         if not (alone and alike and kernels.few(x) and (blocks := self.laid_out())):
             return super().forward(x, real, past, source, turn)
@@ -55,7 +63,7 @@ class Swift(Stack):
     def laid_out(self) -> Any:
         """The blocks as the kernels know them; nothing where weights are no longer what they were made to be."""
         joints = [each for block in self.blocks if isinstance(each := block.own.together, Joint)]  # type: ignore[union-attr]
-        if not all(joint.holds for joint in joints) or not all(map(usable, self.parameters())):
+        if not all(joint.holds for joint in joints) or not all(map(kernels.usable, self.parameters())):
             return None
         places = [parameter.data_ptr() for parameter in self.parameters()]
         if self.found is None or self.found[0] != places:
@@ -81,6 +89,7 @@ def _known(block: Block) -> bool:
         and block.thinks
         and type(block.feedforward_residual) is type(block.own_residual)
         and type(block.feedforward) in (FeedForward, Gated)
+        and type(block.feedforward.bend) in NUMBERS
         and (block.rule is causal or _window(block) > 0)
     )
 

@@ -40,9 +40,7 @@ class Unpadded(Stack):
         turn: Turn | None = None,
     ) -> tuple[Tensor, tuple[Memory, ...]]:
         """As the blocks do, but without memories: nothing comes after a whole text."""
-        exact = x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
-        alone = not torch.is_grad_enabled() and not recorder() and not self.training
-        if past or source or turn is not None or not (exact and alone):
+        if past or source or turn is not None or recorder() or self.training or not kernels.plain(x):
             return super().forward(x, real, past, source, turn)
         layout = Layout.of(x, real)
         states = layout.together(x)
@@ -97,6 +95,7 @@ def _known(block: Any) -> bool:
         and block.rule is None
         and block.thinks
         and type(block.feedforward) is FeedForward
+        and type(block.feedforward.bend) in NUMBERS
     )
 
 
