@@ -6,6 +6,7 @@ tensors are float32, on the CPU and, where a shape does not say otherwise, conti
 
 import ctypes
 import warnings
+from collections.abc import Sequence
 from ctypes import byref, c_float, c_int, c_long, c_void_p
 from importlib.machinery import EXTENSION_SUFFIXES
 from itertools import accumulate
@@ -201,7 +202,7 @@ def panels_of(weight: Tensor, turned: bool = False) -> Tensor:
     return panels
 
 
-def full_bias(weight: Tensor, outputs: int, parts: list[Tensor]) -> Tensor:
+def full_bias(weight: Tensor, outputs: int, parts: Sequence[Tensor]) -> Tensor:
     """The biases one after another, or none, with zeros for the outputs that fill up the last panel."""
     bias = weight.new_zeros(_panels(outputs))
     if parts:

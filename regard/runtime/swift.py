@@ -41,17 +41,10 @@ class Swift(Stack):
         source: tuple[Memory, ...] = (),
         turn: Turn | None = None,
     ) -> tuple[Tensor, tuple[Memory, ...]]:
-        alone = (
-            past
-            and real is None
-            and x.size(1) == 1
-            and not source
-            and past[0].real is None
-            and not recorder()
-            and not self.training
-        )
+        alone = past and x.size(1) == 1 and real is None and past[0].real is None and not source
         alike = past and past[0].key.dtype == x.dtype and past[0].key.size(0) == x.size(0)
-        if not (alone and alike and kernels.few(x) and (blocks := self.laid_out())):
+        unseen = not recorder() and not self.training
+        if not (alone and alike and unseen and kernels.few(x) and (blocks := self.laid_out())):
             return super().forward(x, real, past, source, turn)
         before = past[0].length
         memories = [memory.roomy(1) for memory in past]
