@@ -154,7 +154,8 @@ class Rounded(nn.Module):
     """A product with weights of eight bits for many rows, by oneDNN.
 
     Each row of inputs is rounded by its own largest number, each output's weights by theirs, so that what else stands
-    in a batch changes nothing. Where inputs are known never to be under `low`, no byte is spent on what is.
+    in a batch changes nothing. Where inputs are known never to be under `low`, no byte is spent on what is. Where sums of
+    two products must fit into 16 bits, weights lose the last bit, not inputs: among inputs few are as large as the largest.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, low: float | None = None):
@@ -162,7 +163,7 @@ class Rounded(nn.Module):
         _hush()
         weight = weight.detach().float()
         self.in_features, self.out_features, self.low = weight.size(1), weight.size(0), low
-        self.scale = (weight.abs().amax(1) / 127).clamp(min=1e-30)
+        self.scale = (weight.abs().amax(1) / WEIGHTS).clamp(min=1e-30)
         rounded = weight.div(self.scale[:, None]).round_()
         self.packed = torch.ops.onednn.qlinear_prepack(rounded.to(torch.int8), None)
         self.zeros = torch.zeros(self.out_features, dtype=torch.int32)
@@ -173,10 +174,10 @@ class Rounded(nn.Module):
         rows = x.reshape(-1, self.in_features)
         high = rows.amax(1, keepdim=True)
         if self.low is None:
-            step, zero = torch.maximum(high, rows.amin(1, keepdim=True).neg_()).clamp_(min=1e-30).div_(STEPS), MIDDLE
+            step, zero = torch.maximum(high, rows.amin(1, keepdim=True).neg_()).clamp_(min=1e-30).div_(127), MIDDLE
             rounded = bytes_of(rows * step.reciprocal(), zero)
         else:
-            step, zero = high.sub_(self.low).clamp_(min=1e-30).div_(LEVELS), 0
+            step, zero = high.sub_(self.low).clamp_(min=1e-30).div_(255), 0
             finer = step.reciprocal()
             rounded = bytes_of(torch.addcmul(finer * -self.low, rows, finer), zero)
         weights = self.packed, self.scale, self.zeros
@@ -199,12 +200,12 @@ def _hush() -> None:
 
 
 def _has_vnni() -> bool:
-    """Whether products of bytes are summed in 32 bits; elsewhere inputs must do with seven, or 16 bits overflow."""
+    """Whether products of bytes are summed in 32 bits; elsewhere one side must do with seven, or 16 bits overflow."""
     return bool(getattr(torch.cpu, "_is_vnni_supported", lambda: False)())
 
 
-LEVELS = 255 if _has_vnni() else 127
-STEPS = 127 if _has_vnni() else 63  # on either side of zero
+LEVELS = 255 if _has_vnni() else 127  # of inputs by fbgemm, whose weights have eight bits
+WEIGHTS = 127 if _has_vnni() else 63  # on either side of zero, by oneDNN, whose inputs have eight bits
 
 
 def require_int8() -> None:
