@@ -158,10 +158,11 @@ def run(
         raise typer.BadParameter("give --json too: they are one of its fields", param_hint="'--log-probabilities'")
     rows.check(inputs)
     options = search.given() | answering.given() | ({"task": task} if task else {})
+    loaded = _heard(_load(model, machine), search)
     if vectors is None:
-        answer_all(_load(model, machine), inputs, machine.batch_size, output, rows, **options)
+        answer_all(loaded, inputs, machine.batch_size, output, rows, **options)
     else:
-        write_vectors(_load(model, machine), inputs, machine.batch_size, output, vectors, rows, **options)
+        write_vectors(loaded, inputs, machine.batch_size, output, vectors, rows, **options)
 
 
 @app.command(cls=Command)
@@ -204,7 +205,7 @@ def chat(
     """
     from regard.chat import chat as talk
 
-    talk(_load(model, place), system, search.given(), output)
+    talk(_heard(_load(model, place), search), system, search.given(), output)
 
 
 @app.command(cls=Command)
@@ -298,6 +299,13 @@ def _load(path: str, place: Place) -> Any:
 
         torch.set_num_threads(place.threads)
     return load(path, device=place.device, precision=place.precision, model_type=place.model_type or None)
+
+
+def _heard(model: Any, search: Search) -> Any:
+    """The model, after a word on options that it will not heed."""
+    if search.idle(0) and (idle := search.idle(model.decoding(**search.given()).temperature)):
+        print(f"warning: {', '.join(idle)}: only sampling heeds it; give a --temperature too", file=sys.stderr)
+    return model
 
 
 def _finish(outcome: "Outcome", run: Path, output: Output) -> None:

@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from regard.errors import UserError
+from regard.settings import DecodeOptions
 
 
 def given_texts(arguments: list[str] | None) -> Iterator[str]:
@@ -140,7 +141,24 @@ class Search:
         said = {name: value for name, value in asdict(self).items() if value not in (None, [])}
         if self.logit_bias:
             said["logit_bias"] = dict(_bias(each) for each in self.logit_bias)
+        for name in said.keys() - {"num_return_sequences"}:  # which is right or wrong by how many beams there are
+            _check(name, said[name])
         return said
+
+    def idle(self, temperature: float) -> list[str]:
+        """The options that only sampling heeds, where there is none."""
+        names = ("top_k", "top_p", "min_p")
+        return [f"--{name.replace('_', '-')}" for name in names if not temperature and getattr(self, name) is not None]
+
+
+def _check(name: str, value: Any) -> None:
+    """Refuse a value as the option that it was given by."""
+    try:
+        DecodeOptions(**{name: value})
+    except UserError as error:
+        raise typer.BadParameter(
+            str(error).removeprefix("decode."), param_hint=f"'--{name.replace('_', '-')}'"
+        ) from None
 
 
 def _bias(given: str) -> tuple[str, float]:

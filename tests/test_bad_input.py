@@ -368,7 +368,7 @@ def written(letters: Path) -> Model:
 
 
 DECODING = {  # as given to run and to chat, the exit code, as given in Python, what must be said there
-    "no mass": (["--top-p", "0"], 1, {"top_p": 0.0}, "top_p = 0.0: must be above 0 and at most 1"),
+    "no mass": (["--top-p", "0"], 2, {"top_p": 0.0}, "top_p = 0.0: must be above 0 and at most 1"),
     "too much mass": (["--top-p", "1.5"], 2, {"top_p": 1.5}, "top_p = 1.5"),
     "negative temperature": (["--temperature", "-1"], 2, {"temperature": -1}, "temperature = -1: must be 0 or more"),
     "no number": (["--temperature", "hot"], 2, {"temperature": "hot"}, "temperature = 'hot' does not fit"),

@@ -141,8 +141,8 @@ class Writer:
         """The greedy continuation of one prompt, some of whose tokens were guessed."""
         assert self.guess is not None
         if options.temperature or options.num_beams > 1:
-            given = f"temperature = {options.temperature}, num_beams = {options.num_beams}"
-            raise UserError(f"guessing ahead serves greedy search alone, not {given}")
+            name = "temperature" if options.temperature else "num_beams"
+            raise UserError(f"guessing ahead serves greedy search alone, not {name} = {getattr(options, name)}")
         tokens, stopped = torch.tensor([prompt], device=self.device), self._stopped(options)
         found = speculate(self.network, tokens, self._ends(options), options, _limit(options), self.guess(), stopped)
         if math.isnan(found.answer.score):

@@ -121,6 +121,9 @@ class Loop:
         batches = self.task.batches(progress.batch // self.group.world, self.group.rank, self.group.world)
         began = clock() - progress.seconds
         self.window.began = progress.seconds
+        if self.group.first and progress.max_steps and progress.step >= progress.max_steps:
+            more = f"{resume_command(self.run)} train.max_steps={2 * progress.step}"
+            self.display.note(f"the run has ended at step {progress.step}; to go on beyond it: {more}")
         while True:
             if self.group.first and not interrupt.requested and self.evaluation_is_due():
                 self.save_if_due(progress.step == progress.max_steps)  # an evaluation that fails costs no steps
