@@ -156,9 +156,8 @@ def _check(name: str, value: Any) -> None:
     try:
         DecodeOptions(**{name: value})
     except UserError as error:
-        raise typer.BadParameter(
-            str(error).removeprefix("decode."), param_hint=f"'--{name.replace('_', '-')}'"
-        ) from None
+        option = f"'--{name.replace('_', '-')}'"
+        raise typer.BadParameter(str(error).removeprefix("decode."), param_hint=option) from None
 
 
 def _bias(given: str) -> tuple[str, float]:

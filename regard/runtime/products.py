@@ -154,8 +154,8 @@ class Rounded(nn.Module):
     """A product with weights of eight bits for many rows, by oneDNN.
 
     Each row of inputs is rounded by its own largest number, each output's weights by theirs, so that what else stands
-    in a batch changes nothing. Where inputs are known never to be under `low`, no byte is spent on what is. Where sums of
-    two products must fit into 16 bits, weights lose the last bit, not inputs: among inputs few are as large as the largest.
+    in a batch changes nothing. Where inputs are known never to be under `low`, no byte is spent on what is. Where two
+    products must fit into 16 bits, weights lose a bit, not inputs: few of these are as large as the largest.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, low: float | None = None):
