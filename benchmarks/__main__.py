@@ -23,7 +23,7 @@ SUBJECTS = {
 def machine(threads: int) -> dict[str, Any]:
     from importlib.metadata import version
 
-    from regard.training.machine import environment
+    from regard.runtime.machine import environment
 
     facts = environment(threads, {})
     named = {name: version(name) for name in ("regard", "torch", "transformers")}
@@ -56,7 +56,7 @@ def show(results: dict[str, list[Result]], facts: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    from regard.training.machine import choose_threads
+    from regard.runtime.machine import choose_threads
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Side by side with peers, as ratios.")
     parser.add_argument("subjects", nargs="*", metavar="NAME", help=f"which; by default all: {', '.join(SUBJECTS)}")

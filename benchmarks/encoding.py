@@ -42,8 +42,8 @@ def write(folder: Path) -> None:
 
 
 def ours(folder: str, texts: int, length: int, threads: int) -> Work:
-    from regard.inputs.batch import Sequences
     from regard.interop.folder import load
+    from regard.layers.inputs import Sequences
 
     network = load(Path(folder)).network
     return counted(lambda ids: network(Sequences(ids, torch.full((texts,), ids.size(1)))), texts, length, threads)

@@ -59,9 +59,9 @@ def write_corpus(path: Path) -> None:
 
 def prepared(folder: str) -> tuple[Any, nn.Module, Any]:
     """The recipe, its network and its task, as `regard train` makes them."""
-    from regard.recipe import load_recipe
-    from regard.tasks import build
-    from regard.training.session import prepare_network
+    from regard.config.recipe import load_recipe
+    from regard.tasks.registry import build
+    from regard.training.build import prepare_network
 
     recipe = load_recipe(Path(folder) / "recipe.toml", [f"output={folder}/run"])
     loaded = prepare_network(recipe)
@@ -76,11 +76,11 @@ def batches(folder: str) -> Iterator[Any]:
 
 def ours(folder: str, threads: int, steps: int = STEPS) -> Work:
     """So many of the loop's own steps a round, with the loop's own settings of the machine."""
-    from regard.abreast import with_threads
+    from regard.runtime.machine import keep_memory
+    from regard.runtime.threads import with_threads
     from regard.training.display import Display
     from regard.training.distributed import Group
     from regard.training.loop import Loop
-    from regard.training.machine import keep_memory
 
     torch.set_num_threads(threads)
     keep_memory()

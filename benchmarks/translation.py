@@ -38,10 +38,10 @@ def write(folder: Path) -> None:
     """A checkpoint with random weights that both libraries open."""
     import torch
 
-    from regard.inputs.text import Vocabulary, train_tokenizer
+    from regard.config.recipe import TokenizerOptions
     from regard.interop.folder import save
-    from regard.models import build
-    from regard.recipe import TokenizerOptions
+    from regard.models.registry import build
+    from regard.text.vocabulary import Vocabulary, train_tokenizer
 
     options = TokenizerOptions(kind="words", vocab_size=VOCABULARY, min_frequency=1)
     words = train_tokenizer((f"w{number}" for number in range(VOCABULARY)), options)

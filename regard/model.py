@@ -12,32 +12,36 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.trace import Trace
-from regard.decoding.given import WAYS, accepted
+from regard.config.recipe import DecodeOptions, Recipe
+from regard.decoding.options import WAYS, accepted
+from regard.decoding.prefix_cache import Recall
 from regard.decoding.speculative import Draft, Guess, PromptLookup
 from regard.errors import UserError, nearest
-from regard.inputs.labels import Texts
-from regard.inputs.text import Vocabulary
 from regard.interop import folder as folders
-from regard.interop.generation import decode_fields
-from regard.interop.module import Module
-from regard.interop.sentence import POOLINGS, Pooling, pooling_of, write_pooling
-from regard.layers.generator import LanguageModel
-from regard.models import FAMILIES, family_of
-from regard.models.classifier import Classifier
-from regard.models.heads import MaskedWords, Spans, TokenLabels
-from regard.recipe import DecodeOptions, Recipe
-from regard.running import RUNNERS, is_one
-from regard.runtime import hasten
-from regard.tasks.alignment import look, look_back
-from regard.tasks.classify import apart, look_over, read_rows
-from regard.tasks.continuation import Writer, Writing
-from regard.tasks.embed import BATCH, Read, embed, look_at, read_texts
-from regard.tasks.recall import Recall
-from regard.tasks.reply import asked, look_for
-from regard.tasks.translate import generate, read
-from regard.training.distributed import choose_device
-from regard.training.machine import use_huge_pages
-from regard.training.run import find_model, open_run
+from regard.interop.generation_config import decode_fields
+from regard.interop.hf_module import Module
+from regard.interop.model_path import find_model
+from regard.interop.sentence_transformers import POOLINGS, Pooling, pooling_of, write_pooling
+from regard.layers.autoregressive import LanguageModel
+from regard.models.heads.mlm import MaskedWords
+from regard.models.heads.sequence import Classifier
+from regard.models.heads.span import Spans
+from regard.models.heads.token import TokenLabels
+from regard.models.registry import FAMILIES, family_of
+from regard.runtime.device import choose_device
+from regard.runtime.machine import use_huge_pages
+from regard.runtime.optimize import hasten
+from regard.tasks.answer.predict import asked, look_for
+from regard.tasks.classify.dataset import Texts
+from regard.tasks.classify.predict import apart, look_over, read_rows
+from regard.tasks.embed.predict import BATCH, Read, embed, look_at, read_texts
+from regard.tasks.generate.predict import Writer, Writing
+from regard.tasks.generate.tracing import look_back
+from regard.tasks.running import RUNNERS, is_one
+from regard.tasks.translate.alignment import look
+from regard.tasks.translate.predict import generate, read
+from regard.text.vocabulary import Vocabulary
+from regard.training.run_folder import open_run
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.float32}  # int8: of the weights
 HEADS = {MaskedWords: "fill", Spans: "answer", TokenLabels: "tag"}  # what encoders are for, by what stands on them

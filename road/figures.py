@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from regard.explorer.plot import Bar, Line, bar_chart, heatmap, line_chart
+from regard.explorer.charts import Bar, Line, bar_chart, heatmap, line_chart
 from road.plan import Rung
 from road.sheet import Sheet
 

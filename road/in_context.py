@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.explorer.plot import Line, heatmap, line_chart
-from regard.inputs.lessons import LESSONS, tasks
-from regard.recipe import load_recipe
+from regard.config.recipe import load_recipe
+from regard.data.synthetic.in_context import LESSONS, tasks
+from regard.explorer.charts import Line, heatmap, line_chart
 from regard.training.checkpoint import write_atomically
 from road.runs import is_finished, journal, say
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def train(name: str, run: Path) -> Path:
     """The finished run of a shipped recipe: begun, gone on with, or found."""
-    from regard.training.session import resume, start
+    from regard.training.build import resume, start
 
     if not (run / "recipe.toml").is_file():
         start(load_recipe(name, [f"output={run}"]))
@@ -72,8 +72,8 @@ def of_lesson(run: Path) -> dict[str, Any]:
 
 def over_shots(run: Path, model: Any, shots: Sequence[int]) -> tuple[dict[str, Any], Any]:
     """What the run was, and how many questions of its test part are answered right after so many examples."""
-    from regard.options import Prompting
-    from regard.shots import evaluate, exam_of
+    from regard.cli.options import Prompting
+    from regard.tasks.generate.few_shot import evaluate, exam_of
 
     exam = exam_of(model.recipe, None, Prompting())
     found = facts(run, model) | evaluate(model, exam, shots)
@@ -85,7 +85,7 @@ def over_training(run: Path, exam: Any) -> Iterator[dict[str, Any]]:
     """Accuracy with most shots, and the best scores of heads, at each checkpoint."""
     from regard.explorer.induction import heads
     from regard.model import load
-    from regard.shots import evaluate
+    from regard.tasks.generate.few_shot import evaluate
 
     losses = {line["step"]: line["validation"]["loss"] for line in journal(run) if "validation" in line}
     for folder in sorted(run.glob("checkpoint-*"), key=lambda folder: int(folder.name.partition("-")[2])):
@@ -99,7 +99,7 @@ def over_training(run: Path, exam: Any) -> Iterator[dict[str, Any]]:
 
 def looks(model: Any, head: dict[str, Any]) -> dict[str, Any]:
     """What one head looks at wherever an answer is due, in a prompt of the validation part."""
-    from regard.inputs.prompts import completion, prompt
+    from regard.data.synthetic.prompts import completion, prompt
 
     lesson = model.recipe.data.generate
     template, pairs = LESSONS[lesson].template, next(tasks(lesson, 5, "validation", 1)).pairs
@@ -127,8 +127,8 @@ def of_sql(run: Path) -> dict[str, Any]:
 
 def examples(model: Any) -> list[dict[str, Any]]:
     """After two examples that show the own word: the first two queries that are right, and the first that is wrong."""
-    from regard.inputs import sql
-    from regard.recipe import DecodeOptions
+    from regard.config.recipe import DecodeOptions
+    from regard.data.synthetic.sql import items as sql
 
     items = [item for item in sql.items(1, "test", EXAMPLES, 2) if item.own and item.determined]
     answers = model.writer().run([item.prompt for item in items], DecodeOptions(max_new_tokens=64, stop=("\n",)))
@@ -164,7 +164,7 @@ def facts(run: Path, model: Any) -> dict[str, Any]:
 
 def draw(found: dict[str, Any], folder: Path) -> None:
     """The pictures."""
-    from regard.shots import KINDS, draw_curve
+    from regard.tasks.generate.few_shot import KINDS, draw_curve
 
     folder.mkdir(parents=True, exist_ok=True)
     lesson, asked = found[LESSON], found[SQL]["kinds"]

@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from regard.evaluation import lengths
+from regard.cli.evaluate import lengths
+from regard.config.recipe import Recipe
+from regard.metrics.bleu import Score, compare, score
 from regard.model import load
-from regard.recipe import Recipe
-from regard.tasks.alignment import alignment_site
-from regard.tasks.parallel import samples
-from regard.tasks.scores import Score, compare, score
+from regard.runtime.machine import choose_threads
+from regard.tasks.translate.alignment import alignment_site
+from regard.tasks.translate.corpus import samples
 from regard.training.checkpoint import best, write_atomically
-from regard.training.machine import choose_threads
 from road.plan import Plan, Rung, Sentence
 from road.runs import Job, journal, say
 from road.settings import changed_since, settings

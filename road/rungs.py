@@ -153,7 +153,7 @@ conv(x)ₜ = Σⱼ Wⱼ xₜ₋ⱼᵣ                    kernel of k taps, r = 1
 x = x + W₂ relu(Norm(conv(relu(Norm(W₁ relu(Norm(x)))))))
 decoderₜ reads [yₜ; hₜ]                    hₜ: the reader's vector at the same place
 """,
-        code=("regard.models.convolutional:ByteNet", "regard.models.convolutional:Dilated"),
+        code=("regard.models.bytenet:ByteNet", "regard.models.bytenet:Dilated"),
         line="ByteNet",
     ),
     Rung(
@@ -174,7 +174,7 @@ dₜ = W vₜ + yₜ
 cₜ = Σᵢ αₜᵢ (hᵢ + eᵢ)                     eᵢ: the embedding of source piece i
 xₜ = xₜ + vₜ + U cₜ                       each sum times √½, so that variance stays
 """,
-        code=("regard.models.convolutional:Looking", "regard.models.convolutional:Gated"),
+        code=("regard.models.convs2s:Looking", "regard.models.convs2s:Gated"),
         published=Published("ConvS2S", "37.4 M", 34.1),
         line="ConvS2S",
     ),

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from regard.config.recipe import Recipe, load_recipe
 from regard.errors import UserError
-from regard.inputs.corpus import file_of
-from regard.recipe import Recipe, load_recipe
+from regard.tasks.translate.dataset import file_of
 from regard.training import checkpoint
 from road.plan import Rung
 from road.settings import changes, settings

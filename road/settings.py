@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from regard.recipe import EXCLUSIVE, Recipe
+from regard.config.recipe import EXCLUSIVE, Recipe
 
 FREE = (  # where and how visibly a run happens, not what it comes to
     "output", "origin", "train.threads", "train.device", "train.keep", "train.save_steps", "train.log_steps",
@@ -15,7 +15,7 @@ CHOICES = [f"train.{name}" for group in EXCLUSIVE.values() for name in group]  #
 
 def settings(recipe: Recipe) -> dict[str, Any]:
     """Every key that decides what a run comes to, the family's defaults written out, as JSON would give it back."""
-    from regard.models import configure  # takes torch along
+    from regard.models.registry import configure  # takes torch along
 
     model = asdict(configure(recipe.model, source_vocabulary=1, target_vocabulary=1))
     model = {name: value for name, value in model.items() if "vocabulary" not in name}

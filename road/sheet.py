@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from regard.recipe import load_recipe
+from regard.config.recipe import load_recipe
 from road.markdown import slug
 from road.measure import read
 from road.plan import Plan, Rung

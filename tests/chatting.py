@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from regard.inputs.text import Vocabulary, train_tokenizer
+from regard.config.recipe import TokenizerOptions
 from regard.interop import folder as folders
-from regard.models import build
-from regard.recipe import TokenizerOptions
+from regard.models.registry import build
+from regard.text.vocabulary import Vocabulary, train_tokenizer
 
 LIMIT = 211
 CHATML = (

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from regard.inputs.batch import Sequences
-from regard.inputs.text import Tokenizer, Vocabulary
+from regard.layers.inputs import Sequences
+from regard.text.vocabulary import Tokenizer, Vocabulary
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 MODELS = {

@@ -41,7 +41,7 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Whose kernels do the work: ours, or torch's as on a machine where ours were not built."""
     from needs import need
 
-    from regard import kernels
+    from regard.kernels import bindings as kernels
 
     if request.param == "ours":
         need(kernels.built(), "the kernels were not built: install a C compiler (gcc), then regard anew")
@@ -54,7 +54,7 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def call(capfd: pytest.CaptureFixture[str]) -> Call:
     """The command line in this process."""
-    from regard.cli import main
+    from regard.cli.main import main
 
     def run(*arguments: object) -> tuple[int, str, str]:
         capfd.readouterr()

@@ -8,7 +8,7 @@ import torch
 from checkpoints import vocabulary
 from torch import Tensor
 
-from regard.inputs.text import Vocabulary
+from regard.text.vocabulary import Vocabulary
 
 SMALL: dict[str, dict[str, Any]] = {  # sizes of which no two are alike where that is possible
     "gpt2": {"n_embd": 22, "n_head": 2, "n_layer": 3, "n_positions": 41},

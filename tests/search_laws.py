@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
+from regard.config.recipe import DecodeOptions
 from regard.decoding import Hypothesis, search
 from regard.layers.state import pick
-from regard.recipe import DecodeOptions
 
 OPTIONS = [
     DecodeOptions(),

@@ -16,11 +16,8 @@ import pytest
 import typer
 
 from regard.attention.variants import SCORES
-from regard.cli import app
-from regard.inputs.generate import GENERATORS
-from regard.models import FAMILIES, outline
-from regard.models.seq2seq import INFORM
-from regard.recipe import (
+from regard.cli.main import app
+from regard.config.recipe import (
     ADAPTERS,
     DataOptions,
     DecodeOptions,
@@ -31,6 +28,9 @@ from regard.recipe import (
     load_recipe,
     shipped_recipes,
 )
+from regard.data.synthetic.pairs import GENERATORS
+from regard.models.registry import FAMILIES, outline
+from regard.models.seq2seq import INFORM
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from regard.inputs.nest import chosen
-from regard.recipe import Recipe, load_recipe
+from regard.config.recipe import Recipe, load_recipe
+from regard.layers.pytree import chosen
 from regard.training.display import Display
 from regard.training.loop import Outcome, train
 

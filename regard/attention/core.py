@@ -13,10 +13,10 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from regard.attention.fused import attended
 from regard.attention.masks import Bias, Padding, Rule, causal
 from regard.attention.positions import Turn
 from regard.attention.scores import Product, Score, scaled_dot, weigh
+from regard.attention.sdpa import attended
 from regard.attention.trace import Look, keep, recorder
 
 BAND = 1 << 22  # booleans, or terms of a bias, made at a time where they must be spelled out

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from regard.decoding.best import best
-from regard.decoding.rules import restrict
+from regard.config.recipe import DecodeOptions
+from regard.decoding.logits_processors import restrict
 from regard.decoding.sampling import draw, random_numbers, truncate
+from regard.decoding.topk import best
 from regard.errors import UserError
 from regard.layers.state import State, pick, tensors
-from regard.recipe import DecodeOptions
 
 
 class Generator(Protocol):

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from regard.decoding.rules import restrict
+from regard.config.recipe import DecodeOptions
+from regard.decoding.logits_processors import restrict
 from regard.decoding.search import Hypothesis
-from regard.layers.generator import NOTHING, LanguageModel, Past
+from regard.layers.autoregressive import NOTHING, LanguageModel, Past
 from regard.layers.state import State
-from regard.recipe import DecodeOptions
 
 MOST = 16  # tokens guessed at once
 LONGEST_GRAM = 3

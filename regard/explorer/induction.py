@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from regard.attention.trace import Recorder, record
-from regard.inputs.batch import pad
-from regard.inputs.lessons import LESSONS, questions
-from regard.inputs.prompts import completion
-from regard.inputs.text import Tokenizer
+from regard.data.synthetic.in_context import LESSONS, questions
+from regard.data.synthetic.prompts import completion
+from regard.layers.inputs import pad
+from regard.text.vocabulary import Tokenizer
 
 ROWS, LENGTH = 32, 50  # random sequences, and how many tokens come twice in each
 QUESTIONS, SHOTS = 200, 8

@@ -139,7 +139,7 @@ def _script() -> str:
 
 
 def _part(name: str) -> str:
-    return files("regard.explorer").joinpath(name).read_text(encoding="utf-8")
+    return files("regard.explorer").joinpath("static", name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import UserError
-from regard.interop.headed import BARE, BOTH, LABELS, POOLER, SPANS, TAGS, WORDS, Encoding
-from regard.interop.keys import ACTIVATIONS, Key
+from regard.interop.config_keys import ACTIVATIONS, Key
+from regard.interop.heads import BARE, BOTH, LABELS, POOLER, SPANS, TAGS, WORDS, Encoding
 from regard.models.bert import group_of
 
 ONLY = {

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from regard.errors import UserError, nearest
 from regard.interop.bert import KINDS, ONLY, Bert
-from regard.interop.headed import BOTH, LABELS, SPANS, TAGS, WORDS, Encoding
-from regard.interop.keys import ACTIVATIONS, Key, checked
-from regard.interop.weights import Names
+from regard.interop.config_keys import ACTIVATIONS, Key, checked
+from regard.interop.heads import BOTH, LABELS, SPANS, TAGS, WORDS, Encoding
+from regard.interop.safetensors import Names
 
 TERMS = {"c2p": "to_position", "p2c": "to_content"}
 NONE = {"max_relative_positions": -1, "position_buckets": -1, "type_vocab_size": 0, "conv_kernel_size": 0}

@@ -18,22 +18,20 @@ import torch
 from torch import nn
 
 from regard.errors import UserError, nearest
-from regard.inputs.text import FILES, MISSING, Tokenizer, Vocabulary
-from regard.interop import adapter as adapters
-from regard.interop import generation as decoding
-from regard.interop.adapter import Base
+from regard.interop import generation_config as decoding
+from regard.interop import peft as adapters
 from regard.interop.bert import Albert, Bert, Camembert, DistilBert, Roberta
-from regard.interop.card import card_of
+from regard.interop.classifier_heads import Labelled, is_labelled
 from regard.interop.deberta import Deberta, DebertaV2
 from regard.interop.gpt import GPT1, GPT2, GPTNeo
-from regard.interop.headed import Headed
-from regard.interop.labelled import Labelled, is_labelled
+from regard.interop.heads import Headed
 from regard.interop.layout import Layout
 from regard.interop.llama import Llama
 from regard.interop.marian import Marian
-from regard.interop.own import PREFIX, Own
-from regard.interop.sentence import Pooling
-from regard.interop.weights import (
+from regard.interop.model_card import card_of
+from regard.interop.native import PREFIX, Own
+from regard.interop.peft import Base
+from regard.interop.safetensors import (
     INDEX,
     SHARDS,
     WHOLE,
@@ -46,8 +44,10 @@ from regard.interop.weights import (
     write_json,
     write_weights,
 )
-from regard.models import FAMILIES, family_of
-from regard.models.classifier import Classifier
+from regard.interop.sentence_transformers import Pooling
+from regard.models.heads.sequence import Classifier
+from regard.models.registry import FAMILIES, family_of
+from regard.text.vocabulary import FILES, MISSING, Tokenizer, Vocabulary
 
 TOKENIZERS = ("tokenizer.json", "source.spm", "merges.txt", "vocab.txt")
 SPARE = 1023  # rows of a language model's tables that may stand for no token

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import UserError
-from regard.interop.keys import ACTIVATIONS, Key
+from regard.interop.config_keys import ACTIVATIONS, Key
 from regard.interop.layout import Published, tables
-from regard.interop.weights import Slot
-from regard.models import DEEPEST
+from regard.interop.safetensors import Slot
+from regard.models.registry import DEEPEST
 
 FUSED = ("own.query", "own.key", "own.value")
 LETTERS = {"global": "g", "local": "l"}

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.interop.keys import Keys, fields_of, keys_of, refuse_others
-from regard.interop.weights import NOTHING, Names, Slot
-from regard.models import FAMILIES, build, family_of
+from regard.interop.config_keys import Keys, fields_of, keys_of, refuse_others
+from regard.interop.safetensors import NOTHING, Names, Slot
+from regard.models.registry import FAMILIES, build, family_of
 
 INSIDE = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)\.(weight|bias)")
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import UserError, nearest
-from regard.interop.keys import ACTIVATIONS, Key, Keys, fields_of, keys_of, refuse_others
+from regard.interop.config_keys import ACTIVATIONS, Key, Keys, fields_of, keys_of, refuse_others
 from regard.interop.layout import Published, tables
 
 STRETCHES = {"default": "none", "linear": "linear", "llama3": "llama3"}  # their rope_type: ours

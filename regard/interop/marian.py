@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from regard.attention.positions import Sinusoid, sinusoid
 from regard.errors import UserError
-from regard.interop.keys import ACTIVATIONS, Key, checked
+from regard.interop.config_keys import ACTIVATIONS, Key, checked
 from regard.interop.layout import Published
-from regard.interop.weights import Slot
+from regard.interop.safetensors import Slot
 
 SHARED, BIAS = "model.shared.weight", "final_logits_bias"
 SOURCE, TARGET, OUTPUT = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from regard import kernels
+from regard.kernels import bindings as kernels
 
 SMALL = 1 << 13  # numbers: of fewer, torch's are the faster to call
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from regard.attention.positions import Learned
 from regard.attention.trace import place
-from regard.inputs.batch import Sequences
 from regard.layers.activations import ACTIVATIONS
 from regard.layers.blocks import Stack
 from regard.layers.dropout import Dropout
+from regard.layers.inputs import Sequences
 
 Summary = Callable[[Tensor, Sequences], Tensor]
 

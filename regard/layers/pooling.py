@@ -10,8 +10,8 @@ from regard.attention.core import Attention
 from regard.attention.scores import Additive
 from regard.attention.trace import place
 from regard.attention.variants import mean
-from regard.inputs.batch import Sequences
 from regard.layers.encoder import unpadded
+from regard.layers.inputs import Sequences
 
 POOLINGS = ("last", "mean", "attention")
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from regard import kernels
+from regard.kernels import bindings as kernels
 from regard.layers.activations import NUMBERS
 
 

@@ -16,9 +16,9 @@ from regard.attention.masks import Rule, Window, causal
 from regard.attention.scores import PRODUCTS, Product
 from regard.attention.variants import multihead
 from regard.layers.activations import ACTIVATIONS
+from regard.layers.autoregressive import LanguageModel
 from regard.layers.blocks import Block, FeedForward, PostNorm, PreNorm, Stack
 from regard.layers.embedding import Embedding, positions
-from regard.layers.generator import LanguageModel
 
 
 @dataclass(frozen=True)

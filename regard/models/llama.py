@@ -17,9 +17,9 @@ from regard.attention.masks import causal
 from regard.attention.positions import Rotary
 from regard.attention.variants import grouped
 from regard.layers.activations import ACTIVATIONS
+from regard.layers.autoregressive import LanguageModel
 from regard.layers.blocks import Block, Gated, PreNorm, Stack
 from regard.layers.embedding import Embedding
-from regard.layers.generator import LanguageModel
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from regard.attention.core import Memory
 from regard.attention.local import FOCUS
 from regard.attention.trace import place
 from regard.attention.variants import NEED_EQUAL_WIDTHS, SCORES
-from regard.inputs.batch import Sequences
+from regard.layers.autoregressive import Generator
 from regard.layers.dropout import Dropout
 from regard.layers.embedding import untieable
-from regard.layers.generator import Generator
+from regard.layers.inputs import Sequences
 from regard.layers.recurrent import CELLS, Reader, Reading, recurrence
 from regard.layers.state import State
 

@@ -15,11 +15,11 @@ from regard.attention.masks import causal
 from regard.attention.scores import PRODUCTS
 from regard.attention.trace import place
 from regard.attention.variants import multihead
-from regard.inputs.batch import Sequences
 from regard.layers.activations import ACTIVATIONS
+from regard.layers.autoregressive import Generator
 from regard.layers.blocks import RESIDUALS, Block, FeedForward, PostNorm, Stack
 from regard.layers.embedding import POSITIONS, both_sides, untieable
-from regard.layers.generator import Generator
+from regard.layers.inputs import Sequences
 from regard.layers.state import State
 
 

@@ -13,15 +13,15 @@ from typing import Any, NamedTuple, TypeGuard, cast
 import torch
 from torch import Tensor, nn
 
-from regard import kernels
 from regard.attention.core import Attention, Memory
 from regard.attention.positions import Turn
 from regard.attention.scores import Product
 from regard.attention.trace import recorder
+from regard.kernels import bindings as kernels
 from regard.layers.activations import NUMBERS
 from regard.layers.blocks import Block, FeedForward, PostNorm, PreNorm, Stack
-from regard.runtime.joint import joinable
-from regard.runtime.products import Laid, Panels
+from regard.runtime.linear import Laid, Panels
+from regard.runtime.packed_qkv import joinable
 
 
 class Unpadded(Stack):

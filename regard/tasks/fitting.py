@@ -4,19 +4,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard import models
+from regard.config.recipe import Recipe
 from regard.errors import UserError
-from regard.inputs.frames import frame_of
-from regard.inputs.labels import enclosed, learn_labels, learn_scale
-from regard.inputs.masking import mask_of
-from regard.inputs.tagged import learn_tags
-from regard.inputs.text import Vocabulary
 from regard.interop.folder import Loaded
 from regard.layers.encoder import Encoder
-from regard.models.classifier import Classifier
-from regard.models.documents import Documents
-from regard.models.heads import MaskedWords, Pretraining, Spans, TokenLabels
-from regard.recipe import Recipe
+from regard.models import registry as models
+from regard.models.heads.hierarchical import Documents
+from regard.models.heads.mlm import MaskedWords, Pretraining
+from regard.models.heads.sequence import Classifier
+from regard.models.heads.span import Spans
+from regard.models.heads.token import TokenLabels
+from regard.tasks.classify.dataset import enclosed, learn_labels, learn_scale
+from regard.tasks.tag.files import learn_tags
+from regard.text.masking import mask_of
+from regard.text.special_tokens import frame_of
+from regard.text.vocabulary import Vocabulary
 
 
 def bare(loaded: Loaded, recipe: Recipe) -> Loaded:

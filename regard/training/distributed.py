@@ -10,8 +10,6 @@ import torch
 import torch.distributed
 from torch import Tensor, nn
 
-from regard.errors import UserError
-
 PATIENCE = timedelta(hours=6)  # the others wait while the first process evaluates
 
 
@@ -57,25 +55,6 @@ class Group:
             flat = self.total(torch.cat([gradient.flatten() for gradient in same]))
             for gradient, part in zip(same, flat.split([gradient.numel() for gradient in same]), strict=True):
                 gradient.copy_(part.view_as(gradient))
-
-
-def choose_device(name: str) -> torch.device:
-    """The device named, or the fastest there is."""
-    if name != "auto":
-        try:
-            return torch.empty(0, device=name).device
-        except (RuntimeError, AssertionError) as error:  # torch's word for a build without CUDA is an assertion
-            reason = str(error).splitlines()[0]
-            raise UserError(f"device '{name}' cannot be used: {reason}; possible: {', '.join(_devices())}") from None
-    if torch.cuda.is_available():
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
-def _devices() -> list[str]:
-    """What can be named on this machine."""
-    several = [f"cuda:{number}" for number in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    return ["auto", "cpu", *several, *(["mps"] if torch.backends.mps.is_available() else [])]
 
 
 def rank() -> int:

@@ -13,19 +13,22 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from regard.abreast import with_threads
+from regard.config.recipe import Recipe
 from regard.errors import UserError
-from regard.inputs.nest import moved
-from regard.recipe import Recipe
-from regard.tasks.task import Task
-from regard.training import checkpoint, distributed, machine, state
+from regard.layers.pytree import moved
+from regard.runtime import machine
+from regard.runtime.device import choose_device
+from regard.runtime.threads import with_threads
+from regard.tasks.base import Task
+from regard.training import checkpoint, distributed
+from regard.training import resume as state
 from regard.training.display import SHOWN_SAMPLES, SPEED, Display
-from regard.training.gradients import Gradients, pieces_for
-from regard.training.interrupt import Interrupt
-from regard.training.levels import Thaw
+from regard.training.layerwise import Thaw
+from regard.training.microbatches import Gradients, pieces_for
 from regard.training.optim import AdamW, Average, learning_rate
-from regard.training.run import Journal, resume_command, settle_environment
-from regard.training.state import Progress
+from regard.training.resume import Progress
+from regard.training.run_folder import Journal, resume_command, settle_environment
+from regard.training.signals import Interrupt
 
 MEASURED_STEPS = 50  # after these a budget of minutes becomes a number of steps
 EVALUATION_SHARE = 0.1  # of a budget of minutes; evaluations are spaced out where they would take more
@@ -51,7 +54,7 @@ def train(
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
     """Train from where the run folder stands: from the start, or from its newest whole checkpoint."""
-    device = distributed.choose_device(recipe.train.device)
+    device = choose_device(recipe.train.device)
     with distributed.group(device) as group, Interrupt() as interrupt, display or Display() as shown:
         threads, warnings = settle_environment(
             run, machine.choose_threads(recipe.train.threads), task.fingerprint, recipe

@@ -10,9 +10,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from regard.abreast import spread
-from regard.recipe import TrainOptions
-from regard.training.levels import rates
+from regard.config.recipe import TrainOptions
+from regard.runtime.threads import spread
+from regard.training.layerwise import rates
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,103 @@
+"""What there is to say about a model (`regard inspect`) and about the house itself (`regard list`)."""
+
+import hashlib
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from torch import nn, tensor
+
+from regard.attention.trace import record
+from regard.config.recipe import about, load_recipe, shipped_recipes
+from regard.errors import UserError
+from regard.explorer.induction import heads as scored_heads
+from regard.layers.autoregressive import LanguageModel
+from regard.layers.inputs import Sequences
+from regard.model import load
+from regard.models.heads.sequence import Classifier
+from regard.models.registry import FAMILIES, family_of
+from regard.tasks.registry import TASKS
+from regard.text.vocabulary import Vocabulary
+
+
+def catalogue() -> dict[str, Any]:
+    """Families with their fields and presets, tasks, and the recipes that ship."""
+    recipes = {name: load_recipe(name) for name in shipped_recipes()}
+    return {
+        "families": {
+            name: {
+                "presets": list(family.presets),
+                "fields": [field.name for field in fields(family.config) if "vocabulary" not in field.name],
+            }
+            for name, family in FAMILIES.items()
+        },
+        "presets": {name: family.presets for name, family in FAMILIES.items()},
+        "tasks": sorted(TASKS),
+        "recipes": {
+            name: {"task": recipe.task, "family": recipe.model.get("family"), "about": about(name)}
+            for name, recipe in recipes.items()
+        },
+    }
+
+
+def describe(path: str, heads: bool = False, model_type: str | None = None) -> dict[str, Any]:
+    """A model's sizes, config, attention sites and the hashes of its files; of a language model also what heads do."""
+    model = load(path, device="cpu", model_type=model_type)
+    folder = model.folder or Path(path)
+    parameters = _counts(model.network)
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.network.parameters())
+    if heads and not model.continues:
+        raise UserError("--heads is for language models, which look back over their own text")
+    return {
+        "folder": str(folder),
+        "family": family_of(model.network),
+        "task": model.task,
+        **(_as_language_model(model) if model.continues else {}),
+        "parameters": _count(model.network),
+        "bytes": size,
+        "config": asdict(model.network.config),
+        "parameters_by_part": parameters,
+        "sites": sites(model.network, model.vocabulary),
+        **({"heads": scored_heads(model)} if heads else {}),
+        "files": {file.name: _file(file) for file in sorted(folder.iterdir()) if file.is_file()},
+    }
+
+
+def sites(network: nn.Module, vocabulary: Vocabulary) -> list[str]:
+    """Every place where the network attends, found by letting it read one token."""
+    source = Sequences(tensor([[vocabulary.source.end]]), tensor([1]))
+    with record() as recorder:
+        if FAMILIES[family_of(network)].encodes:
+            network(Sequences(tensor([[0]]), tensor([1])))
+        elif isinstance(network, LanguageModel):
+            network(tensor([[0]]))
+        elif isinstance(network, Classifier):
+            network(source)
+        else:
+            network(source, tensor([[vocabulary.target.begin]]))
+    return list(recorder.looks)
+
+
+def _as_language_model(model: Any) -> dict[str, Any]:
+    """How far it sees, and whether it knows the form of a conversation."""
+    return {"context": model.network.limit, "chat_template": "chat_template" in model.vocabulary.target.settings}
+
+
+def _counts(network: nn.Module) -> dict[str, int]:
+    """Parameters by part; what two parts share counts in the first."""
+    counts, seen = dict[str, int](), set[int]()
+    for name, part in network.named_children():
+        own = {id(each): each.numel() for each in part.parameters() if id(each) not in seen}
+        counts[name] = sum(own.values())
+        seen.update(own)
+    return counts
+
+
+def _count(part: nn.Module) -> int:
+    """Parameters, a shared one counted once."""
+    return sum(parameter.numel() for parameter in part.parameters())
+
+
+def _file(path: Path) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}

@@ -1,0 +1,118 @@
+"""`regard tokenizer …`: train a tokenizer, and see what one does with text."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from regard.cli.options import Output, given_texts, unfold
+from regard.errors import UserError
+
+tokenizer = typer.Typer(
+    help="Train a tokenizer, or see what one does with text.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Where = Annotated[Path, typer.Argument(metavar="MODEL", help="A tokenizer.json, or a folder with one.")]
+
+Side = Annotated[Literal["source", "target"], typer.Option(help="Where a folder has two tokenizers.")]
+
+Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Else stdin, a line each.")]
+
+TokenIds = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Else stdin, a line each.")]
+
+
+@tokenizer.command()
+@unfold
+def train(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Text; .gz too.")],
+    save: Annotated[Path, typer.Option("--output", "-o", help="Where the tokenizer.json goes.")],
+    output: Output,
+    kind: Annotated[
+        Literal["bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"],
+        typer.Option(help="How text is cut."),
+    ] = "bpe",
+    vocab_size: Annotated[int, typer.Option(min=5)] = 8000,
+    min_frequency: Annotated[int, typer.Option(min=1, help="Rarer pieces are left out.")] = 2,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Fold capitals.")] = False,
+) -> None:
+    """Train a tokenizer on lines of text."""
+    from regard.cli.output import emit
+    from regard.config.recipe import TokenizerOptions
+    from regard.data.documents import LESSON, read_pieces
+    from regard.data.files import lines
+    from regard.text.vocabulary import train_tokenizer
+
+    if save.exists():
+        raise UserError(f"{save} exists; choose another --output or remove it first")
+    options = TokenizerOptions(kind=kind, vocab_size=vocab_size, lowercase=lowercase, min_frequency=min_frequency)
+    running = kind in ("bytes", "byte_bpe")  # line breaks are text to them
+    texts = (text for path in files for text in (read_pieces(path, size=LESSON) if running else lines(path)))
+    trained = train_tokenizer(texts, options)
+    trained.save(save)
+    emit({"tokenizer": str(save), "size": trained.size}, output, "tokenizer")
+
+
+@tokenizer.command()
+@unfold
+def encode(
+    model: Where,
+    output: Output,
+    texts: Texts = None,
+    side: Side = "source",
+    pieces: Annotated[bool, typer.Option("--pieces", help="The pieces of text instead of ids; ▁ is a space.")] = False,
+) -> None:
+    """Text to token ids, a line each."""
+    from regard.cli.output import document
+
+    loaded = _load(model, side)
+    for text in given_texts(texts):
+        ids = loaded.encode(text)
+        if output.json:
+            print(document({"text": text, "ids": ids, "pieces": loaded.pieces(ids)}, indent=None))
+        else:
+            print(*(piece.replace(" ", "▁") for piece in loaded.pieces(ids)) if pieces else ids)
+
+
+@tokenizer.command()
+@unfold
+def decode(model: Where, output: Output, ids: TokenIds = None, side: Side = "target") -> None:
+    """Token ids to text.
+
+    All arguments together, or each line of stdin, are the ids of one text, apart by spaces.
+    """
+    from regard.cli.output import document
+
+    loaded = _load(model, side)
+    for line in [" ".join(ids)] if ids else given_texts(None):
+        numbers = [_number(word, loaded.size) for word in line.split()]
+        text = loaded.decode(numbers)
+        print(document({"ids": numbers, "text": text}, indent=None) if output.json else text)
+
+
+@tokenizer.command()
+@unfold
+def show(model: Where, output: Output, side: Side = "source") -> None:
+    """A tokenizer's size, its special tokens and a few of its pieces."""
+    from regard.cli.output import emit
+
+    loaded = _load(model, side)
+    special = {name: getattr(loaded, name) for name in ("pad", "begin", "end", "unknown")}
+    shown = [number for number in range(loaded.size) if number not in special.values()]
+    some = {"first": loaded.pieces(shown[:20]), "last": loaded.pieces(shown[-20:])}
+    emit({"size": loaded.size, **special, **some}, output, str(model))
+
+
+def _load(path: Path, side: str) -> Any:
+    from regard.text.vocabulary import Tokenizer, Vocabulary
+
+    if not path.exists():
+        raise UserError(f"no tokenizer at {path}: name a tokenizer.json, or a checkpoint's folder")
+    return getattr(Vocabulary.load(path), side) if path.is_dir() else Tokenizer.load(path)
+
+
+def _number(word: str, size: int) -> int:
+    if not word.isdecimal() or int(word) >= size:
+        raise UserError(f"'{word}' is not a token id; possible: 0 to {size - 1}")
+    return int(word)

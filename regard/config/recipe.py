@@ -1,0 +1,260 @@
+"""A recipe: a TOML file that says what to train, on which data, and how; read into frozen dataclasses."""
+
+import itertools
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from regard.config.options import (
+    DEFAULTS,
+    ONLY,
+    DataOptions,
+    DecodeOptions,
+    DistilOptions,
+    TokenizerOptions,
+    TrainOptions,
+    require,
+)
+from regard.config.schema import Places, build, override, show, write, write_key
+from regard.errors import UserError, nearest
+
+__all__ = [
+    "EXCLUSIVE", "SHIPPED", "DataOptions", "DecodeOptions", "DistilOptions", "Recipe", "TokenizerOptions",
+    "TrainOptions", "about", "load_recipe", "shipped_recipes", "to_toml",
+]  # fmt: skip
+
+SHIPPED = Path(__file__).parents[1] / "recipes"
+
+ADAPTERS = ("lora_rank", "lora_alpha", "lora_targets")  # keys of [model] beside `from`
+
+TOLD_FROM = ("cls", "mean")  # likewise `pooling`: labels are told from the first state of an encoder, or from all
+
+EXCLUSIVE = {
+    "the size of a batch": ("batch_tokens", "batch_size"),
+    "the length of the run": ("max_steps", "epochs", "minutes"),
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A whole run. `model` holds `family`, `preset`, `from` and the family's own fields, checked where it is built."""
+
+    task: str
+    output: str  # the run folder, relative to the working directory
+    seed: int = 1
+    origin: str = (
+        ""  # the folder beside whose files the data is looked for, also after the recipe was copied to its run
+    )
+    data: DataOptions = field(default_factory=DataOptions)
+    tokenizer: TokenizerOptions = field(default_factory=TokenizerOptions)
+    model: dict[str, Any] = field(default_factory=dict)
+    train: TrainOptions = field(default_factory=TrainOptions)
+    distil: DistilOptions = field(default_factory=DistilOptions)
+    decode: DecodeOptions = field(default_factory=DecodeOptions)
+
+
+def shipped_recipes() -> list[str]:
+    """The names that `regard train NAME` knows without a file."""
+    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+
+
+def about(name: str) -> str:
+    """What a shipped recipe is for, in the words of its first lines."""
+    lines = (SHIPPED / f"{name}.toml").read_text(encoding="utf-8").splitlines()
+    said = itertools.takewhile(lambda line: line.startswith("# ") and not line.startswith(("#   ", "# Result")), lines)
+    return " ".join(line.removeprefix("# ") for line in said)
+
+
+def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe by path or shipped name and apply `key.sub=value` overrides; all is checked here."""
+    path = _locate(name_or_path)
+    table, places = _read(path)
+    for each in overrides:
+        places.overridden.add(override(table, each, Recipe))
+    _clear_superseded(table, places.overridden)
+    _fill_in(table)
+    _follow_teacher(table)
+    table.setdefault("output", f"runs/{path.stem}")
+    beside = Path.cwd() if path.parent == SHIPPED else path.resolve().parent  # no data lies beside what ships
+    table.setdefault("origin", str(beside))
+    require("task" in table, f'{path}: `task` is missing, such as task = "translate"')
+    recipe = build(Recipe, table, "", places)
+    try:
+        _check_whole(recipe)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return recipe
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The recipe with every default written out; loading it again gives an equal Recipe."""
+    top, sections = [], []
+    for option in fields(recipe):
+        value = getattr(recipe, option.name)
+        if isinstance(value, str | int):
+            top.append(f"{option.name} = {write(value)}")
+            continue
+        items = value if isinstance(value, dict) else {each.name: getattr(value, each.name) for each in fields(value)}
+        lines = [f"{write_key(name)} = {write(item)}" for name, item in items.items()]
+        sections.append("\n".join([f"[{option.name}]", *lines]))
+    return "\n\n".join(["\n".join(top), *sections]) + "\n"
+
+
+def _locate(name_or_path: str | Path) -> Path:
+    path = Path(name_or_path)
+    shipped = SHIPPED / f"{name_or_path}.toml"
+    if path.suffix != ".toml" and path.name == str(name_or_path) and shipped.is_file():
+        return shipped
+    if not path.is_file():
+        raise UserError(
+            f"no recipe '{name_or_path}': no such file, nor one that ships{nearest(path.stem, shipped_recipes())}"
+        )
+    return path
+
+
+def _read(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Places]:
+    """A recipe's table, over that of the recipe it names as its `base`."""
+    text = _text(path)
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+    base = table.pop("base", None)
+    places = Places(path, text)
+    if base is None:
+        return table, places
+    require(isinstance(base, str), f'{places("base")}: base = {show(base)}: name a recipe, such as base = "translate"')
+    below = path.parent / base if base.endswith(".toml") else SHIPPED / f"{base}.toml"
+    require(
+        below.is_file(),
+        f"{places('base')}: base = {show(base)}: no such file beside this one, nor a recipe that ships"
+        f"{nearest(base, shipped_recipes())}",
+    )
+    above = (*above, path.resolve())
+    require(below.resolve() not in above, f"{places('base')}: base = {show(base)}: a recipe cannot stand on itself")
+    beneath, places.base = _read(below, above)
+    return _over(beneath, table), places
+
+
+def _over(below: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+    """Keys of one table over another's; a [model] with a family (or weights) of its own takes none of the other's.
+
+    With a preset of its own it takes the family alone. Where a run goes, and where its data lies, is each recipe's own.
+    """
+    merged = {key: value for key, value in below.items() if key not in ("output", "origin")}
+    for key, value in table.items():
+        under = below.get(key)
+        if not isinstance(value, dict) or not isinstance(under, dict) or {"family", "from"} & value.keys():
+            merged[key] = value
+            continue
+        if key == "train":
+            under = _not_superseded(under, value)
+        if "preset" in value:  # sizes of its own
+            under = {name: under[name] for name in ("family",) if name in under}
+        merged[key] = under | value
+    return merged
+
+
+def _text(path: Path) -> str:
+    raw = path.read_bytes()
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}:{line}: not UTF-8 (byte 0x{raw[error.start]:02x}), as TOML must be") from None
+
+
+def _fill_in(table: dict[str, Any]) -> None:
+    """The task's own defaults, where the recipe says nothing."""
+    task = table.get("task")
+    for section, values in DEFAULTS.get(task if isinstance(task, str) else "", {}).items():
+        if isinstance(given := table.setdefault(section, {}), dict):
+            table[section] = values | given
+
+
+def _follow_teacher(table: dict[str, Any]) -> None:
+    """A student begins with its teacher's weights unless the recipe says otherwise, and always with its tokens."""
+    distil, model = table.get("distil"), table.setdefault("model", {})
+    teacher = distil.get("teacher") if isinstance(distil, dict) else None
+    if not teacher or not isinstance(model, dict) or "from" in model:
+        return
+    if "family" not in model:
+        table["model"] = {"from": teacher, **model}
+    elif isinstance(tokenizer := table.setdefault("tokenizer", {}), dict):
+        tokenizer.setdefault("folder", teacher)
+
+
+def _clear_superseded(table: dict[str, Any], overridden: set[str]) -> None:
+    train = table.get("train")
+    if isinstance(train, dict):
+        given = {name: value for name, value in train.items() if f"train.{name}" in overridden}
+        table["train"] = _not_superseded(train, given) | given
+
+
+def _not_superseded(train: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """[train] without what these keys replace: `minutes = 5` stands for max_steps, since they are one choice."""
+    gone = [name for group in EXCLUSIVE.values() if any(given.get(name) for name in group) for name in group]
+    return {name: value for name, value in train.items() if name not in gone}
+
+
+def _check_whole(recipe: Recipe) -> None:
+    """What single keys cannot show: numbers without bounds, missing and contradicting keys."""
+    sections = {"data": vars(recipe.data), "model": recipe.model, "train": vars(recipe.train)}
+    sections |= {"distil": vars(recipe.distil)}
+    for section, options in (sections | {"decode": vars(recipe.decode)}).items():
+        for name, value in options.items():
+            require(not isinstance(value, float) or isfinite(value), f"{section}.{name} = {value}: must be finite")
+    for section, only in ONLY.items():
+        _check_use(recipe.task, section, getattr(recipe, section), only)
+    for key, seed in (("seed", recipe.seed), ("decode.seed", recipe.decode.seed)):
+        require(0 <= seed < 2**63, f"{key} = {seed}: must lie within 0 … 2⁶³ − 1")
+    for meaning, group in EXCLUSIVE.items():
+        given = [f"train.{name} = {getattr(recipe.train, name)}" for name in group if getattr(recipe.train, name)]
+        names = " or ".join(f"train.{name}" for name in group)
+        require(bool(given), f"{meaning} is missing: give {names}")
+        require(len(given) == 1, f"{meaning} is given {len(given)} times ({', '.join(given)}): give one of {names}")
+    require(
+        not recipe.train.patience or bool(recipe.data.validation),
+        f"train.patience = {recipe.train.patience} needs data.validation: without it nothing is scored",
+    )
+    require(bool(recipe.data.train), "data.train is missing: a file, or a number of samples with data.generate")
+    require(
+        "family" in recipe.model or "from" in recipe.model,
+        'model.family is missing, such as family = "transformer" (or from = "folder" for weights to start from)',
+    )
+    beside = {"from", "family", "depth", *ADAPTERS, *(["pooling"] if recipe.task == "classify" else [])}
+    extra = sorted(recipe.model.keys() - beside) if "from" in recipe.model else []
+    for name in extra:
+        meant = get_close_matches(name, beside, n=1, cutoff=0.8)
+        require(not meant, f"model.{name} is unknown; did you mean model.{', '.join(meant)}?")
+    require(not extra, f"model.from takes its shape from the folder: remove model.{', model.'.join(extra)}")
+    pooling = recipe.model.get("pooling", "mean")
+    require(
+        "from" not in recipe.model or pooling in TOLD_FROM,
+        f"model.pooling = {show(pooling)} is unknown{nearest(str(pooling), TOLD_FROM)}",
+    )
+    cut = "from" in recipe.model and "depth" in recipe.model
+    require(
+        not (cut and recipe.model.get("lora_rank")),
+        "model.depth and model.lora_rank: an adapter is for the layers that the folder has; give one of the two",
+    )
+    lora = [name for name in ADAPTERS if name in recipe.model and "from" not in recipe.model]
+    require(not lora, f"model.{', model.'.join(lora)}: an adapter stands on weights that are there: give model.from")
+    for name in ("family", "preset", "from"):
+        value = recipe.model.get(name, "")
+        require(isinstance(value, str), f"model.{name} = {show(value)} does not fit; expected text")
+
+
+def _check_use(task: str, section: str, options: Any, only: Mapping[str, tuple[str, ...]]) -> None:
+    """A key that the task does not read is an error, not a silence."""
+    for option in fields(options):
+        value, tasks = getattr(options, option.name), only.get(option.name, (task,))
+        require(
+            task in tasks or value == option.default,
+            f"{section}.{option.name} = {show(value)} changes nothing for task = '{task}': remove it; it is for "
+            f"{', '.join(tasks)}",
+        )

@@ -1,0 +1,84 @@
+"""Sentences made on the spot whose names are tagged, for where there is no file of them: `data.generate = "names"`.
+
+    Dovemi   Lortal   moved to Zanfurt on 3     May    1986   .
+    B-PER    I-PER    O     O  B-LOC   O  B-DAY I-DAY  I-DAY  O
+
+Persons, places and firms are made of the same syllables, so that only what stands round a name tells its kind. A word
+of a name is of one part alone (by its hash, 8 : 1 : 1): a held-out sentence asks about names that were never seen.
+A stream is a pure function of its arguments. It stands for no real text: figures on it say that a model learns.
+"""
+
+import random
+from collections.abc import Iterator
+from datetime import date, timedelta
+
+from regard.data.synthetic.pairs import FIRST_DAY, LAST_DAY, MONTHS, chance_of, part_of
+from regard.errors import UserError, nearest
+from regard.tasks.tag.files import Sentence
+
+SYLLABLES = (
+    *("do", "ve", "mi", "lor", "tal", "zan", "fur", "ka", "re", "sho", "bel", "ni", "gra", "tu", "os", "len", "har"),
+    *("pi", "ja", "wen", "cro", "du", "fi", "mor", "ra", "ste", "vul", "ya", "qui", "ner"),
+)
+
+ENDINGS = ("Ltd", "Group", "& Sons", "Bank")
+
+FRAMES = (
+    "PER moved to LOC on DAY .",
+    "PER of ORG was seen in LOC .",
+    "On DAY , ORG opened a new office in LOC .",
+    "The mayor of LOC thanked PER and PER .",
+    "Shares of ORG fell after PER left the firm .",
+    "Nobody in LOC had heard of ORG before DAY .",
+    "PER was born in LOC .",
+    "Trains from LOC to LOC were late .",
+    "Yesterday PER sold the house to ORG .",
+    "It rained all day .",
+    "Mr PER , who works for ORG , comes from LOC .",
+    "The meeting of DAY was called off by ORG .",
+    "LOC lies north of LOC .",
+    "ORG pays its staff well , said PER .",
+)
+
+
+def names(seed: int, part: str, count: int) -> Iterator[Sentence]:
+    """Sentences with persons (PER), places (LOC), firms (ORG) and days (DAY), in IOB2."""
+    chance = chance_of("names", seed, part)
+    for number in range(1, count + 1):
+        words, tags = [], []
+        for word in chance.choice(FRAMES).split():
+            made = _name(word, part, chance)
+            words += made or [word]
+            tags += [f"{'I' if place else 'B'}-{word}" for place in range(len(made))] or ["O"]
+        yield Sentence(tuple(words), tuple(tags), f"names {part}:{number}")
+
+
+MAKERS = {"names": names}
+
+
+def made(name: str, seed: int, part: str, count: int) -> Iterator[Sentence]:
+    """The sentences of a generator, by its name."""
+    if name not in MAKERS:
+        raise UserError(f"data.generate = '{name}' makes no tagged sentences{nearest(name, MAKERS)}")
+    return MAKERS[name](seed, part, count)
+
+
+def _name(kind: str, part: str, chance: random.Random) -> list[str]:
+    """The words of a name of this kind; none for another word."""
+    if kind == "DAY":
+        day: date = FIRST_DAY + timedelta(days=chance.randrange((LAST_DAY - FIRST_DAY).days))
+        month = MONTHS[day.month - 1]
+        return chance.choice(([str(day.day), month, str(day.year)], [month, str(day.day)], [month, str(day.year)]))
+    if kind == "PER":
+        return [_word(part, chance) for _ in range(chance.choice((1, 2, 2)))]
+    if kind == "ORG":
+        return [_word(part, chance), *chance.choice(("", *ENDINGS)).split()]
+    return [_word(part, chance) for _ in range(chance.choice((1, 1, 2)))] if kind == "LOC" else []
+
+
+def _word(part: str, chance: random.Random) -> str:
+    """A word that belongs to the part."""
+    while True:
+        word = "".join(chance.choice(SYLLABLES) for _ in range(chance.choice((2, 3)))).capitalize()
+        if part_of(word) == part:
+            return word

@@ -1,0 +1,172 @@
+"""Lessons: every document shows examples of one task made up for it, so a model can only learn how to learn.
+
+    DOCUMENTS["mappings"](seed=1, part="train", count=1)
+        gub sleeps → red          a word's colour holds in this document and no other;
+        zaf sings → blue          what it does is there to be ignored
+        gub runs → red
+
+A stream is a pure function of its arguments. Which part a task belongs to is a hash of its key and does not depend on
+the seed, so two parts never share one.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.data.synthetic.pairs import chance_of, part_of
+from regard.data.synthetic.prompts import TEMPLATE, Pair, document, prompt
+from regard.data.synthetic.sql import items as sql
+
+PAIRS = 12  # of a document: what is asked with 8 shots has been practised
+
+WORDS = (
+    *("bem", "bix", "bof", "buv", "dag", "dez", "dif", "dov", "dul", "fap", "feb", "fim", "fon", "fuz", "gan", "gep"),
+    *("gid", "gol", "gub", "hax", "hef", "hib", "hob", "huz", "jad", "jem", "jik", "jop", "jux", "kav", "keb", "kif"),
+    *("kol", "kuz", "lan", "lef", "lim", "lor", "luv", "mab", "mez", "mib", "mof", "mul", "naf", "nep", "niv", "nol"),
+    *("nuz", "paf", "pev", "pid", "pom", "pux", "rab", "ref", "riz", "rol", "ruv", "sab", "sev", "sif", "sok", "suz"),
+    *("tal", "tef", "tiv", "tov", "tul", "vad", "vem", "vib", "vok", "vur", "wab", "wef", "wiz", "wom", "wux", "yad"),
+    *("yef", "yim", "yol", "yun", "zaf", "zeb", "zim", "zod", "zul", "zyn"),
+)
+
+LABELS = ("red", "blue", "green", "gold")
+
+VERBS = (
+    *("sleeps", "sings", "runs", "eats", "swims", "jumps", "reads", "waits", "smiles", "cooks", "falls", "digs"),
+    *(
+        "paints",
+        "writes",
+        "listens",
+        "dances",
+        "climbs",
+        "hides",
+        "laughs",
+        "rests",
+        "grows",
+        "drinks",
+        "walks",
+        "talks",
+    ),
+)
+
+MODULUS = 11  # prime, so that two different points determine a line
+
+
+class Task(NamedTuple):
+    """Something to be learnt from examples: what must not leak, and every question with its answer."""
+
+    key: str
+    pairs: tuple[Pair, ...]
+
+
+class Question(NamedTuple):
+    """A prompt with some shots of a task, the right answer, and the answers that are possible."""
+
+    prompt: str
+    label: str
+    labels: tuple[str, ...]
+
+
+class Lesson(NamedTuple):
+    """How a task is drawn, and the accuracy of a learner that makes the most of independent shots."""
+
+    draw: Callable[[random.Random], Task]
+    ideal: Callable[[int], float]
+    template: str = TEMPLATE
+
+
+def draw_mapping(chance: random.Random) -> Task:
+    """Four made-up words, a colour each; the words alone are the key, so no colouring of them is in another part."""
+    words = chance.sample(WORDS, len(LABELS))
+    pairs = (Pair(f"{word} {verb}", label) for word, label in zip(words, LABELS, strict=True) for verb in VERBS)
+    return Task(" ".join(sorted(words)), tuple(pairs))
+
+
+def draw_colours(chance: random.Random) -> Task:
+    """The same with few words and nothing to ignore: one head that looks for what stood before is enough."""
+    words = chance.sample(WORDS[:12], len(LABELS))
+    pairs = tuple(Pair(word, label) for word, label in zip(words, LABELS, strict=True))
+    return Task(" ".join(sorted(words)), pairs)
+
+
+def ideal_mapping(shots: int) -> float:
+    """Of m different words seen, each is known; an unseen one has one of the colours left: (m + 1) / 4 in all."""
+    size = len(LABELS)
+    seen = [1.0] + [0.0] * size  # how likely each m is
+    for _ in range(shots):
+        new = [0.0, *(share * (size - m) / size for m, share in enumerate(seen[:-1]))]
+        seen = [share * m / size + fresh for (m, share), fresh in zip(enumerate(seen), new, strict=True)]
+    return sum(share * min(m + 1, size) / size for m, share in enumerate(seen))
+
+
+def draw_linear(chance: random.Random) -> Task:
+    """y = a·x + b modulo 11, a ≠ 0: seen points can be looked up, the others take arithmetic."""
+    a, b = chance.randrange(1, MODULUS), chance.randrange(MODULUS)
+    pairs = (Pair(str(x), str((a * x + b) % MODULUS)) for x in range(MODULUS))
+    return Task(f"{a} {b}", tuple(pairs))
+
+
+def ideal_linear(shots: int) -> float:
+    """Two different points tell all. One point, however often it came, tells itself and what the others are not."""
+    if shots == 0:
+        return 1 / MODULUS
+    one_point = MODULUS ** (1 - shots)
+    return 1 - one_point * (1 - 2 / MODULUS)
+
+
+LESSONS = {
+    "colours": Lesson(draw_colours, ideal_mapping, "{text} {label}\n"),
+    "mappings": Lesson(draw_mapping, ideal_mapping),
+    "linear": Lesson(draw_linear, ideal_linear),
+}
+
+
+def tasks(name: str, seed: int, part: str, count: int) -> Iterator[Task]:
+    """Tasks that no other part has."""
+    chance = chance_of(name, seed, part)
+    made = 0
+    while made < count:
+        task = LESSONS[name].draw(chance)
+        if part_of(task.key) == part:
+            yield task
+            made += 1
+
+
+def documents(name: str, seed: int, part: str, count: int) -> Iterator[str]:
+    """A document for each task: its pairs at random, and again."""
+    for task, chance in _taught(name, seed, part, count):
+        yield document(chance.choices(task.pairs, k=PAIRS), LESSONS[name].template)
+
+
+def questions(name: str, seed: int, part: str, count: int, shots: int) -> Iterator[Question]:
+    """A question for each task; with more shots the questions are the same, and so are their first shots."""
+    for task, chance in _taught(name, seed, part, count):
+        asked, *shown = chance.choices(task.pairs, k=1 + shots)
+        labels = tuple(sorted({pair.label for pair in task.pairs}))
+        yield Question(prompt(shown, asked.text, LESSONS[name].template), asked.label, labels)
+
+
+def _taught(name: str, seed: int, part: str, count: int) -> Iterator[tuple[Task, random.Random]]:
+    """Each task with a random source of its own, so that what is drawn for one does not change the next."""
+    for number, task in enumerate(tasks(name, seed, part, count)):
+        yield task, random.Random(f"{name} {seed} {part} {number}")
+
+
+def rows(task: Task, seed: int = 1) -> list[Pair]:
+    """Every pair of a task once, in random order: a labelled data set whose label set is complete."""
+    return random.Random(f"{seed} {task.key}").sample(task.pairs, len(task.pairs))
+
+
+def write_rows(path: Path, pairs: Iterable[Pair]) -> None:
+    """A labelled file: one JSON object a line, with `text` and `label`."""
+    lines = (json.dumps(pair._asdict(), ensure_ascii=False) + "\n" for pair in pairs)
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+DOCUMENTS: dict[str, Callable[[int, str, int], Iterator[str]]] = {
+    "colours": lambda seed, part, count: documents("colours", seed, part, count),
+    "mappings": lambda seed, part, count: documents("mappings", seed, part, count),
+    "linear": lambda seed, part, count: documents("linear", seed, part, count),
+    "sql": sql.documents,
+}

@@ -1,0 +1,46 @@
+"""Families that no other library knows: their checkpoints carry our own names, in a closed schema."""
+
+from dataclasses import asdict, fields
+from typing import Any
+
+from torch import nn
+
+from regard.errors import UserError, nearest
+from regard.interop.layout import Layout
+from regard.interop.safetensors import Names, Slot
+from regard.models.registry import FAMILIES, build, family_of
+
+PREFIX = "regard-"
+
+SHARED = ("model_type", "architectures", "dtype", "is_encoder_decoder", "pad_token_id", "eos_token_id", "bos_token_id",
+          "decoder_start_token_id")  # fmt: skip
+
+
+class Own(Layout):
+    def __init__(self, family: str):
+        self.family, self.model_type = family, PREFIX + family
+
+    def speaks(self, network: nn.Module) -> bool:
+        return family_of(network) == self.family
+
+    def describe(self, network: nn.Module, foreign: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "model_type": self.model_type,
+            "architectures": [type(network).__name__],
+            "is_encoder_decoder": FAMILIES[self.family].translates,
+            **asdict(network.config),  # type: ignore[arg-type]
+        }
+
+    def read(self, config: dict[str, Any]) -> nn.Module:
+        family = FAMILIES[self.family]
+        known = [field.name for field in fields(family.config)]
+        for key in config:
+            if key not in known and key not in SHARED:
+                raise UserError(f"{key} is unknown{nearest(key, known)}")
+        for key in family.vocabularies:
+            if key not in config:
+                raise UserError(f"{key} is missing")
+        return build({"family": self.family} | {key: value for key, value in config.items() if key in known})
+
+    def names(self, network: nn.Module) -> Names:
+        return {name: Slot((name,)) for name, _ in network.named_parameters()}

@@ -1,0 +1,39 @@
+"""Batch types: what models take as input."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.layers.pytree import moved
+
+Ids = Sequence[int] | np.ndarray
+
+
+class Sequences(NamedTuple):
+    """Token rows padded on the right."""
+
+    tokens: Tensor  # (batch, length)
+    lengths: Tensor  # (batch)
+    segments: Tensor | None = None  # (batch, length): which of a row's texts each token is of; all of the first if None
+
+    @property
+    def real(self) -> Tensor:
+        """True where a token stands, False on padding."""
+        return torch.arange(self.tokens.shape[1], device=self.tokens.device) < self.lengths[:, None]
+
+    def to(self, device: torch.device | str) -> "Sequences":
+        return moved(self, device)
+
+
+def pad(rows: Sequence[Ids], padding: int, first: Sequence[int] = (), last: Sequence[int] = ()) -> Sequences:
+    """Rows as one tensor, each with `first` before it and `last` behind it."""
+    lengths = [len(first) + len(row) + len(last) for row in rows]
+    tokens = np.full((len(rows), max(lengths, default=0)), padding, np.int64)
+    for place, row, length in zip(tokens, rows, lengths, strict=True):
+        place[: len(first)] = first
+        place[len(first) : len(first) + len(row)] = row
+        place[length - len(last) : length] = last
+    return Sequences(torch.from_numpy(tokens), torch.tensor(lengths, dtype=torch.int64))

@@ -1,0 +1,132 @@
+"""ByteNet (Kalchbrenner et al. 2016): characters, dilated convolutions, and no attention.
+
+The decoder is stacked on the encoder, position by position.
+
+    source ─▶ embed ─▶ dilated blocks ─▶ states, stretched
+                                           │ position t
+    target ─▶ embed ───────────────────▶ join ─▶ dilated blocks, masked ─▶ logits
+
+Decoder convolutions are causal. Between two steps each layer caches its last positions, so decoding is linear in the
+output length.
+"""
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.layers.autoregressive import Generator
+from regard.layers.convolution import Convolution, Windows
+from regard.layers.dropout import Dropout
+from regard.layers.inputs import Sequences
+from regard.layers.state import State
+
+
+@dataclass(frozen=True)
+class ByteNetConfig:
+    source_vocabulary: int
+    target_vocabulary: int
+    width: int = 256  # of what the blocks pass on; inside they are half as wide
+    sets: int = 2  # of blocks, on each side
+    dilations: int = 5  # blocks of a set: each sees twice as far as the one before
+    kernel: int = 3
+    stretch: float = 1.2  # an output may be that much longer than its source and still stand on it
+    dropout: float = 0.1
+    limit: int = 1024  # the longest sequence it reads or writes
+
+    CHOICES = {}
+
+    def problem(self) -> str | None:
+        if self.kernel % 2 == 0:
+            return f"kernel {self.kernel} has no middle: the encoder's windows need an odd one"
+        if self.width % 2:
+            return f"width {self.width} should be even: inside the blocks it is halved"
+        if self.stretch < 1:
+            return f"stretch {self.stretch} would leave a part of the source unread: it should be at least 1"
+        if self.dilations > 16:
+            return f"dilations {self.dilations}: the last block would see {2**self.dilations} places"
+        return None
+
+
+BYTENET_PRESETS: dict[str, dict] = {
+    "tiny": dict(width=64, sets=1, dilations=4),
+    "small": dict(width=256, sets=2),
+    "wmt": dict(width=1600, sets=6),  # the paper's: d = 800, six sets of five
+}
+
+
+class Dilated(nn.Module):
+    """Narrow, look around, widen; each after a norm and a bend. Kalchbrenner et al. 2016, figure 3, left."""
+
+    def __init__(self, width: int, kernel: int, dilation: int, dropout: float):
+        super().__init__()
+        inner = width // 2
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for size in (width, inner, inner))
+        self.narrow, self.widen = nn.Linear(width, inner), nn.Linear(inner, width)
+        self.windows, self.dropout = Convolution(inner, inner, kernel, dilation), Dropout(dropout)
+
+    def forward(self, x: Tensor, real: Tensor) -> Tensor:
+        return self._leave(x, self.windows(self._enter(x) * real))
+
+    def step(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+        found, past = self.windows.after(past, self._enter(x))
+        return self._leave(x, found), past
+
+    def _enter(self, x: Tensor) -> Tensor:
+        return self.norms[1](self.narrow(self.norms[0](x).relu())).relu()
+
+    def _leave(self, x: Tensor, found: Tensor) -> Tensor:
+        return x + self.dropout(self.widen(self.norms[2](found).relu()))
+
+
+class ByteNet(Generator):
+    def __init__(self, config: ByteNetConfig):
+        super().__init__()
+        self.config = config
+        self.source = nn.Embedding(config.source_vocabulary, config.width)
+        self.target = nn.Embedding(config.target_vocabulary, config.width)
+        self.encoder, self.decoder = (self._blocks(config) for _ in range(2))
+        self.join = nn.Linear(2 * config.width, config.width)
+        self.final = nn.Sequential(
+            nn.LayerNorm(config.width), nn.ReLU(), nn.Linear(config.width, config.width), nn.ReLU()
+        )
+        self.output = nn.Linear(config.width, config.target_vocabulary)
+
+    @staticmethod
+    def _blocks(config: ByteNetConfig) -> nn.ModuleList:
+        rates = [2**power for _ in range(config.sets) for power in range(config.dilations)]
+        return nn.ModuleList(Dilated(config.width, config.kernel, rate, config.dropout) for rate in rates)
+
+    @property
+    def limit(self) -> int:
+        return self.config.limit
+
+    def encode(self, source: Sequences) -> Tensor:
+        return self._read(source)[:, : source.tokens.size(1)]
+
+    def _read(self, source: Sequences) -> Tensor:
+        """States for `stretch` times as many places as were read: dynamic unfolding, section 3.2."""
+        ends = (source.lengths * self.config.stretch).round().long()
+        x = self.source(source.tokens) * source.real[:, :, None]
+        x = F.pad(x, (0, 0, 0, int(ends.max()) - x.size(1)))
+        real = (torch.arange(x.size(1), device=x.device) < ends[:, None])[:, :, None]
+        for block in self.encoder:
+            x = block(x, real)
+        return x * real
+
+    def start(self, source: Sequences) -> State:
+        states = self._read(source)
+        return State(states, Windows.of_nothing(self.decoder, states))
+
+    def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        windows: Windows = state.hypothesis
+        under = state.source[:, windows.time : windows.time + tokens.size(1)]
+        under = F.pad(under, (0, 0, 0, tokens.size(1) - under.size(1)))  # beyond what was read it stands on zeros
+        under = under.repeat_interleave(tokens.size(0) // under.size(0), 0)
+        x, later = self.join(torch.cat([self.target(tokens), under], -1)), []
+        for block, past in zip(self.decoder, windows.past, strict=True):
+            x, past = cast(Dilated, block).step(x, past)
+            later.append(past)
+        return self.final(x), State(state.source, Windows(tuple(later), windows.time + tokens.size(1)))

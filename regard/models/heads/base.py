@@ -1,0 +1,39 @@
+"""What encoders are trained for and made into: a few layers over their states. Devlin et al. 2019, sections 3.1 and 4.
+
+    states ─▶ dense, bend, norm ─▶ table of the embedding ─▶ which word was hidden              MaskedWords
+    first state ─▶ pooler ─▶ whether the second text follows the first, or their order          Pretraining has both
+    means of two texts ─▶ their product, dense, bend ─▶ the same, where a body has no pooler    Comparison
+    states ─▶ a label for each token                                                            TokenLabels
+    states ─▶ where an answer begins, where it ends                                             Spans
+
+Labels of whole texts are in classifier.py.
+
+Shapes: states (batch, length, width).
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.layers.inputs import Sequences
+
+
+class Head(nn.Module):
+    """A body that gives each place a state (`encode`), with something on top of it."""
+
+    def __init__(self, body: Any):
+        super().__init__()
+        self.body = body
+
+    @property
+    def config(self) -> Any:
+        return self.body.config
+
+    @property
+    def limit(self) -> int:
+        """The longest text that is read."""
+        return self.body.limit
+
+    def encode(self, text: Sequences) -> Tensor:
+        """The state of each place."""
+        return self.body.encode(text)

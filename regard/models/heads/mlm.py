@@ -1,0 +1,89 @@
+"""Heads of masked language modelling and next sentence prediction. Devlin et al. 2019."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.layers.activations import ACTIVATIONS
+from regard.layers.encoder import Encoder, initialise
+from regard.layers.inputs import Sequences
+from regard.models.heads.base import Head
+
+
+class Words(nn.Module):
+    """States → logits of the vocabulary, through the table of the embedding unless the config unties it."""
+
+    def __init__(self, config: Any, table: nn.Embedding):
+        super().__init__()
+        vocabulary, inside = table.num_embeddings, table.embedding_dim
+        self.dense = nn.Linear(config.width, inside)
+        self.bend = ACTIVATIONS[config.output_activation or config.activation]
+        self.norm = nn.LayerNorm(inside, config.epsilon)
+        self.output = nn.Linear(inside, vocabulary)
+        self.apply(initialise)
+        if config.tied:
+            self.output.weight = table.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.norm(self.bend(self.dense(x))))
+
+
+class MaskedWords(Head):
+    """Says which word stands at each place."""
+
+    def __init__(self, body: Encoder):
+        super().__init__(body)
+        self.words = Words(body.config, body.embed.table)
+
+    def forward(self, text: Sequences, at: Tensor | None = None) -> Tensor:
+        """Logits (batch, length, vocabulary), or (places, vocabulary) where `at` is True: no others are made."""
+        states = self.encode(text)
+        return self.words(states if at is None else states[at])
+
+
+class Comparison(nn.Module):
+    """What two texts have in common: the product of their mean states, through one more layer.
+
+    A layer over the first state has to find it there, which takes a small model millions of pairs.
+    """
+
+    def __init__(self, width: int, activation: str):
+        super().__init__()
+        self.dense, self.bend = nn.Linear(width, width), ACTIVATIONS[activation]
+        self.apply(initialise)
+
+    def forward(self, states: Tensor, text: Sequences) -> Tensor:
+        second = text.real & (text.segments == 1) if text.segments is not None else torch.zeros_like(text.real)
+        return self.bend(self.dense(self._mean(states, text.real & ~second) * self._mean(states, second)))
+
+    @staticmethod
+    def _mean(states: Tensor, at: Tensor) -> Tensor:
+        return states.masked_fill(~at[:, :, None], 0.0).sum(1) / at.sum(1, keepdim=True).clamp(min=1)
+
+
+class Both(NamedTuple):
+    """What pre-training asks for: logits of hidden words, and (batch, 2) of how two texts stand to each other."""
+
+    words: Tensor
+    relation: Tensor
+
+
+class Pretraining(MaskedWords):
+    """Hidden words, and how two texts stand to each other: 0, the second follows the first (BERT) or the two are in
+    their order (ALBERT); 1, they are from different places or swapped."""
+
+    def __init__(self, body: Encoder):
+        super().__init__(body)
+        config = body.config
+        self.compare = Comparison(config.width, config.pooler_activation) if body.pooler is None else None
+        self.relation = nn.Linear(config.width, 2)
+        initialise(self.relation)
+
+    def forward(self, text: Sequences, at: Tensor | None = None) -> Both:  # pyright: ignore[reportIncompatibleMethodOverride]
+        states = self.encode(text)
+        return Both(self.words(states if at is None else states[at]), self.related(states, text))
+
+    def related(self, states: Tensor, text: Sequences) -> Tensor:
+        """Logits (batch, 2) from the body's states."""
+        return self.relation(self.body.pooled(states) if self.compare is None else self.compare(states, text))

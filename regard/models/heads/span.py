@@ -1,0 +1,12 @@
+"""Span prediction head for extractive question answering. Devlin et al. 2019, section 4.2."""
+
+from regard.layers.encoder import Encoder
+from regard.models.heads.token import TokenLabels
+
+
+class Spans(TokenLabels):
+    """Where an answer begins and where it ends: logits (batch, length, 2)."""
+
+    def __init__(self, body: Encoder, silent: bool = False):
+        super().__init__(body, ("start", "end"))
+        self.silent = silent  # whether it was trained on questions that have none

@@ -1,0 +1,33 @@
+"""Token classification head."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from regard.layers.dropout import Dropout
+from regard.layers.encoder import Encoder, initialise
+from regard.layers.inputs import Sequences
+from regard.models.heads.base import Head
+
+
+class TokenLabels(Head):
+    """A label for each token."""
+
+    def __init__(self, body: Encoder, labels: Sequence[str]):
+        super().__init__(body)
+        self.labels = tuple(labels)
+        self.dropout, self.head = Dropout(body.config.dropout), nn.Linear(body.config.width, len(self.labels))
+        initialise(self.head)
+
+    @property
+    def new(self) -> list[nn.Module]:
+        """What is trained whole also where the body is only adapted."""
+        return [self.head]
+
+    def forward(self, text: Sequences) -> Tensor:
+        """Logits (batch, length, labels)."""
+        return self.told(self.encode(text))
+
+    def told(self, states: Tensor) -> Tensor:
+        """Logits from the body's states."""
+        return self.head(self.dropout(states))

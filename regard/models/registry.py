@@ -1,0 +1,128 @@
+"""Families by name: one file each, a frozen config, and presets as rows."""
+
+import sys
+from dataclasses import MISSING, fields
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from regard.errors import UserError, nearest
+from regard.layers.autoregressive import LanguageModel
+from regard.layers.encoder import Encoder
+from regard.models import bert, bytenet, convs2s, deberta, gpt, llama, seq2seq, transformer
+from regard.models import rnn_encoder as recurrent
+
+LARGEST, DEEPEST = 1 << 24, 1000  # no product of sizes overflows; building more blocks alone takes minutes
+
+FEWER = ("depth", "sets", "inner", "kernel")  # fields of which DEEPEST is the most
+
+
+class Family(NamedTuple):
+    config: type
+    network: type[nn.Module]
+    presets: dict[str, dict]
+
+    @property
+    def continues(self) -> bool:
+        """Whether it goes on with a text."""
+        return issubclass(self.network, LanguageModel)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether it reads a text and writes none."""
+        return issubclass(self.network, Encoder)
+
+    @property
+    def translates(self) -> bool:
+        """Whether it turns one text into another."""
+        return not self.continues and not self.encodes
+
+    @property
+    def vocabularies(self) -> list[str]:
+        """The fields of its config that are sizes of vocabularies."""
+        return [field.name for field in fields(self.config) if field.name.endswith("vocabulary")]
+
+
+FAMILIES = {
+    "bert": Family(bert.BertConfig, bert.Bert, bert.PRESETS),
+    "bytenet": Family(bytenet.ByteNetConfig, bytenet.ByteNet, bytenet.BYTENET_PRESETS),
+    "convs2s": Family(convs2s.ConvS2SConfig, convs2s.ConvS2S, convs2s.CONVS2S_PRESETS),
+    "deberta": Family(deberta.DebertaConfig, deberta.Deberta, deberta.PRESETS),
+    "gpt": Family(gpt.GPTConfig, gpt.GPT, gpt.PRESETS),
+    "llama": Family(llama.LlamaConfig, llama.Llama, llama.PRESETS),
+    "recurrent": Family(recurrent.RecurrentConfig, recurrent.Recurrent, recurrent.PRESETS),
+    "seq2seq": Family(seq2seq.Seq2SeqConfig, seq2seq.Seq2Seq, seq2seq.PRESETS),
+    "transformer": Family(transformer.TransformerConfig, transformer.Transformer, transformer.PRESETS),
+}
+
+
+def family_of(network: nn.Module) -> str:
+    """A network's family; that of one with a head is its body's."""
+    network = getattr(network, "body", network)
+    return next(name for name, family in FAMILIES.items() if isinstance(network, family.network))
+
+
+def configure(model: dict[str, Any], **vocabulary: int) -> Any:
+    """A recipe's [model] table → that family's config, every field checked."""
+    given = dict(model)
+    name = given.pop("family", None)
+    if name not in FAMILIES:
+        raise UserError(f"model.family = '{name}' is unknown{nearest(str(name), FAMILIES)}")
+    family = FAMILIES[name]
+    preset = given.pop("preset", None)
+    if preset is not None and preset not in family.presets:
+        raise UserError(f"model.preset = '{preset}' is unknown for family '{name}'{nearest(preset, family.presets)}")
+    given = {**(family.presets[preset] if preset else {}), **given, **vocabulary}
+    known = {field.name: field for field in fields(family.config)}
+    for key, value in given.items():
+        if key not in known:
+            raise UserError(f"model.{key} is unknown for family '{name}'{nearest(key, known)}")
+        zero = key in getattr(family.config, "MAY_BE_ZERO", ())
+        _check(key, value, known[key].default, family.config.CHOICES.get(key), zero)
+    config = family.config(**given)
+    if getattr(config, "states", 1) < 1:
+        raise UserError(f"[model] width {config.width} leaves no state for each direction: set encoder_width")
+    if (blocks := getattr(config, "depth", 1) * getattr(config, "inner", 1)) > DEEPEST:
+        raise UserError(f"[model] depth {config.depth} times inner {config.inner} are {blocks} blocks, over {DEEPEST}")
+    if problem := config.problem():
+        raise UserError(f"[model] {problem}")
+    return config
+
+
+def sizes(family: str, source: int, target: int) -> dict[str, int]:
+    """The fields of a family's config that say how many tokens there are."""
+    both = {"vocabulary": target, "source_vocabulary": source, "target_vocabulary": target}
+    return {name: both[name] for name in FAMILIES[family].vocabularies}
+
+
+def outline(model: dict[str, Any], joint: bool = True) -> Any:
+    """The config of a [model] table whose vocabulary is not known yet: what does not fit together shows at once."""
+    family = model.get("family")
+    return configure(model, **(sizes(family, 1, 1 if joint else 2) if family in FAMILIES else {}))
+
+
+def _check(key: str, value: Any, default: Any, choices: tuple[str, ...] | None, zero: bool) -> None:
+    """Refuse a field's value by name: another type than the default's, no choice, or a size no network has."""
+    wanted = int if default is MISSING else type(default)
+    fits = isinstance(value, (int, float) if wanted is float else wanted)
+    if not fits or (wanted is not bool and isinstance(value, bool)):
+        raise UserError(f"model.{key} = {value!r} should be of type {wanted.__name__}, e.g. {default!r}")
+    if choices and value not in choices:
+        raise UserError(f"model.{key} = '{value}' is not possible{nearest(value, choices)}")
+    if wanted not in (int, float):
+        return
+    least = 1 if wanted is int and default != 0 and not zero else 0  # one that is 0 by default is another's size then
+    most = DEEPEST if key.endswith(FEWER) else LARGEST if wanted is int else sys.float_info.max
+    if not value >= least:  # nor is NaN
+        raise UserError(f"model.{key} = {value} should be at least {least}")
+    if value > most:
+        raise UserError(f"model.{key} = {value} should be at most {most}")
+    if key == "epsilon" and not 0 < value < 1:
+        raise UserError(f"model.epsilon = {value} should lie between 0 and 1")
+    if key == "dropout" and value >= 1:
+        raise UserError(f"model.dropout = {value} should be below 1")
+
+
+def build(model: dict[str, Any], **vocabulary: int) -> nn.Module:
+    """A new network from a recipe's [model] table and the sizes of its vocabularies."""
+    return FAMILIES[model["family"]].network(configure(model, **vocabulary))

@@ -1,0 +1,79 @@
+"""A recurrent encoder: a text is read one word after another, one way or both, and every place has a state.
+
+    tokens ─▶ embed ─▶ [ read forwards, read backwards ] × depth ─▶ states ─▶ last | mean | attention ─▶ one vector
+
+What labels were told from before BERT: the last state (Sutskever et al. 2014's vector), the mean of all, or all of them
+weighed by attention (Yang et al. 2016). With the cell "lstmn" it also looks back over its own states (Cheng et al.
+2016).
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from regard.attention.trace import place
+from regard.layers.encoder import Encoder, Reading, Summary
+from regard.layers.inputs import Sequences
+from regard.layers.pooling import POOLINGS, Last, attentive, even
+from regard.layers.recurrent import CELLS, Reader
+
+
+@dataclass(frozen=True)
+class RecurrentConfig:
+    vocabulary: int
+    embedding: int = 128
+    width: int = 256  # of a state, both directions together
+    depth: int = 1
+    cell: str = "lstm"
+    bidirectional: bool = True
+    pooling: str = "attention"  # the last state, the mean of all, or all weighed
+    comparison: int = 0  # width in which states are weighed; 0: as `width`
+    dropout: float = 0.3
+    limit: int = 1024  # the longest text that is read
+
+    CHOICES = {"cell": CELLS, "pooling": POOLINGS}
+    segments, tied, epsilon = 0, True, 1e-5  # what heads of any encoder ask for
+    activation, output_activation, pooler_activation = "gelu", "", "tanh"
+
+    def problem(self) -> str | None:
+        """What does not fit together, in words."""
+        if self.bidirectional and self.width % 2:
+            return f"width {self.width} is no sum of two directions: it should be even, or bidirectional = false"
+        if self.cell == "lstmn" and self.bidirectional:
+            return "cell = 'lstmn' looks back over what it has read: set bidirectional = false"
+        return None
+
+    @property
+    def one_way(self) -> int:
+        """Width of the states of each direction."""
+        return self.width // 2 if self.bidirectional else self.width
+
+
+PRESETS: dict[str, dict] = {
+    "tiny": dict(embedding=64, width=64),  # 0.5M with 8,000 tokens, as all below
+    "small": dict(embedding=128, width=256),  # 1.3M
+    "medium": dict(embedding=256, width=512, depth=2),  # 4.7M
+}
+
+
+class Recurrent(Encoder):
+    encoder: Reader  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(self, config: RecurrentConfig):
+        super().__init__()
+        self.config, self.pooler = config, None
+        table = nn.Embedding(config.vocabulary, config.embedding)
+        nn.init.normal_(table.weight, std=0.1)
+        self.embed = Reading(table, None, None, nn.Identity(), config.dropout)
+        shape = config.one_way, config.depth, config.bidirectional, config.dropout
+        self.encoder = Reader(config.cell, config.embedding, *shape, config.comparison or config.width)
+
+    def encode(self, text: Sequences) -> Tensor:
+        with place("encoder"):
+            return self.encoder(self.embed(text.tokens), text.lengths).states
+
+    def summary(self) -> Summary:
+        if self.config.pooling == "last":
+            return Last(self.config.one_way)
+        width = self.config.width
+        return even(width) if self.config.pooling == "mean" else attentive(width, self.config.comparison or width)

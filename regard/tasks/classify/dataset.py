@@ -1,0 +1,285 @@
+"""Labelled text: one or two texts and what they are called, read from files and prepared once into a Corpus.
+
+    text        [what its tokenizer puts before a text]  text  end
+    two texts   […]  text  end  text2  end
+
+The label is the target, and its one token is its number. Others that open the tokenizer put the same round a text.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import tokenizers
+import torch
+from tokenizers import processors
+from torch import Tensor
+
+from regard.data.cache import hash_file
+from regard.data.files import Record, expand, rows
+from regard.data.pairs import Corpus, cached
+from regard.data.sampler import BatchOptions, shares
+from regard.data.splits.hashed import file_of, fractions, own_file, part_of
+from regard.data.splits.stratified import strata
+from regard.data.splits.substrings import CONTAINING, LEFT_OUT, placed, plain
+from regard.data.targets import Numbers, Targets, known
+from regard.errors import UserError
+from regard.layers.inputs import Ids, Sequences, pad
+from regard.layers.pytree import moved
+from regard.text.special_tokens import Frame, frame_of
+from regard.text.vocabulary import MISSING, Tokenizer
+
+if TYPE_CHECKING:
+    from regard.config.recipe import DataOptions
+
+BETWEEN = "\x1e"  # stands between two texts where they are kept as one
+
+PLAIN = {"one": (int,), "several": (int, list), "number": (int, float)}  # what a label may be in JSON, beside text
+
+MOST = 10_000  # labels; more are surely another column
+
+FEW, DECIMAL = 20, re.compile(r"-?\d+[.,]\d+")  # more labels than so many that look like this are surely values
+
+
+def read(data: "DataOptions", part: str, beside: Path | None = None) -> Iterator[Record]:
+    """Every sample of a part in the order of its file: its text is the source, its label the target."""
+    return (record for record in assigned(data, part, beside) if not record.left_out)
+
+
+def assigned(data: "DataOptions", part: str, beside: Path | None = None) -> Iterator[Record]:
+    """Every sample of a part, and of train also those that are left out because of what is held out."""
+    find_part = None if own_file(data, part) else _parts(data, beside, _stamp(file_of(data, "train", beside)))
+    for record in _records(data, part, beside):
+        found = find_part(record.group) if find_part else part
+        if found == part:
+            yield record
+        elif found == LEFT_OUT and part == "train":
+            yield record._replace(left_out=LEFT_OUT)
+
+
+def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
+    """What changes when a file does."""
+    return tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in expand(path).values())
+
+
+@lru_cache(maxsize=1)  # all parts of a file are told apart by the same reading of it
+def _parts(data: "DataOptions", beside: Path | None, stamp: object) -> Callable[[str], str]:
+    """What tells the part of a group, of files of this stamp."""
+    held_out = fractions(data)
+
+    def choose(groups: Set[str] | None = None) -> Callable[[str], str]:
+        if not data.stratify or data.label_kind != "one" or not any(held_out):
+            return partial(part_of, validation=held_out[0], test=held_out[1])
+        labelled = _few(_records(data, "train", beside), "one", set())
+        known = ((each.group, each.target) for each in labelled if groups is None or each.group in groups)
+        return strata(known, *held_out).part
+
+    if data.split_by == CONTAINING and any(held_out):
+        return placed((record.group for record in _records(data, "train", beside)), choose)
+    return choose()
+
+
+def _records(data: "DataOptions", part: str, beside: Path | None) -> Iterator[Record]:
+    """Every sample of the file that a part stands in."""
+    text, label, containing = data.text or "text", data.label or "label", data.split_by == CONTAINING
+    whole = ("source",) if data.text2 else ("source", text)  # of two texts, the first alone is a column like others
+    group = "" if containing or data.split_by in whole else data.split_by
+    asked = [text, label, *(name for name in (data.text2, group) if name)]
+    for fields, place in rows(file_of(data, part, beside), data.columns, tuple(asked), {label: PLAIN[data.label_kind]}):
+        texts = fields[text]
+        if data.text2:
+            texts = f"{texts.replace(BETWEEN, ' ')}{BETWEEN}{fields[data.text2]}"
+        groups = plain(texts) if containing else fields[group] if group else texts
+        yield Record(texts, _called(fields[label], data, place), "", groups, place)
+
+
+def _few(records: Iterable[Record], kind: str, found: set[str]) -> Iterator[Record]:
+    """Those that have a label, whose labels are `found` on the way; too many different ones are an error."""
+    for record in records:
+        found.update(label for label in (json.loads(record.target) if kind == "several" else [record.target]) if label)
+        if len(found) > MOST:
+            raise UserError(f"{record.place}: over {MOST:,} different labels so far; is data.label the right column?")
+        if record.target:
+            yield record
+
+
+def _called(given: str, data: "DataOptions", place: str) -> str:
+    """A label as it is kept: several as a JSON list, each once."""
+    if data.label_kind == "several":
+        each = _listed(given, place) if given.startswith("[") else given.split(data.label_separator)
+        found = dict.fromkeys(_short(label, data) for label in each)
+        return json.dumps([label for label in found if label], ensure_ascii=False)
+    return _short(given, data)
+
+
+def _short(label: str, data: "DataOptions") -> str:
+    return (label.split(data.label_until)[0] if data.label_until else label).strip()
+
+
+def _listed(given: str, place: str) -> list[str]:
+    try:
+        found = json.loads(given)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(each, str) or type(each) is int for each in found):
+        raise UserError(f'{place}: the label {given:.60} is no list of labels, such as ["sport", "money"]')
+    return [str(each) for each in found]
+
+
+def learn_labels(data: "DataOptions", beside: Path | None = None) -> tuple[str, ...]:
+    """Every label of the training file, in the order of their letters: also one that only a part held out of it has."""
+    found: set[str] = set()
+    for _ in _few(_records(data, "train", beside), data.label_kind, found):
+        pass
+    if len(found) < 2:
+        only = f"the one label {found.pop()!r}" if found else "no label"
+        raise UserError(f"{file_of(data, 'train', beside)}: has {only}; to tell texts apart takes two")
+    if len(found) > FEW and all(map(DECIMAL.fullmatch, found)):
+        raise UserError(
+            f"{file_of(data, 'train', beside)}: the labels are {len(found)} different numbers such as {min(found)}: "
+            "give data.label_kind = 'number' to learn their values, or write them as words where they are but names"
+        )
+    return tuple(sorted(found))
+
+
+def learn_scale(data: "DataOptions", beside: Path | None = None) -> tuple[float, float]:
+    """The mean of the training part's numbers, and the power of two nearest their standard deviation."""
+    records = known(read(data, "train", beside), Numbers())
+    values = np.array([float(record.target) for record in records if record.target])
+    if not len(values) or values.std() == 0:
+        only = f"the one value {values[0]:g}" if len(values) else "no number"
+        raise UserError(f"{file_of(data, 'train', beside)}: has {only} for a label; to tell texts apart takes two")
+    return float(values.mean()), 2.0 ** round(float(np.log2(values.std())))
+
+
+# ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def enclosed(tokenizer: Tokenizer) -> Tokenizer:
+    """The same tokenizer, whose own post-processor puts an end behind each text: the token that a label is told from.
+
+    Padding must be another token than the end, since others find a text's last token by it.
+    """
+    if tokenizer.end == MISSING:
+        raise UserError("the tokenizer has no token for 'end', behind which a label is told; name it as eos_token")
+    inner = tokenizers.Tokenizer.from_str(tokenizer.inner.to_str())
+    names = {token: inner.id_to_token(token) for token in (*tokenizer.head, tokenizer.end)}
+    head, end = [names[token] for token in tokenizer.head], names[tokenizer.end]
+    inner.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
+        single=[*head, "$A", end],
+        pair=[*head, "$A", end, "$B:0", end],
+        special_tokens=[(name, token) for token, name in names.items()],
+    )
+    others = (tokenizer.pad, tokenizer.unknown, tokenizer.begin, 0, 1)
+    padding = next(token for token in others if token not in (MISSING, tokenizer.end))
+    made = Tokenizer(inner, tokenizer.ids | {"pad": padding}, tokenizer.literal)
+    said = ("add_bos_token", "add_eos_token")  # would speak over the post-processor
+    made.settings = {key: value for key, value in tokenizer.settings.items() if key not in said}
+    return made
+
+
+def split_pair(text: str, paired: bool) -> str | tuple[str, ...]:
+    """A text as a Corpus keeps it, or the two that it keeps as one."""
+    return tuple(text.split(BETWEEN, 1)) if paired else text
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts, or pairs of them, as the rows of tokens that a network reads."""
+
+    tokenizer: Tokenizer
+    paired: bool = False
+
+    @property
+    def size(self) -> int:
+        return self.tokenizer.size
+
+    @property
+    def table(self) -> Mapping[str, int]:
+        return self.tokenizer.table
+
+    def encode_many(self, texts: list[str]) -> list[list[int]]:
+        return self.rows([split_pair(text, self.paired) for text in texts])
+
+    def rows(self, texts: Sequence[str | tuple[str, ...]]) -> list[list[int]]:
+        """What the tokenizer puts round a text is part of it; what it would pad with is not."""
+        found = [each.ids for each in self.tokenizer.inner.encode_batch_fast(list(texts))]  # type: ignore[arg-type]
+        return [self._unpadded(row) for row in found]
+
+    def sequences(self, rows: Sequence[Ids]) -> Sequences:
+        """Rows as a network reads them: of pairs with their segments, where the tokenizer tells them apart."""
+        text = pad(rows, 0)
+        if not self.paired or len({*self._frame.kinds}) < 2 or not self._frame.specials[1]:
+            return text
+        return text._replace(segments=pad([self._segments(row) for row in rows], 0).tokens)
+
+    def _segments(self, row: Ids) -> np.ndarray:
+        (first, middle, _), found = self._frame.specials, np.asarray(row)
+        between = np.flatnonzero(found[len(first) :] == middle[0])
+        begin = len(first) + int(between[0]) + len(middle) if len(between) else len(found)
+        return np.where(np.arange(len(found)) < begin, *self._frame.kinds)
+
+    @cached_property
+    def _frame(self) -> Frame:
+        return frame_of(self.tokenizer, 2)
+
+    def _unpadded(self, row: list[int]) -> list[int]:
+        last = len(row)
+        while last > 1 and row[last - 1] == self.tokenizer.pad:
+            last -= 1
+        return row[:last]
+
+    def content(self) -> str:
+        return f"{self.tokenizer.content()} enclosed {self.paired}"
+
+
+class Sides(NamedTuple):
+    """What makes tokens of texts, and of labels."""
+
+    source: Texts
+    target: Targets
+
+
+def prepare(
+    data: "DataOptions", part: str, sides: Sides, cache: Path, max_length: int, beside: Path | None = None
+) -> Corpus:
+    """A part of the data as a Corpus: found in the cache when the same files, options, tokenizer and labels were."""
+    hashes = {name or path.name: hash_file(path) for name, path in expand(file_of(data, part, beside)).items()}
+    options = [data.text, data.text2, data.label, data.label_until, data.columns, data.split_by]
+    options += [data.label_separator, data.stratify]
+    key = json.dumps(["labels 2", hashes, options, max_length, fractions(data), part])
+    return cached(known(assigned(data, part, beside), sides.target), key, hashes, sides, cache, max_length)
+
+
+# ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Labelled(NamedTuple):
+    """Texts and the numbers of their labels."""
+
+    text: Sequences
+    labels: Tensor  # (batch), of several a text (batch, labels)
+    index: Tensor  # (batch): the samples' numbers in the corpus
+
+    def to(self, device: torch.device | str) -> "Labelled":
+        return moved(self, device)
+
+
+def collate(corpus: Corpus, numbers: Sequence[int], sides: Sides) -> Labelled:
+    """These samples as one batch."""
+    labels = sides.target.tensor([corpus.target(number) for number in numbers])
+    text = sides.source.sequences([corpus.source(number) for number in numbers])
+    return Labelled(text, labels, torch.tensor(list(numbers), dtype=torch.int64))
+
+
+def stream(
+    corpus: Corpus, sides: Sides, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
+) -> Iterator[Labelled]:
+    """Batches without end, from the rank's own number `start`: its k-th is batch k·world + rank of all."""
+    for samples in shares(corpus, options, start, rank, world):
+        yield collate(corpus, samples, sides)

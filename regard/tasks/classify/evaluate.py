@@ -1,0 +1,131 @@
+"""`regard evaluate` of a model that tells labels: how many it tells right, of which labels, and what it mistakes."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from regard.data.files import Record
+from regard.data.targets import known, targets_of
+from regard.errors import UserError
+from regard.explorer.charts import heatmap
+from regard.metrics import classification as marks
+from regard.metrics import correlation
+from regard.metrics.bleu import compare_hits
+from regard.progress import counted
+from regard.tasks.classify.answers import LIKELY, Number, Several, Told
+from regard.tasks.classify.dataset import read, split_pair
+from regard.tasks.scoring import chosen as part_of
+from regard.tasks.scoring import columns, lines_of, moved
+
+MOVED = "data.train is not the file that was trained on: some of what is scored here may have been trained on"
+
+
+class Selection(NamedTuple):
+    """Labelled texts, where they come from, and how many were left out for want of a text or a label."""
+
+    name: str
+    records: list[Record]
+    skipped: int
+    inputs: list[str | tuple[str, ...]]  # texts or pairs of them, as a model is asked
+    moved: bool  # whether some may have been trained on
+
+
+def select(
+    model: Any, file: str | None, text: str, label: str, text2: str = "", named: tuple[str, ...] = ()
+) -> Selection:
+    """The file's samples; without one the test part of the model's recipe, else its validation part."""
+    network = model.network
+    if text2 and model.recipe and not model.recipe.data.text2:
+        raise UserError(f"--other {text2}: this model was trained on single texts")
+    other = text2 or ("text2" if network.paired and model.recipe is None else "")
+    roles = columns(model.recipe, text=text, text2=other, label=label)
+    how = {"label_kind": network.kind, "stratify": False, "split_by": "source"}  # all of a file is scored
+    how |= {"columns": named} if named else {}
+    recipe, part = part_of(model.recipe, "classify", file, " with text and label", **roles, **how)
+    targets = targets_of(network.kind, network.labels)
+    records = list(known(read(recipe.data, part, Path(recipe.origin)), targets))
+    full = [record for record in records if record.source.strip() and record.target]
+    if not full:
+        raise UserError(f"{file or part}: no samples to score")
+    inputs = [split_pair(record.source, bool(recipe.data.text2)) for record in full]
+    mixed = file is None and moved(model, part)
+    return Selection(file or part, full, len(records) - len(full), inputs, mixed)
+
+
+def evaluate(
+    models: list[Any], chosen: Selection, batch_size: int = 32, truncate: bool = False, quiet: bool = True
+) -> dict[str, Any]:
+    """Scores of one model with a row a label and its mistakes; of two also the paired test of one of them."""
+    if len({model.network.kind for model in models}) > 1:
+        raise UserError("--compare: one of the models tells one label a text and the other several, or a number")
+    inputs = chosen.inputs
+    wanted = [record.target for record in chosen.records]
+    with counted("reading", len(inputs) * len(models), quiet) as progress:
+        options = {"batch_size": batch_size, "truncate": truncate, "progress": progress}
+        answers: list[list[Told]] = [model.run(inputs, **options) for model in models]
+    network = models[0].network
+    name, report, mark = REPORTS[network.kind]
+    counts = {"samples": len(wanted), "part": chosen.name} | ({"skipped": chosen.skipped} if chosen.skipped else {})
+    counts |= {"note": MOVED} if chosen.moved else {}
+    counts |= {} if network.kind == "number" else {"probabilities": "uncalibrated"}
+    found = counts | report(answers[0], wanted, network.labels)
+    told = [[_said(answer) for answer in each] for each in answers]
+    right = [WRITTEN[network.kind](each) for each in wanted]
+    sure = {} if network.kind == "number" else {"scores": [each.scores for each in answers[0]]}  # type: ignore[union-attr]
+    found |= lines_of([record.place for record in chosen.records], inputs, right, told, **sure)
+    if len(models) == 1:
+        return found
+    marks_of = [np.array([mark(a, w) for a, w in zip(each, wanted, strict=True)], float) for each in answers]
+    return found | {"comparison": compare_hits(name, *marks_of).told(ascending=name != "squared_error")}
+
+
+WRITTEN: dict[str, Callable[[str], Any]] = {"one": str, "several": json.loads, "number": float}  # labels, by their kind
+
+
+def _said(answer: Told) -> str | tuple[str, ...] | float:
+    """An answer as a label of its kind is written."""
+    if isinstance(answer, Several):
+        return answer.labels
+    return answer.value if isinstance(answer, Number) else answer.label
+
+
+def _one(answers: list[Any], wanted: list[str], labels: Sequence[str]) -> dict[str, Any]:
+    numbers = {label: number for number, label in enumerate(labels)}
+    return marks.report(
+        [numbers[answer.label] for answer in answers],
+        [numbers[label] for label in wanted],
+        [answer.scores[label] for answer, label in zip(answers, wanted, strict=True)],
+        labels,
+    )
+
+
+def _several(answers: list[Any], wanted: list[str], labels: Sequence[str]) -> dict[str, Any]:
+    chances = np.array([[answer.scores[label] for label in labels] for answer in answers])
+    held = np.array([[label in json.loads(each) for label in labels] for each in wanted])
+    return marks.report_several(chances, held, labels, LIKELY)
+
+
+def _numbers(answers: list[Any], wanted: list[str], labels: Sequence[str]) -> dict[str, Any]:
+    values = [float(each) for each in wanted]
+    found = correlation.report([answer.value for answer in answers], values)
+    return {"always_the_mean": float(np.var(values)), "scores": found}
+
+
+REPORTS: dict[str, tuple[str, Callable[..., dict[str, Any]], Callable[[Any, str], float]]] = {
+    "one": ("accuracy", _one, lambda answer, wanted: 100.0 * (answer.label == wanted)),
+    "several": ("exact", _several, lambda answer, wanted: 100.0 * ({*answer.labels} == {*json.loads(wanted)})),
+    "number": ("squared_error", _numbers, lambda answer, wanted: (answer.value - float(wanted)) ** 2),
+}  # by kind: what two models are compared by, all figures, and that one of a single answer
+
+
+def draw_confusions(path: Path, name: str, found: dict[str, Any]) -> None:
+    """Which label (row) was called which (column), in counts, shaded by their share of the row."""
+    if "called" not in found:
+        raise UserError("--plot draws which label was called which: for a model that tells one label a text")
+    counts = [list(row.values()) for row in found["called"].values()]
+    shares = [[count / max(1, sum(row)) for count in row] for row in counts]
+    labels, title = list(found["called"]), f"{name}: labels (rows) and what they were called (columns)"
+    heatmap(path, title, labels, labels, shares, [[str(count) for count in row] for row in counts])

@@ -1,0 +1,128 @@
+"""Classification and regression as a training task."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.config.recipe import Recipe
+from regard.data.pairs import Corpus
+from regard.data.targets import targets_of, told_label
+from regard.models.heads.sequence import Classifier
+from regard.models.registry import FAMILIES, Family
+from regard.tasks.batching import by_length, shown
+from regard.tasks.classify.dataset import (
+    BETWEEN,
+    Labelled,
+    Sides,
+    Texts,
+    collate,
+    enclosed,
+    prepare,
+    read,
+    split_pair,
+    stream,
+)
+from regard.tasks.classify.predict import BATCH, classify
+from regard.tasks.classify.problem_type import kind_of, weigh
+from regard.tasks.distillation import Predicted
+from regard.tasks.fitting import labelled
+from regard.tasks.prepared_task import Parted
+from regard.text.masking import maskable
+from regard.text.vocabulary import Vocabulary, train_tokenizer
+
+
+class Classify(Parted[Corpus]):
+    """What the training loop asks of telling texts apart."""
+
+    name, unit, teachable = "classify", "texts", True
+    learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
+    fit = staticmethod(labelled)
+
+    @staticmethod
+    def able(family: Family) -> bool:
+        return not family.translates
+
+    def know(self, network: Any) -> None:
+        self.kind = kind_of(network, self.options)
+        self.scores = self.kind.scores
+        self.targets = targets_of(network.kind, network.labels)
+        self.sides = Sides(Texts(self.tokenizer, bool(self.recipe.data.text2)), self.targets)
+        self.tells = network.labels if network.kind != "number" else ()
+
+    def open(self) -> None:
+        super().open()
+        if self.options.class_weights == "balanced":
+            weigh(self.kind, self.training, self.targets)
+
+    @property
+    def reports(self) -> dict[str, str]:
+        """What became of each part's samples, in words; of train also its labels."""
+        return super().reports | ({"labels": ", ".join(self.tells)} if self.tells else {})
+
+    def corpus(self, part: str) -> Corpus | None:
+        if not getattr(self.recipe.data, part):
+            return None
+        return prepare(self.recipe.data, part, self.sides, self.cache, self.length, Path(self.recipe.origin))
+
+    def batches(self, start: int, rank: int, world: int) -> Iterator[Labelled]:
+        return stream(self.training, self.sides, self.batching, start, rank, world)
+
+    def count(self, batch: Labelled) -> int:
+        return len(batch.labels)
+
+    def loss(self, network: Any, batch: Labelled) -> Tensor:
+        """The loss of each label, and `auxiliary` times the mean of its text's tokens (equation 5), summed."""
+        found = self.predict(network, batch)
+        loss = self.kind.loss(found.logits[0], batch.labels)
+        if self.options.auxiliary:
+            loss = loss + self.options.auxiliary * _text_loss(network, found.states, batch)
+        return self.taught(loss, found, batch)
+
+    def predict(self, network: Any, batch: Labelled) -> Predicted:
+        states, logits = network.label(batch.text)
+        return Predicted(states, (logits.float(),))
+
+    @torch.no_grad()
+    def validate(self, network: Any) -> dict[str, float]:
+        """Loss and scores over the first `eval_samples` of the validation part."""
+        if self.validation is None:
+            return {}
+        count, rows = min(self.options.eval_samples, len(self.validation)), dict[int, tuple[Tensor, Tensor]]()
+        for numbers in by_length(self.validation.source_lengths[:count].tolist(), BATCH):
+            batch = collate(self.validation, numbers, self.sides).to(next(network.parameters()).device)
+            logits = network(batch.text).float()
+            rows |= dict(zip(numbers, zip(logits.cpu(), batch.labels.cpu(), strict=True), strict=True))
+        logits, wanted = (torch.stack(each) for each in zip(*(rows[number] for number in range(count)), strict=True))
+        return self.kind.figures(logits, wanted)
+
+    def samples(self, network: Any, count: int) -> list[tuple[str, str, str]]:
+        if self.validation is None:
+            return []
+        found = [self.validation.text(number) for number in range(min(count, len(self.validation)))]
+        texts = [split_pair(each.source, self.sides.source.paired) for each in found]
+        answers = classify(network, self.sides.source, texts)
+        wanted = [told_label(each.target, network.kind) for each in found]
+        return list(zip(map(shown, texts), wanted, map(str, answers), strict=True))
+
+
+def _text_loss(network: Classifier, states: Tensor, batch: Labelled) -> Tensor:
+    """The mean loss of each text's tokens after the first, summed over the texts."""
+    real = batch.text.real[:, 1:]
+    logits = network.body.output(states[:, :-1][real]).float()
+    losses = F.cross_entropy(logits, batch.text.tokens[:, 1:][real], reduction="none")
+    counts = (batch.text.lengths - 1).clamp(min=1)[:, None].expand(real.shape)[real]
+    return (losses / counts).sum()
+
+
+def learn_vocabulary(recipe: Recipe) -> Vocabulary:
+    """A tokenizer trained on the texts of the training part; for an encoder one that also marks their beginning."""
+    records = read(recipe.data, "train", Path(recipe.origin))
+    texts = (text for record in records for text in record.source.split(BETWEEN))
+    family = FAMILIES.get(recipe.model.get("family", ""))
+    around = maskable if family and family.encodes else enclosed
+    both = around(train_tokenizer(texts, recipe.tokenizer, ends=False))
+    return Vocabulary(both, both)

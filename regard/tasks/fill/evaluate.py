@@ -1,0 +1,84 @@
+"""`regard evaluate` of a model that finds hidden words: the same words of a text hidden each time, and pairs drawn."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from regard.data.cache import cache_folder
+from regard.data.documents import in_rows
+from regard.data.token_stream import Stream
+from regard.metrics.bleu import RESAMPLES, SEED, Score, spread
+from regard.models.heads.mlm import Pretraining
+from regard.progress import counted
+from regard.tasks.fill.batches import MaskOptions, rows_per_epoch
+from regard.tasks.fill.guesses import Guesses, guess
+from regard.tasks.fill.predict import SEED as DRAWN
+from regard.tasks.fill.predict import hidden_in, some_rows
+from regard.tasks.fill.sentences import Sentences
+from regard.tasks.generate.evaluate import named
+from regard.tasks.scoring import chosen as part_of
+from regard.text.special_tokens import frame_of
+
+
+class Selection(NamedTuple):
+    """A text whose words will be hidden, where it comes from, and how they are."""
+
+    name: str
+    text: Stream | Sentences
+    options: MaskOptions
+
+
+def select(model: Any, file: str | None, column: str) -> Selection:
+    """The file; without one the test part of the model's recipe, else its validation part."""
+    how: dict[str, Any] = {} if model.recipe else {"pairs": _pairs(model.network), "max_length": 0}
+    if file and (column or not in_rows(Path(file))):  # another's columns
+        how |= {"text": column, "split_by": "source"}
+    recipe, part = part_of(model.recipe, "fill", file, " of text", **how)
+    data, tokenizer = recipe.data, model.vocabulary.target
+    length = min(data.max_length or model.network.limit, model.network.limit)
+    text = hidden_in(data, part, tokenizer, cache_folder(), length, Path(recipe.origin))
+    if isinstance(text, Stream):  # a short text is one row
+        length = min(length, len(text) + frame_of(tokenizer, 1).size)
+    options = MaskOptions(length, 1, DRAWN, data.pairs, data.masked, data.whole_words)
+    return Selection(file or part, text, options)
+
+
+def _pairs(network: Any) -> Any:
+    """What a published network's second text is to the first: ALBERT's blocks share weights, and it learnt orders."""
+    if not isinstance(network, Pretraining):
+        return "none"
+    return "order" if getattr(network.config, "groups", 0) else "next"
+
+
+def evaluate(model: Any, chosen: Selection, quiet: bool = True) -> dict[str, Any]:
+    """Loss, perplexity and accuracy of hidden words, of pairs how many are told right; each with its interval."""
+    tokenizer, options = model.vocabulary.target, chosen.options
+    count = rows_per_epoch(chosen.text, tokenizer, options)
+    with counted("reading", count, quiet) as progress:
+        found = guess(model.network, some_rows(chosen.text, tokenizer, options, count), progress)
+    words = "whole" if options.whole_words else "pieces"
+    signature = (
+        f"tokens:{named(tokenizer)}|length:{options.length}|pairs:{options.pairs}|hidden:{options.share:g} {words}"
+        f"|drawn:{options.seed}|bs:{RESAMPLES}|seed:{SEED}"
+    )
+    facts = {"part": chosen.name, "rows": count, "hidden_words": len(found.words), "unigram_entropy": found.unigram}
+    return facts | {"scores": scores(found, signature)}
+
+
+def scores(found: Guesses, signature: str) -> list[Score]:
+    """The figures, and those of rows that the bootstrap draws anew."""
+    chance, rows = np.random.default_rng(SEED), len(found.counts)
+    drawn = [chance.integers(rows, size=rows) for _ in range(RESAMPLES)]
+    losses, hits = (
+        np.array([each[some].sum() / found.counts[some].sum() for some in drawn]) for each in (found.losses, found.hits)
+    )
+    told = [
+        spread("loss", found.loss, losses, signature),
+        spread("perplexity", np.exp(found.loss), np.exp(losses), signature),
+        spread("accuracy", found.accuracy, 100 * hits, signature),
+    ]
+    if found.relations is not None:
+        shares = [100 * found.relations[some].mean() for some in drawn]
+        told.append(spread("pairs", found.related, shares, signature))
+    return told

@@ -1,0 +1,110 @@
+"""Masked language modelling as a training task."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.config.recipe import Recipe
+from regard.data.documents import lessons
+from regard.data.token_stream import Stream
+from regard.errors import UserError
+from regard.tasks.distillation import Predicted
+from regard.tasks.fill.batches import Masked, MaskOptions, masked_rows, rows_per_epoch
+from regard.tasks.fill.guesses import guess, predict
+from regard.tasks.fill.predict import hidden_in, some_rows
+from regard.tasks.fill.sentences import Sentences
+from regard.tasks.fitting import masked
+from regard.tasks.prepared_task import Parted
+from regard.text.masking import mask_of, maskable
+from regard.text.vocabulary import Vocabulary, train_tokenizer
+
+SHOWN = 40  # tokens of a text that is shown between steps
+
+
+class Fill(Parted[Stream | Sentences]):
+    """What the training loop asks of finding hidden words again, alone or beside a pair's relation."""
+
+    name, scores, teachable = "fill", ("loss", "accuracy"), True
+    learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
+    fit = staticmethod(masked)
+
+    def corpus(self, part: str) -> Stream | Sentences | None:
+        if not getattr(self.recipe.data, part):
+            return None
+        return hidden_in(self.recipe.data, part, self.tokenizer, self.cache, self.length, Path(self.recipe.origin))
+
+    def plan(self) -> None:
+        """Rows of one length: blocks, or pairs as long as they may be."""
+        data, size = self.recipe.data, self.options.batch_size or max(1, self.options.batch_tokens // self.length)
+        self.masking = MaskOptions(self.length, size, self.recipe.seed, data.pairs, data.masked, data.whole_words)
+        self.rows, *_ = [self._rows(name, part) for name, part in self.parts.items()]
+        self.batches_per_epoch = -(-self.rows // size)
+
+    def _rows(self, name: str, part: Stream | Sentences) -> int:
+        """How many rows a part has; one too small for any is found out before the training, not at its first score."""
+        try:
+            return rows_per_epoch(part, self.tokenizer, self.masking)
+        except UserError as error:
+            raise UserError(f"data.{name}: {error}") from None
+
+    def epoch(self, batches: int) -> float:
+        return batches * self.masking.batch_size / self.rows
+
+    def batches(self, start: int, rank: int, world: int) -> Iterator[Masked]:
+        return masked_rows(self.training, self.tokenizer, self.masking, start, rank, world)
+
+    def count(self, batch: Masked) -> int:
+        return len(batch.words)
+
+    def loss(self, network: Any, batch: Masked) -> Tensor:
+        """Cross-entropy of each hidden word, summed; the mean over pairs counts as much as the mean over words."""
+        found, smoothing = self.predict(network, batch), self.options.label_smoothing
+        loss = F.cross_entropy(found.logits[0], batch.words, label_smoothing=smoothing, reduction="sum")
+        if batch.labels is not None:
+            loss = loss + batch.words_per_pair * F.cross_entropy(found.logits[1], batch.labels, reduction="sum")
+        return self.taught(loss, found, batch)
+
+    def predict(self, network: Any, batch: Masked) -> Predicted:
+        return predict(network, batch)
+
+    def validate(self, network: Any) -> dict[str, float]:
+        """Of up to `eval_samples` rows of the validation part, the same words hidden each time."""
+        if self.validation is None:
+            return {}
+        fixed = some_rows(self.validation, self.tokenizer, self.masking, self.options.eval_samples)
+        return guess(network, fixed).figures()
+
+    @torch.no_grad()
+    def samples(self, network: Any, count: int) -> list[tuple[str, str, str]]:
+        """The beginnings of texts with hidden words, as they were, and as the network fills them."""
+        if self.validation is None:
+            return []
+        batch = next(some_rows(self.validation, self.tokenizer, self.masking, count))
+        batch = batch.to(next(network.parameters()).device)
+        found = [batch.text.tokens.clone() for _ in range(2)]
+        found[0][batch.at], found[1][batch.at] = batch.words, predict(network, batch).logits[0].argmax(1)
+        texts = zip(batch.text.tokens.tolist(), *(each.tolist() for each in found), strict=True)
+        shown = [[tokens[:SHOWN] for tokens in row] for row in texts]
+        decode = self.tokenizer.decode
+        return [(self._open(hidden), decode(wanted), decode(told)) for hidden, wanted, told in shown]
+
+    def _open(self, tokens: list[int]) -> str:
+        """A text whose hidden places show."""
+        mask, parts = mask_of(self.tokenizer), [list[int]()]
+        for token in tokens:
+            if token == mask:
+                parts.append([])
+            else:
+                parts[-1].append(token)
+        return f" {self.tokenizer.name(mask)} ".join(self.tokenizer.decode(part) for part in parts)
+
+
+def learn_vocabulary(recipe: Recipe) -> Vocabulary:
+    """A tokenizer trained on the training part, with a token that hides others."""
+    texts = lessons(recipe.data, "train", Path(recipe.origin))
+    both = maskable(train_tokenizer(texts, recipe.tokenizer, ends=False))
+    return Vocabulary(both, both)

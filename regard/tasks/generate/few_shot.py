@@ -1,0 +1,217 @@
+"""`regard evaluate --shots`: where questions come from, how a language model answers them, and the curve over shots."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from string import Formatter
+from typing import Any, NamedTuple
+
+from regard.cli.options import Prompting
+from regard.config.recipe import Recipe
+from regard.data.synthetic.in_context import LESSONS, Question, questions
+from regard.data.synthetic.prompts import TEMPLATE
+from regard.data.synthetic.sql import items as sql
+from regard.errors import UserError, nearest
+from regard.explorer.charts import Line, line_chart
+from regard.metrics.bleu import RESAMPLES, SEED
+from regard.progress import counted
+from regard.tasks.generate.prompting import (
+    Draw,
+    Progress,
+    accuracy,
+    by_generation,
+    by_likelihood,
+    draw,
+    longest,
+    read_pairs,
+    refuse_long,
+)
+
+WAYS = ("likelihood", "generation")
+
+QUESTIONS = 500  # of data made on the spot, where neither option nor recipe says how many
+
+KINDS = ("own word, shown", "own word, not shown", "plain words")  # of questions to be answered in SQL
+
+
+class Asked(NamedTuple):
+    """A question, how its answer is marked, and which kind of question it is."""
+
+    question: Question
+    right: Callable[[str], bool]
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Exam:
+    """Questions that are the same with any number of shots, and figures to see their marks beside."""
+
+    name: str
+    ask: Callable[[int], list[Asked]]
+    by: str = "likelihood"
+    seeds: int = 1  # neighbours that are one row with other shots
+    template: str = TEMPLATE
+    facts: dict[str, Any] = field(default_factory=dict)
+    ideal: Callable[[int], dict[str, float]] = lambda shots: {}  # of all questions (""), and of each kind
+
+    def questions(self, shots: int) -> list[Question]:
+        return [each.question for each in self.ask(shots)]
+
+
+def evaluate(model: Any, exam: Exam, shots: Sequence[int], batch_size: int = 32, quiet: bool = True) -> dict[str, Any]:
+    """Accuracy for each number of shots: over all questions, and over each kind where there are several."""
+    tokenizer, limit = model.vocabulary.target, model.network.limit
+    refuse_long(limit, max(shots), lambda few: longest(tokenizer, exam.questions(few), exam.template))
+    asked = {few: exam.ask(few) for few in shots}
+    rows, kinds = [], []
+    with counted("answering", sum(map(len, asked.values())), quiet) as progress:
+        for few, some in asked.items():
+            hits = marks(model, exam, some, batch_size, progress)
+            ideal = exam.ideal(few)
+            rows.append({"shots": few, **_scored(hits, exam.seeds), **_beside(ideal, "")})
+            for kind in KINDS:
+                of_kind = [hit for hit, each in zip(hits, some, strict=True) if each.kind == kind]
+                if of_kind:
+                    kinds.append({"shots": few, "questions": kind, **_scored(of_kind), **_beside(ideal, kind)})
+    signature = f"by:{exam.by}|template:{exam.template!r}|bs:{RESAMPLES}|seed:{SEED}"
+    result = {"part": exam.name, **exam.facts, "signature": signature, "shots": rows}
+    return result | ({"kinds": kinds} if kinds else {})
+
+
+def marks(
+    model: Any, exam: Exam, asked: Sequence[Asked], batch_size: int = 32, progress: Progress = lambda done: None
+) -> list[bool]:
+    """Which questions the model answers right."""
+    asking = [each.question for each in asked]
+    if exam.by == "generation":
+        answers = by_generation(model.writer(), asking, exam.template, batch_size, progress)
+    else:
+        tokenizer = model.vocabulary.target
+        answers = by_likelihood(model.network, tokenizer, asking, exam.template, batch_size, progress)
+    return [each.right(answer) for each, answer in zip(asked, answers, strict=True)]
+
+
+def _scored(hits: Sequence[bool], seeds: int = 1) -> dict[str, float]:
+    percent, interval = accuracy(hits, seeds)
+    return {"answers": len(hits), "accuracy": round(percent, 2), "interval": round(interval, 2)}
+
+
+def _beside(ideal: dict[str, float], kind: str) -> dict[str, float]:
+    return {"ideal": round(100 * ideal[kind], 2)} if ideal else {}
+
+
+# ── where questions come from ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def exam_of(recipe: Recipe | None, file: str | None, prompting: Prompting, text: str = "", label: str = "") -> Exam:
+    """The file's rows; without one, what the model's recipe makes for its test part, a new task for each question."""
+    by = prompting.by
+    if by and by not in WAYS:
+        raise UserError(f"--by {by} is unknown{nearest(by, WAYS)}")
+    if file:
+        options = Draw(prompting.limit, prompting.seeds, template_of(prompting.template))
+        return _of_file(file, options, by or "likelihood", text, label)
+    made = recipe.data.generate if recipe else ""
+    if recipe is None or made not in (*LESSONS, "sql"):
+        raise UserError(f"--shots needs a FILE with the columns text and label, or a model trained on {_lessons()}")
+    if prompting.template:
+        raise UserError(f"--template is for a FILE: questions of '{made}' are written as in training")
+    count = prompting.limit or int(recipe.data.test or QUESTIONS)
+    if made != "sql":
+        return _of_lesson(made, count, prompting.seeds, by or "likelihood")
+    if by == "likelihood":
+        raise UserError("--by likelihood needs labels to choose from: queries of 'sql' are written, and then executed")
+    return _of_sql(count, prompting.seeds)
+
+
+def _lessons() -> str:
+    return ", ".join(f"data.generate = '{name}'" for name in (*LESSONS, "sql"))
+
+
+def _of_file(file: str, options: Draw, by: str, text: str, label: str) -> Exam:
+    pairs = read_pairs(file, text, label)
+    counts = Counter(pair.label for pair in pairs)
+    facts = {"rows": len(pairs), "labels": len(counts), "seeds": options.seeds, "chance": 100 / len(counts)}
+    facts["most_frequent_label"] = 100 * max(counts.values()) / len(pairs)
+
+    def ask(shots: int) -> list[Asked]:
+        return [Asked(each, partial(_same, each.label)) for each in draw(pairs, shots, options)]
+
+    return Exam(file, ask, by, options.seeds, options.template, facts)
+
+
+def _of_lesson(name: str, count: int, seeds: int, by: str) -> Exam:
+    def ask(shots: int) -> list[Asked]:
+        made = (each for seed in range(1, seeds + 1) for each in questions(name, seed, "test", count, shots))
+        return [Asked(each, partial(_same, each.label)) for each in made]
+
+    ideal = LESSONS[name].ideal
+    labels = len(ask(0)[0].question.labels)
+    facts = {"tasks": name, "labels": labels, "seeds": seeds, "chance": 100 / labels}
+    template = LESSONS[name].template
+    return Exam("test", ask, by, template=template, facts=facts, ideal=lambda shots: {"": ideal(shots)})
+
+
+def _of_sql(count: int, seeds: int) -> Exam:
+    def ask(shots: int) -> list[Asked]:
+        return [_in_sql(item) for seed in range(1, seeds + 1) for item in sql.items(seed, "test", count, shots)]
+
+    def ideal(shots: int) -> dict[str, float]:
+        whole = sql.OWN_SHARE * sql.ideal(shots) + 1 - sql.OWN_SHARE
+        return {"": whole, **dict(zip(KINDS, (1.0, sql.ideal(0), 1.0), strict=True))}
+
+    return Exam("test", ask, "generation", facts={"tasks": "sql", "seeds": seeds}, ideal=ideal)
+
+
+def _in_sql(item: sql.Item) -> Asked:
+    """A question whose answer is right where its query gives the same rows."""
+    kind = KINDS[2] if not item.own else KINDS[0] if item.determined else KINDS[1]
+    question = Question(item.prompt, item.gold, (item.gold,))
+    return Asked(question, lambda answer: sql.right(sql.statement(answer), item.gold, item.table), kind)
+
+
+def _same(label: str, answer: str) -> bool:
+    return answer == label
+
+
+def template_of(given: str) -> str:
+    """A template as typed, where \\n is a line break and \\t a tab; the usual one where none is given."""
+    template = given.replace("\\n", "\n").replace("\\t", "\t") or TEMPLATE
+    try:
+        places = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+    except ValueError:  # a brace that nothing closes
+        places = []
+    if places != ["text", "label"]:
+        raise UserError(f"--template {given!r}: expected {{text}} and then {{label}}, each once, as in {TEMPLATE!r}")
+    return template
+
+
+def numbers_of(shots: str) -> list[int]:
+    """0,1,2,4,8 as numbers, each once, in order."""
+    try:
+        found = sorted({int(each) for each in shots.split(",")})
+    except ValueError:
+        found = [-1]
+    if found[0] < 0:
+        raise UserError(f"--shots {shots}: expected numbers with commas between, such as 0,1,2,4,8")
+    return found
+
+
+# ── the curve ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def draw_curve(path: Path, name: str, found: dict[str, Any]) -> None:
+    """Accuracy over shots with its interval; beside it an ideal learner's, and chance."""
+    line_chart(path, "Accuracy over examples in the prompt", "shots", "% right", list(_curves(name, found)))
+
+
+def _curves(name: str, found: dict[str, Any]) -> Iterator[Line]:
+    rows = found["shots"]
+    intervals = [row["interval"] for row in rows]
+    yield Line(name, [(row["shots"], row["accuracy"]) for row in rows], intervals)
+    if "ideal" in rows[0]:
+        yield Line("ideal learner", [(row["shots"], row["ideal"]) for row in rows])
+    if "chance" in found:
+        yield Line("chance", [(row["shots"], found["chance"]) for row in rows])

@@ -1,0 +1,83 @@
+"""Token classification as a training task. Devlin et al. 2019, section 5.3."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.config.recipe import Recipe
+from regard.data.targets import Labels
+from regard.metrics.iob import is_span_tag
+from regard.tasks.fitting import tagging
+from regard.tasks.prepared_task import Parted
+from regard.tasks.tag.answers import found_in
+from regard.tasks.tag.dataset import Tagged, TaggedCorpus, stream
+from regard.tasks.tag.files import read
+from regard.tasks.tag.predict import figures, read_words, tag
+from regard.tasks.tag.windows import prepare
+from regard.text.masking import maskable
+from regard.text.vocabulary import Vocabulary, train_tokenizer
+
+
+class Tag(Parted[TaggedCorpus]):
+    """What the training loop asks of tagging words."""
+
+    name, unit = "tag", "words"
+    learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
+    fit = staticmethod(tagging)
+
+    def know(self, network: Any) -> None:
+        self.spans, self.tags = all(map(is_span_tag, network.labels)), Labels(network.labels)
+        self.scores = ("f1", "accuracy", "loss") if self.spans else ("accuracy", "loss")
+
+    @property
+    def reports(self) -> dict[str, str]:
+        """What became of each part's sentences, in words; of train also its tags."""
+        return super().reports | {"tags": ", ".join(self.tags.table)}
+
+    def corpus(self, part: str) -> TaggedCorpus | None:
+        data, beside = self.recipe.data, Path(self.recipe.origin)
+        if not getattr(data, part):
+            return None
+        return prepare(data, part, self.tokenizer, self.tags, self.cache, self.length, beside, self.recipe.seed)
+
+    def batches(self, start: int, rank: int, world: int) -> Iterator[Tagged]:
+        return stream(self.training, self.batching, start, rank, world)
+
+    def count(self, batch: Tagged) -> int:
+        return len(batch.tags)
+
+    def loss(self, network: Any, batch: Tagged) -> Tensor:
+        """Cross-entropy of each word's tag, summed."""
+        logits = network.told(network.encode(batch.text)[batch.at]).float()
+        return F.cross_entropy(logits, batch.tags, label_smoothing=self.options.label_smoothing, reduction="sum")
+
+    def validate(self, network: Any) -> dict[str, float]:
+        """Loss, accuracy of the words and F1 of the spans, of the first `eval_samples` sentences."""
+        if self.validation is None:
+            return {}
+        numbers = range(min(self.options.eval_samples, self.validation.sentences))
+        sentences = [self.validation.words(number) for number in numbers]
+        wanted = [self.validation.tags(number) for number in numbers]
+        chances = read_words(network, self.tokenizer, sentences)
+        return figures(chances, [each.tolist() for each in wanted], network.labels)
+
+    def samples(self, network: Any, count: int) -> list[tuple[str, str, str]]:
+        if self.validation is None:
+            return []
+        names, shown = list(self.tags.table), []
+        for number in range(min(count, self.validation.sentences)):
+            words = self.validation.words(number)
+            wanted = found_in(words, [names[each] for each in self.validation.tags(number)])
+            shown.append((" ".join(words), wanted.text, tag(network, self.tokenizer, [words])[0].text))
+        return shown
+
+
+def learn_vocabulary(recipe: Recipe) -> Vocabulary:
+    """A tokenizer trained on the sentences of the training part."""
+    sentences = read(recipe.data, "train", Path(recipe.origin), recipe.seed)
+    texts = (" ".join(sentence.words) for sentence in sentences)
+    tokenizer = maskable(train_tokenizer(texts, recipe.tokenizer, ends=False))
+    return Vocabulary(tokenizer, tokenizer)

@@ -1,0 +1,216 @@
+"""A tokenizer: one side's text → token ids and back; trained here or read from any tokenizer.json."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import tokenizers
+from tokenizers import decoders, processors
+
+from regard.errors import UserError
+from regard.text.byte_level import FALLBACK, readable, spelled
+from regard.text.streaming import Growing, GrowingBytes, GrowingPieces
+
+SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0 1 2 3 in every tokenizer trained here
+
+ROLES = {  # our word: the key of tokenizer_config.json, common spellings
+    "pad": ("pad_token", ("<pad>", "[PAD]", "<|endoftext|>", "</s>")),
+    "begin": ("bos_token", ("<s>", "[CLS]", "<|startoftext|>", "<|endoftext|>", "<pad>")),
+    "end": ("eos_token", ("</s>", "[SEP]", "<|endoftext|>")),
+    "unknown": ("unk_token", ("<unk>", "[UNK]", "<|endoftext|>")),
+}
+
+SPACE = "▁"  # stands for a space inside a piece
+
+MISSING = -1  # the id of a role that a foreign tokenizer has no token for
+
+VISIBLE = str.maketrans({"\n": "⏎", "\t": "⇥", "\r": "␍"})  # in labels
+
+
+class Coverage(NamedTuple):
+    """How well a tokenizer fits a text: many tokens a word or many unknowns mean it does not."""
+
+    words: int
+    tokens: int
+    unknown: int
+
+    @property
+    def tokens_per_word(self) -> float:
+        return self.tokens / max(self.words, 1)
+
+    @property
+    def unknown_rate(self) -> float:
+        return self.unknown / max(self.tokens, 1)
+
+
+class Tokenizer:
+    """One side's text ↔ ids. `decode(encode(text)) == normalise(text)` for tokenizers trained here, unknowns aside.
+
+    `pad`, `begin`, `end` and `unknown` are the special ids, MISSING where there is none.
+    """
+
+    head: tuple[int, ...] = ()  # what its own post-processor puts before a text, such as Llama's <s>
+    settings: dict[str, Any] = {}  # a foreign tokenizer_config.json, kept for what it says beyond us
+
+    def __init__(self, inner: tokenizers.Tokenizer, ids: Mapping[str, int], literal: bool = True):
+        """`literal`: a "</s>" typed by a user is four characters of text, never the special token."""
+        self.inner = inner
+        self.literal = literal
+        inner.no_padding()
+        inner.no_truncation()
+        inner.encode_special_tokens = literal
+        self.byte_level = isinstance(inner.decoder, decoders.ByteLevel)
+        self.head = _head(inner)
+        self._added = inner.get_added_tokens_decoder()
+        self._set(inner.get_vocab(with_added_tokens=True), ids)
+
+    def _set(self, table: dict[str, int], ids: Mapping[str, int]) -> None:
+        self.table = table
+        self.size = max(table.values()) + 1
+        self.pad, self.begin, self.end, self.unknown = (ids[role] for role in ROLES)
+
+    @property
+    def ids(self) -> dict[str, int]:
+        """The special ids by role."""
+        return {role: getattr(self, role) for role in ROLES}
+
+    def normalise(self, text: str) -> str:
+        """What `decode(encode(text))` gives back: NFC, spaces collapsed, lowercase if so trained."""
+        normalizer = self.inner.normalizer
+        normal = normalizer.normalize_str(text) if normalizer else text
+        spaced = isinstance(self.inner.decoder, decoders.Metaspace)
+        return normal.removeprefix(" ") if spaced else normal
+
+    def encode(self, text: str) -> list[int]:
+        return self.encode_many([text])[0]
+
+    def encode_many(self, texts: list[str]) -> list[list[int]]:
+        """Ids without begin or end; a batch of texts uses all cores."""
+        return [encoding.ids for encoding in self.inner.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def prompt(self, text: str) -> list[int]:
+        """The ids of a text that a model is to go on from: with what its tokenizer puts before every text."""
+        return [*self.head, *self.encode(text)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self.inner.decode([token for token in ids if token >= 0], skip_special_tokens=True)
+
+    def incremental(self) -> Growing:
+        """A text shown while it is written: `feed(ids)` gives what is new and certain, `finish()` the rest."""
+        return GrowingBytes(self) if self.byte_level else GrowingPieces(self)
+
+    @property
+    def special(self) -> dict[str, int]:
+        """The added tokens that `decode` leaves out, by their names."""
+        return {added.content: token for token, added in self._added.items() if added.special}
+
+    def shows(self, token: int) -> bool:
+        """Whether `decode` gives text for it."""
+        special = token in self._added and self._added[token].special
+        return token >= 0 and not special and self.inner.id_to_token(token) is not None
+
+    def name(self, token: int) -> str:
+        """The piece as the vocabulary writes it."""
+        return (self.inner.id_to_token(token) if token >= 0 else None) or f"<{token}>"
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """A readable label a token: a word's first piece begins with a space, or its others with ##; blanks are ␣."""
+        labels = [self._piece(token).translate(VISIBLE) for token in ids]
+        return [label if label.strip() else "␣" * len(label) for label in labels]
+
+    def _piece(self, token: int) -> str:
+        piece = self.name(token)
+        if token in self._added:
+            return piece
+        if self.byte_level:
+            return readable(spelled(piece))
+        if getattr(self.inner.model, "byte_fallback", False) and (byte := FALLBACK.fullmatch(piece)):
+            return readable(bytes.fromhex(byte[1]))
+        return piece.replace(SPACE, " ")
+
+    def coverage(self, texts: Iterable[str]) -> Coverage:
+        """Words, tokens and unknown tokens over these texts."""
+        words = tokens = unknown = 0
+        for text in texts:
+            ids = self.encode(text)
+            words += len(text.split())
+            tokens += len(ids)
+            unknown += ids.count(self.unknown)  # none where there is no such token
+        return Coverage(words, tokens, unknown)
+
+    def content(self) -> str:
+        """Everything that decides how text is cut, as one string: the key of what was prepared with it."""
+        return self.inner.to_str() + json.dumps([self.ids, self.literal])
+
+    @classmethod
+    def load(cls, path: Path, ids: Mapping[str, int] | None = None) -> Self:
+        """A tokenizer.json, ours or foreign; special ids as given, else by tokenizer_config.json, else by name."""
+        try:
+            inner = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+        except Exception as error:  # the library raises bare Exceptions
+            raise UserError(f"{path}: not a tokenizer.json that can be read ({error})") from None
+        config = read_config(path.parent / "tokenizer_config.json")
+        return cls.of(inner, config, ids, literal=not config)
+
+    @classmethod
+    def of(
+        cls, inner: tokenizers.Tokenizer, config: dict, ids: Mapping[str, int] | None = None, literal: bool = False
+    ) -> Self:
+        """A foreign tokenizer as its tokenizer_config.json has it; `literal` holds where that says nothing."""
+        table = inner.get_vocab(with_added_tokens=True)
+        found = {role: _special(role, table, config) for role in ROLES} | dict(ids or {})
+        _surround(inner, config, found)
+        made = cls(inner, found, literal=config.get("split_special_tokens", literal))
+        made.settings = config
+        return made
+
+    def save(self, path: Path) -> None:
+        path.write_text(self.inner.to_str(pretty=True), encoding="utf-8")
+
+
+def read_config(path: Path) -> dict:
+    """A tokenizer_config.json, nothing where there is none; a chat_template.jinja beside it stands over its own."""
+    found, beside = {}, path.with_name("chat_template.jinja")
+    try:
+        if path.exists():
+            found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON that can be read ({error})") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: should hold a JSON object {{…}}, not a {type(found).__name__}")
+    try:
+        return found | ({"chat_template": beside.read_text(encoding="utf-8")} if beside.exists() else {})
+    except (OSError, ValueError) as error:
+        raise UserError(f"{beside}: not text that can be read ({error})") from None
+
+
+def _special(role: str, table: dict[str, int], config: dict) -> int:
+    """The id of a special token: by the config's word for it, else by the common spellings."""
+    key, spellings = ROLES[role]
+    named = config.get(key)
+    named = named.get("content") if isinstance(named, dict) else named
+    return next((table[name] for name in (named, *spellings) if name in table), MISSING)
+
+
+def _surround(inner: tokenizers.Tokenizer, config: dict, ids: Mapping[str, int]) -> None:
+    """What the config puts round a text stands over the post-processor's own, as in transformers; not an encoder's."""
+    if not isinstance(config.get("add_bos_token"), bool) or config.get("mask_token"):
+        return
+    first, last = (
+        [(inner.id_to_token(ids[role]), ids[role])] if config.get(key) and ids[role] != MISSING else []
+        for key, role in (("add_bos_token", "begin"), ("add_eos_token", "end"))
+    )
+    single = [*(token for token, _ in first), "$A", *(token for token, _ in last)]
+    inner.post_processor = processors.TemplateProcessing(single=single, pair=None, special_tokens=[*first, *last])
+
+
+def _head(inner: tokenizers.Tokenizer) -> tuple[int, ...]:
+    """The ids that the post-processor puts before a text, found by its work on one."""
+    for text in ("a", "A", "0", "."):
+        encoded = inner.encode(text)
+        if 0 in encoded.sequence_ids:  # a token of the text itself
+            return tuple(encoded.ids[: encoded.sequence_ids.index(0)])
+    return ()

@@ -1,0 +1,91 @@
+"""Text → token ids and back: the vocabulary of a model, and the ways to get one.
+
+train_tokenizer(texts, options) → Tokenizer ┐
+a folder with tokenizer.json                ├─▶ Vocabulary(source, target)
+a Marian folder with source.spm, target.spm │
+a folder with vocab.json, merges.txt        │
+a BERT folder with vocab.txt                ┘
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from regard.errors import UserError
+from regard.text.bpe_files import load_merges
+from regard.text.id_only import Wordless
+from regard.text.sentencepiece import SentencePieceTokenizer, load_marian, save_marian
+from regard.text.tokenizer import MISSING, ROLES, SPECIALS, Coverage, Tokenizer
+from regard.text.train_tokenizer import train_tokenizer
+from regard.text.wordpiece import load_wordpiece
+
+__all__ = ["MISSING", "SPECIALS", "Coverage", "SentencePieceTokenizer", "Tokenizer", "Vocabulary", "train_tokenizer"]
+
+
+FILES = ("tokenizer.json", "tokenizer_target.json", "tokenizer_config.json", "source.spm", "target.spm", "vocab.json",
+         "merges.txt", "vocab.txt", "target_vocab.json", "special_tokens_map.json", "added_tokens.json",
+         "chat_template.jinja")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The two sides' tokenizers; the same one when joint."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @property
+    def joint(self) -> bool:
+        """Whether an id means the same piece on both sides, so that embeddings may be shared."""
+        return self.source is self.target or self.source.table == self.target.table
+
+    def save(self, folder: Path) -> None:
+        """Writes a folder that transformers' AutoTokenizer opens too; another vocabulary's files make way."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            (folder / name).unlink(missing_ok=True)
+        if isinstance(self.source, Wordless):
+            return
+        if isinstance(self.source, SentencePieceTokenizer) and isinstance(self.target, SentencePieceTokenizer):
+            save_marian(self.source, self.target, folder)
+            return
+        self.source.save(folder / "tokenizer.json")
+        if self.source is not self.target:
+            self.target.save(folder / "tokenizer_target.json")
+        foreign = {key: value for key, value in self.source.settings.items() if key != "auto_map"}  # names code
+        config: dict = foreign | {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+            "split_special_tokens": self.source.literal,
+        }
+        for role, (key, _) in ROLES.items():
+            if (special := getattr(self.source, role)) != MISSING:
+                config[key] = self.source.name(special)
+        text = json.dumps(config, indent=2, ensure_ascii=False)
+        (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Vocabulary":
+        """From a folder with tokenizer.json (and tokenizer_target.json), Marian's .spm files, or GPT's merges."""
+        if (folder / "tokenizer.json").exists():
+            source = Tokenizer.load(folder / "tokenizer.json")
+            separate = folder / "tokenizer_target.json"
+            return cls(source, Tokenizer.load(separate) if separate.exists() else source)
+        if (folder / "source.spm").exists():
+            return cls(*load_marian(folder))
+        if (folder / "merges.txt").exists():
+            both = load_merges(folder)
+            return cls(both, both)
+        if (folder / "vocab.txt").exists():
+            both = load_wordpiece(folder)
+            return cls(both, both)
+        raise UserError(
+            f"{folder}: no tokenizer here; possible: tokenizer.json, source.spm + target.spm + vocab.json, "
+            "vocab.json + merges.txt, or vocab.txt"
+        )
+
+    @classmethod
+    def wordless(cls, folder: Path, size: int) -> "Vocabulary":
+        """In place of a tokenizer that a folder does not have: so many tokens without a spelling."""
+        both = Wordless(folder, size)
+        return cls(both, both)

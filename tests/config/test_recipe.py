@@ -1,0 +1,259 @@
+"""Recipes: what is written is what is read, and a wrong key is told by name, place and nearest right one."""
+
+import string
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.config.recipe import (
+    DataOptions,
+    DecodeOptions,
+    Recipe,
+    TokenizerOptions,
+    TrainOptions,
+    load_recipe,
+    shipped_recipes,
+    to_toml,
+)
+from regard.errors import UserError
+
+SMALL = """task = "translate"
+
+[data]
+train = "train.tsv"
+
+[model]
+family = "transformer"
+
+[train]
+batch_tokens = 512
+max_steps = 7
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "small.toml"
+    file.write_text(SMALL)
+    return file
+
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
+number = st.floats(allow_nan=False, allow_infinity=False)
+plain = st.recursive(
+    st.booleans() | st.integers(-(2**63), 2**63 - 1) | number | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=7,
+)
+data = st.builds(
+    DataOptions,
+    train=text.filter(bool),
+    validation=text | st.floats(0.001, 0.999),
+    test=text,
+    source=text,
+    columns=st.lists(text, max_size=3).map(tuple),
+    max_length=st.integers(1, 999),
+)
+train = st.builds(
+    TrainOptions,
+    batch_tokens=st.integers(1, 9999),
+    epochs=st.floats(0.01, 99),
+    learning_rate=st.floats(0, 1),
+    schedule=st.sampled_from(["inverse_sqrt", "cosine", "linear", "constant"]),
+    betas=st.tuples(st.floats(0, 0.99), st.floats(0, 0.99)),
+    tensorboard=st.booleans(),
+)
+recipes = st.builds(
+    Recipe,
+    task=text,
+    output=text,
+    seed=st.integers(0, 2**63 - 1),
+    origin=text,
+    data=data,
+    tokenizer=st.builds(TokenizerOptions, kind=st.sampled_from(["bpe", "words"]), joint=st.booleans()),
+    model=st.dictionaries(text.filter(lambda name: name not in ("preset", "from")), plain, max_size=5).map(
+        lambda fields: {**fields, "family": "transformer"}
+    ),
+    train=train,
+    decode=st.builds(DecodeOptions, num_beams=st.integers(1, 9), length_penalty=number),
+)
+
+
+@settings(max_examples=60)
+@given(recipe=recipes)
+def test_a_written_recipe_is_read_back_equal(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.mktemp("recipe") / "recipe.toml"
+    file.write_text(to_toml(recipe), encoding="utf-8")
+    assert load_recipe(file) == recipe
+
+
+def test_the_copy_in_the_run_still_finds_the_data_beside_the_original(path: Path, tmp_path: Path) -> None:
+    run = tmp_path / "elsewhere"
+    run.mkdir()
+    (run / "recipe.toml").write_text(to_toml(load_recipe(path)))
+    assert load_recipe(run / "recipe.toml").origin == str(path.parent.resolve())
+
+
+def test_overrides_are_toml_values_or_bare_words(path: Path) -> None:
+    recipe = load_recipe(
+        path,
+        ["output=runs/a", "train.learning_rate=1", "train.betas=[0.5, 0]", 'model.preset="x y"', "decode.num_beams=5"],
+    )
+    assert recipe.output == "runs/a"
+    assert recipe.train.learning_rate == 1.0
+    assert recipe.train.betas == (0.5, 0.0)
+    assert recipe.model == {"family": "transformer", "preset": "x y"}
+    assert recipe.decode.num_beams == 5
+
+
+def test_an_override_replaces_the_choice_it_excludes(path: Path) -> None:
+    options = load_recipe(path, ["train.minutes=0.5", "train.batch_size=3"]).train
+    assert (options.max_steps, options.minutes, options.batch_tokens, options.batch_size) == (0, 0.5, 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("train.max_step=3", "command line: unknown key 'train.max_step'; did you mean 'max_steps'"),
+        ("trian.max_steps=3", "did you mean 'train'"),
+        ("sede=3", "did you mean 'seed'"),
+        ("learning_rate=1e-4", "command line: unknown key 'learning_rate'; did you mean 'train.learning_rate'?"),
+        ("data.learning_rate=1e-4", "unknown key 'data.learning_rate'; did you mean 'train.learning_rate'?"),
+        ("temperature=1", "unknown key 'temperature'; did you mean 'distil.temperature' or 'decode.temperature'?"),
+        ("train.output=here", "unknown key 'train.output'; did you mean 'output'?"),
+        ("train.max_steps=many", "expected a whole number"),
+        ("train.max_steps=1.5", "expected a whole number"),
+        ("train.max_steps=true", "expected a whole number"),
+        ("train.learning_rate=nan", "expected a number"),
+        ("train.betas=[0.9]", "expected a list of a number × 2"),
+        ("train.schedule=cosin", "did you mean 'cosine'"),
+        ("tokenizer.kind=bpee", "did you mean 'bpe'"),
+        ("tokenizer.joint=1", "expected true or false"),
+        ("train.learning_rate=-1", "train.learning_rate = -1.0: must be 0 or more"),
+        ("train.average_decay=1", "below 1"),
+        ("decode.num_beams=0", "decode.num_beams = 0: must be at least 1"),
+        ("decode.top_p=0", "decode.top_p"),
+        ("decode.num_return_sequences=3", "needs as many num_beams"),
+        ("data.train=100", "needs `generate`"),
+        ("data.validation=1.5", "between 0 and 1"),
+        ("data.train=''", "data.train is missing"),
+        ("train.max_steps=0", "the length of the run is missing"),
+        ("train.batch_tokens=0", "the size of a batch is missing"),
+        ("model.family=3", "expected text"),
+        ("model.width=1979-05-27", None),
+        ("train.max_steps", "key=value"),
+        ("task.name=3", "has no keys of its own"),
+        ("train.class_weights=balanced", "changes nothing for task = 'translate': remove it; it is for classify"),
+        (
+            "data.stride=5",
+            "data.stride = 5 changes nothing for task = 'translate': remove it; it is for answer, classify",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(path: Path, override: str, said: str | None) -> None:
+    if said is None:
+        assert load_recipe(path, [override]).model["width"] == "1979-05-27"
+        return
+    with pytest.raises(UserError) as error:
+        load_recipe(path, [override])
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (SMALL + "epochs = 3\n", "given 2 times (train.max_steps = 7, train.epochs = 3.0)"),
+        (SMALL + "batch_size = 3\n", "given 2 times"),
+        (SMALL + "kep = 3\n", "small.toml:12: unknown key 'train.kep'; did you mean 'keep'"),
+        ("keep = 3\n" + SMALL, "small.toml:1: unknown key 'keep'; did you mean 'train.keep'?"),
+        (SMALL.replace("max_steps = 7", "max_steps = -7"), "small.toml:11: train.max_steps = -7"),
+        (SMALL.replace("family", "width"), "model.family is missing"),
+        (SMALL.replace("task", "tasks"), "`task` is missing"),
+        (SMALL + "x = = 3\n", "line 12"),
+        (SMALL + "[decode]\nnum_beams = 2020-01-01\n", "small.toml:13: decode.num_beams = 2020-01-01 does not fit"),
+        (SMALL.replace('family = "transformer"', "family = 'a'\nday = 2020-01-01"), "expected a table"),
+    ],
+)
+def test_the_place_in_the_file_is_said(path: Path, given: str, said: str) -> None:
+    path.write_text(given)
+    with pytest.raises(UserError) as error:
+        load_recipe(path)
+    assert said in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_a_recipe_that_is_not_there() -> None:
+    with pytest.raises(UserError, match=r"no recipe 'no/such\.toml'"):
+        load_recipe("no/such.toml")
+
+
+def test_every_shipped_recipe_loads_by_name() -> None:
+    for name in shipped_recipes():
+        recipe = load_recipe(name)
+        assert recipe.output.startswith("runs/")
+
+
+def test_reading_recipes_needs_no_torch() -> None:
+    program = "import sys, regard.config.recipe; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_names_with_odd_characters_are_quoted() -> None:
+    recipe = Recipe("t", "o", model={"family": "f", "a b": {"c.d": [string.punctuation]}})
+    assert '"a b" = {"c.d" = [' in to_toml(recipe)
+
+
+def test_a_recipe_stands_on_another(path: Path) -> None:
+    child = path.parent / "child.toml"
+    child.write_text('base = "small.toml"\nseed = 5\n[model]\nwidth = 64\n[train]\nepochs = 2\n')
+    recipe, below = load_recipe(child), load_recipe(path)
+    assert recipe.model == {"family": "transformer", "width": 64}
+    assert (recipe.train.epochs, recipe.train.max_steps, recipe.train.batch_tokens) == (2.0, 0, 512)
+    assert (recipe.seed, recipe.data, recipe.output) == (5, below.data, "runs/child")
+    grandchild = path.parent / "grandchild.toml"
+    grandchild.write_text('base = "child.toml"\n[model]\nfamily = "seq2seq"\ncell = "lstm"\n')
+    assert load_recipe(grandchild).model == {"family": "seq2seq", "cell": "lstm"}
+    assert load_recipe(grandchild, ["train.max_steps=3"]).train.epochs == 0
+    grandchild.write_text('base = "child.toml"\n[model]\npreset = "big"\n')
+    assert load_recipe(grandchild).model == {"family": "transformer", "preset": "big"}
+
+
+def test_where_a_run_goes_is_its_own_recipes(path: Path) -> None:
+    path.write_text('output = "runs/there"\norigin = "elsewhere"\n' + SMALL)
+    child = path.parent / "child.toml"
+    child.write_text('base = "small.toml"\n')
+    recipe = load_recipe(child)
+    assert (recipe.output, recipe.origin) == ("runs/child", str(path.parent))
+
+
+def test_a_base_may_be_one_that_ships(path: Path) -> None:
+    path.write_text('base = "reverse"\n[train]\nmax_steps = 3\n')
+    recipe, below = load_recipe(path), load_recipe("reverse")
+    assert (recipe.train.max_steps, recipe.data, recipe.model) == (3, below.data, below.model)
+
+
+@pytest.mark.parametrize(
+    ("base", "said"),
+    [
+        ('"small.toml"', r"small.toml:1: base = .*cannot stand on itself"),
+        ('"revers"', r"small.toml:1: base = .*reverse"),
+        ("7", r"small.toml:1: base = 7: name a recipe"),
+        ('"none.toml"', r"small.toml:1: base = .*no such file"),
+    ],
+)
+def test_a_base_that_cannot_be_is_said(path: Path, base: str, said: str) -> None:
+    path.write_text(f"base = {base}\n" + SMALL)
+    with pytest.raises(UserError, match=said):
+        load_recipe(path)
+
+
+def test_a_wrong_key_of_the_base_is_told_at_its_place(path: Path) -> None:
+    path.write_text(SMALL.replace("max_steps", "max_step"))
+    child = path.parent / "child.toml"
+    child.write_text('base = "small.toml"\n')
+    with pytest.raises(UserError, match=r"small.toml:11: unknown key 'train.max_step'"):
+        load_recipe(child)

@@ -1,0 +1,131 @@
+"""Scores of heads: exact on attention made by hand, and found in a network that was built to have an induction head."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.attention.trace import record
+from regard.cli.main import main
+from regard.config.recipe import DataOptions, Recipe, TokenizerOptions
+from regard.data.synthetic.in_context import DOCUMENTS
+from regard.explorer.induction import answer_scores, heads, induction_scores, ordinary, share
+from regard.interop import folder as folders
+from regard.models.registry import build, sizes
+from regard.text.vocabulary import Vocabulary, train_tokenizer
+from tests.models.test_language_models import GPT, LLAMA, TOKENS, made
+
+
+def test_a_share_is_the_mean_over_queries_that_have_something_to_find() -> None:
+    weights = torch.tensor([[[1.0, 0.0, 0.0], [0.3, 0.7, 0.0], [0.2, 0.3, 0.5]]])[None]  # one row, one head
+    other = torch.full_like(weights, 1 / 3)
+    seen = torch.zeros(1, 3, 3, dtype=torch.bool)
+    seen[0, 1, 0] = seen[0, 2, 0] = seen[0, 2, 1] = True
+    found = share(torch.cat([weights, other], 1), seen)
+    assert found.tolist() == pytest.approx([(0.3 + 0.5) / 2, (1 / 3 + 2 / 3) / 2])
+
+
+class Planted:
+    """A stand-in for a network: at one site each head's attention is what `look(tokens)` says."""
+
+    limit = 40
+
+    def __init__(self, look: Any):
+        self.look = look
+
+    def parameters(self) -> Any:
+        return iter([torch.zeros(1)])
+
+    def __call__(self, tokens: Tensor) -> None:
+        from regard.attention.trace import recorder
+
+        watching = recorder()
+        assert watching is not None
+        watching.looks["decoder.blocks.0.self"] = [SimpleNamespace(weights=lambda: self.look(tokens))]  # pyright: ignore
+
+
+def induction(tokens: Tensor) -> Tensor:
+    """Head 0 looks at what followed the same token before, head 1 at the same token, head 2 at the token before."""
+    rows, length = tokens.shape
+    weights = torch.zeros(rows, 3, length, length)
+    for row, line in enumerate(tokens.tolist()):
+        for place, token in enumerate(line):
+            earlier = [each for each in range(place) if line[each] == token]
+            weights[row, 0, place, earlier[-1] + 1 if earlier else 0] = 1
+            weights[row, 1, place, earlier[-1] if earlier else place] = 1
+            weights[row, 2, place, max(0, place - 1)] = 1
+    return weights
+
+
+def test_prefix_matching_is_one_for_an_induction_head_and_nothing_else() -> None:
+    found = induction_scores(Planted(induction), range(100), rows=5, length=17)
+    assert found["decoder.blocks.0.self"].tolist() == [1, 0, 0]
+
+
+def test_a_uniform_head_matches_by_its_share_of_places() -> None:
+    def uniform(tokens: Tensor) -> Tensor:
+        length = tokens.size(1)
+        weights = torch.ones(length, length).tril()
+        return (weights / weights.sum(-1, keepdim=True)).expand(tokens.size(0), 1, -1, -1)
+
+    (found,) = induction_scores(Planted(uniform), range(100), rows=3, length=10).values()
+    assert float(found) == pytest.approx(sum(1 / place for place in range(11, 21)) / 10)
+
+
+def test_answers_are_looked_for_from_the_last_token_of_each_prompt() -> None:
+    def look(tokens: Tensor) -> Tensor:
+        weights = torch.zeros(tokens.size(0), 1, tokens.size(1), tokens.size(1))
+        weights[0, 0, 4, 1], weights[0, 0, 4, 3], weights[0, 0, 4, 4] = 0.5, 0.2, 0.3
+        weights[1, 0, 2, 1] = 1.0
+        weights[1, 0, 4, 0] = 1.0  # padding looks, which is nobody's business
+        return weights
+
+    (found,) = answer_scores(Planted(look), [[9, 7, 9, 7, 8], [3, 4, 5]], [7, 3]).values()
+    assert float(found) == pytest.approx((0.7 + 0.0) / 2)
+
+
+@pytest.mark.parametrize("family", [GPT, LLAMA], ids=["gpt", "llama"])
+def test_of_real_networks_every_site_and_head_has_a_share(family: dict[str, Any]) -> None:
+    network = made(family)
+    found = induction_scores(network, range(TOKENS), rows=3, length=11)
+    with record() as recorder:
+        network(torch.zeros(1, 2, dtype=torch.long))
+    assert list(found) == list(recorder.looks)
+    for scores in found.values():
+        assert scores.shape == (family["heads"],)
+        assert ((scores >= 0) & (scores <= 1)).all()
+
+
+def test_heads_of_a_model_with_questions_of_its_own() -> None:
+    words = train_tokenizer(DOCUMENTS["mappings"](1, "train", 50), TokenizerOptions(kind="byte_bpe", vocab_size=400))
+    torch.manual_seed(1)
+    shape: dict[str, Any] = GPT | dict(limit=90)
+    network = build(shape, vocabulary=words.size).eval()
+    recipe = Recipe(task="generate", output="", data=DataOptions(train=1, generate="mappings"))
+    model = SimpleNamespace(network=network, vocabulary=Vocabulary(words, words), recipe=recipe)
+    rows = heads(model)
+    assert len(rows) == shape["heads"] * shape["depth"]
+    assert list(rows[0]) == ["site", "head", "prefix_matching", "answers"]
+    without = heads(SimpleNamespace(network=network, vocabulary=Vocabulary(words, words), recipe=None))
+    assert "answers" not in without[0]
+    assert not {words.begin, words.end, words.pad, words.unknown} & set(ordinary(words))
+
+
+def test_inspect_names_the_heads_of_a_language_model_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = train_tokenizer(DOCUMENTS["colours"](1, "train", 50), TokenizerOptions(kind="byte_bpe", vocab_size=340))
+    across: dict[str, Any] = dict(family="transformer", width=8, heads=2, depth=1, feedforward=8)
+    back: dict[str, Any] = GPT | dict(depth=2)
+    for name, model in {"back": back, "across": across}.items():
+        vocabulary = Vocabulary(words, words)
+        folders.save(tmp_path / name, build(model, **sizes(model["family"], words.size, words.size)), vocabulary, {})
+    with pytest.raises(SystemExit) as left:
+        main(["inspect", str(tmp_path / "back"), "--heads", "--json"])
+    assert not left.value.code
+    assert len(json.loads(capfd.readouterr().out)["heads"]) == back["heads"] * back["depth"]
+    with pytest.raises(SystemExit):
+        main(["inspect", str(tmp_path / "across"), "--heads"])
+    assert "--heads is for language models" in capfd.readouterr().err

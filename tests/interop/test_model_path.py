@@ -1,0 +1,63 @@
+"""A model may be named by the installed package that carries it; nothing of the package is run."""
+
+import importlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+import regard
+from regard.errors import UserError
+from regard.models.heads.mlm import MaskedWords
+from regard.training.build import start
+from tests.tasks.classify.test_task import lay_out, recipe, texts
+from tests.test_model import folder
+
+NAME = "gt-Mine.of-all"
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package whose import would fail, with a model in a folder of it."""
+    place = tmp_path / "site" / "gt_mine_of_all"
+    place.mkdir(parents=True)
+    (place / "__init__.py").write_text("raise SystemExit('imported')\n")
+    shutil.copytree(folder(tmp_path, MaskedWords), place / "model")
+    (place / "pooling").mkdir()
+    (place / "pooling" / "config.json").write_text("{}")  # without weights it is no model
+    monkeypatch.syspath_prepend(str(place.parent))
+    importlib.invalidate_caches()
+    return place
+
+
+def test_a_package_is_found_by_its_name_and_not_run(package: Path) -> None:
+    assert regard.load(NAME).folder == package / "model"
+    assert regard.load(package.name).folder == package / "model"
+
+
+def test_an_adapter_finds_its_base_in_the_package_of_another_place(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder was written down whole; elsewhere the package's name in it says enough."""
+    start(recipe(lay_out(tmp_path), f'from = "{NAME}"\nlora_rank = 2', 3), quiet=True)
+    before = regard.load(tmp_path / "run").run(texts())
+    moved = tmp_path / "other" / package.name
+    moved.parent.mkdir()
+    package.rename(moved)
+    monkeypatch.syspath_prepend(str(moved.parent))
+    importlib.invalidate_caches()
+    assert regard.load(tmp_path / "run").run(texts()) == before
+
+
+def test_the_search_says_where_it_looked(package: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"looked for the folder .*and for an installed package 'no_such'"):
+        regard.load("no-such")
+    with pytest.raises(UserError, match=r"no model 'a/b': looked for the folder a/b.*tokenizer\); REGARD"):
+        regard.load("a/b")
+    shutil.copytree(package / "model", package / "second")
+    with pytest.raises(UserError, match=r"has several models: name the folder, such as .*model"):
+        regard.load(NAME)
+    shutil.rmtree(package / "model")
+    shutil.rmtree(package / "second")
+    with pytest.raises(UserError, match="no model 'gt-Mine"):
+        regard.load(NAME)

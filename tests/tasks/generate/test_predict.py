@@ -1,0 +1,116 @@
+"""Corner cases of writing: what stops it, what limits it, and what is refused."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import change
+from needs import need_weights
+
+import regard
+from regard.config.recipe import DecodeOptions, TokenizerOptions, load_recipe
+from regard.decoding.speculative import PromptLookup, speculate
+from regard.errors import UserError
+from regard.model import Model
+from regard.models.registry import build
+from regard.tasks.generate.predict import Writer, _split
+from regard.text.vocabulary import train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def stories() -> Model:
+    return regard.load(need_weights("stories260K"), device="cpu")
+
+
+def writer(**options: object) -> Writer:
+    """A model that says the same letters over and over, by tokens of a byte each."""
+    tokenizer = train_tokenizer(["a"], TokenizerOptions(kind="bytes"), ends=False)
+    torch.manual_seed(3)
+    network = build({"family": "gpt", "width": 8, "heads": 1, "depth": 1, "limit": 64}, vocabulary=tokenizer.size)
+    return Writer(network.eval(), tokenizer, -1)
+
+
+def test_a_text_to_stop_at_may_be_of_many_tokens() -> None:
+    """Cyrillic letters are two bytes each."""
+    stopped = writer()._stopped(DecodeOptions(stop=("Конец истории",)))
+    tokens = writer().tokenizer.encode("Вот и всё. Конец истории")
+    assert stopped is not None and stopped(tokens) and not stopped(tokens[:-1])
+
+
+def test_a_special_token_to_stop_at_ends_the_text(stories: Model) -> None:
+    made = stories.writer()
+    (name, token) = next(iter(made.tokenizer.special.items()))
+    assert token in made._ends(DecodeOptions(stop=(name,)))
+
+
+def test_the_earliest_of_several_texts_to_stop_at_counts() -> None:
+    assert _split("xab", ["b", "a"]) == ("x", "ab")
+    assert _split("xa", ["ab"]) == ("x", "a")
+
+
+def test_guessing_ahead_ends_where_nothing_may_follow_and_where_nothing_is_finite() -> None:
+    made = writer()
+    size = made.tokenizer.size
+    options = DecodeOptions(suppress_tokens=tuple(range(size)), max_new_tokens=8)
+    found = speculate(made.network, torch.tensor([[5, 6]]), (), options, 8, PromptLookup())
+    assert found.answer.tokens == [] and not found.answer.finished
+    torch.nn.init.constant_(made.network.output.weight, math.nan)
+    guessing = Writer(made.network, made.tokenizer, -1, PromptLookup)
+    with pytest.raises(UserError, match="not finite"):
+        guessing.search([[5, 6]], DecodeOptions(max_new_tokens=4))
+
+
+def test_a_published_limit_that_counts_the_prompt_is_none_of_new_tokens(tmp_path: Path, stories: Model) -> None:
+    stories.save(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"max_length": 512, "min_length": 100}')
+    change(tmp_path, bos_token_id=1)
+    options = regard.load(tmp_path, device="cpu").decoding()
+    assert (options.max_new_tokens, options.min_new_tokens) == (0, 0)
+
+
+def test_ids_of_numpy_are_one_prompt(stories: Model) -> None:
+    ids = np.array([1, 5, 9])
+    expected = stories.generate([1, 5, 9], max_new_tokens=3)
+    assert stories.generate(list(ids), max_new_tokens=3) == stories.generate(ids, max_new_tokens=3) == expected
+    with pytest.raises(UserError, match="list of whole numbers"):
+        stories.generate(5)
+
+
+REFUSED = {
+    "a batch of none": (dict(batch_size=0), "batch_size = 0"),
+    "a batch of words": (dict(batch_size="4"), "batch_size = '4'"),
+    "two who guess": (dict(lookup=True, draft="x"), "one of draft and lookup"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_is_refused(stories: Model, options: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        stories.run("Once", **options)
+
+
+def test_an_option_of_another_verb_is_said_to_be_one(stories: Model) -> None:
+    with pytest.raises(UserError, match="'batch_size' is no option here; `run` has it"):
+        stories.generate([1, 5], batch_size=4)
+
+
+def test_in_eight_bits_nobody_guesses() -> None:
+    small = regard.load(need_weights("stories260K"), device="cpu", precision="int8")
+    with pytest.raises(UserError, match="rounded differently"):
+        small.run("Once", lookup=True)
+
+
+def test_only_its_own_score_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("abc " * 200)
+    recipe = load_recipe("write", [f"data.train={tmp_path}/t.txt", "train.score=bleu", "tokenizer.kind=characters"])
+    from regard.training.build import start
+
+    with pytest.raises(UserError, match=r"train\.score = 'bleu' is none of task = 'generate'"):
+        start(recipe)
+
+
+def test_what_is_no_text_is_refused(stories: Model) -> None:
+    with pytest.raises(UserError, match="a text or a list of them, not None"):
+        stories.run(None)  # type: ignore[arg-type]

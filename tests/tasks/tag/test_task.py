@@ -1,0 +1,248 @@
+"""Words are tagged from end to end: trained, scored by conlleval's rules, asked about texts short and long."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from regard.cli.main import main
+from regard.config.recipe import load_recipe
+from regard.data.synthetic.entities import names
+from regard.errors import UserError
+from regard.metrics import entities
+from regard.models.heads.mlm import MaskedWords
+from regard.models.heads.token import TokenLabels
+from regard.tasks.registry import build
+from regard.tasks.tag.evaluate import select
+from regard.tasks.tag.files import read
+from regard.tasks.tag.predict import WORD, read_words
+from regard.training.build import prepare_network, resume, start
+from regard.training.doctor import examine
+from tests.test_model import folder
+
+RECIPE = """
+task = "tag"
+[data]
+{data}
+[tokenizer]
+lowercase = true
+vocab_size = 300
+[model]
+{model}
+[train]
+batch_size = 10
+max_steps = {steps}
+eval_steps = 2
+save_steps = 2
+learning_rate = 3e-3
+warmup_steps = 2
+threads = 1
+"""
+NAMES = 'generate = "names"\ntrain = 60\nvalidation = 12\ntest = 15'
+SCRATCH = 'family = "bert"\npreset = "tiny"\nwidth = 24\nheads = 2\nlimit = 24\ndropout = 0.1'
+
+
+def made(place: Path, steps: int = 4, *overrides: str, model: str = SCRATCH, data: str = NAMES) -> Any:
+    path = place / "recipe.toml"
+    path.write_text(RECIPE.format(data=data, model=model, steps=steps))
+    return load_recipe(path, [f"output={place / 'run'}", *overrides])
+
+
+def write(path: Path, sentences: list[tuple[str, str]]) -> Path:
+    rows = [
+        "\n".join(f"{word} {tag}" for word, tag in zip(words.split(), tags.split(), strict=True))
+        for words, tags in sentences
+    ]
+    path.write_text("\n\n".join(rows) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("trained")
+    start(made(place), quiet=True)
+    return place / "run"
+
+
+def test_made_names_are_of_their_part_alone() -> None:
+    once, again = (list(names(3, "train", 50)) for _ in range(2))
+    assert once == again and once != list(names(4, "train", 50))
+    words = {
+        part: {
+            word
+            for sentence in names(1, part, 200)
+            for word, tag in zip(sentence.words, sentence.tags, strict=True)
+            if tag[2:] in ("PER", "LOC") and word.isalpha()
+        }
+        for part in ("train", "validation", "test")
+    }
+    assert all(words.values()) and not words["train"] & (words["validation"] | words["test"])
+    kinds = {tag[2:] for sentence in once for tag in sentence.tags if tag != "O"}
+    assert kinds == {"PER", "LOC", "ORG", "DAY"}
+
+
+def test_the_loss_is_of_the_first_pieces(tmp_path: Path) -> None:
+    options = made(tmp_path, 1)
+    loaded = prepare_network(options)
+    task: Any = build(options, loaded.vocabulary, loaded.network)
+    network: Any = loaded.network.eval()
+    batch = next(task.batches(0, 0, 1))
+    assert task.count(batch) == len(batch.tags) == int(batch.at.sum()) and task.unit == "words"
+    logits = network(batch.text)
+    expected = -torch.log_softmax(logits[batch.at], -1)[torch.arange(len(batch.tags)), batch.tags].sum()
+    torch.testing.assert_close(task.loss(network, batch), expected)
+
+
+def test_what_validation_says_is_what_evaluate_says(trained: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model: Any = regard.load(trained)
+    events = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    best = json.loads((trained / "best.json").read_text())["step"]
+    told = next(event["validation"] for event in events if event["step"] == best and "validation" in event)
+    sentences = list(read(model.recipe.data, "validation"))
+    answers = model.run([sentence.words for sentence in sentences])
+    assert told["f1"] == pytest.approx(entities.f1([a.tags for a in answers], [s.tags for s in sentences]))
+    capfd.readouterr()
+    told = ["--predictions", str(trained / "told.jsonl")]
+    with pytest.raises(SystemExit) as left:
+        main(["evaluate", str(trained), "--json", "--compare", str(trained), *told])
+    found = json.loads(capfd.readouterr().out)
+    lines = [json.loads(line) for line in (trained / "told.jsonl").read_text().splitlines()]
+    assert left.value.code == 0 and found["part"] == "test" and found["sentences"] == 15
+    tested = list(read(model.recipe.data, "test"))
+    answers = model.run([sentence.words for sentence in tested])
+    hits = [
+        one == other for a, s in zip(answers, tested, strict=True) for one, other in zip(a.tags, s.tags, strict=True)
+    ]
+    assert [line["told"] for line in lines] == [list(answer.tags) for answer in answers]
+    assert [line["input"] for line in lines] == [list(sentence.words) for sentence in tested]
+    assert found["accuracy"] == pytest.approx(100 * np.mean(hits)) and found["words"] == len(hits)
+    assert [score["name"] for score in found["scores"]] == ["precision", "recall", "f1"]
+    wanted = {tag[2:] for sentence in tested for tag in sentence.tags if tag != "O"}
+    assert wanted <= set(found["by_kind"]) and found["comparison"]["p"] == 1.0
+
+
+def test_a_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    for name, steps in (("whole", 4), ("halves", 2)):
+        (tmp_path / name).mkdir()
+        start(made(tmp_path / name, steps, "train.schedule=constant"), quiet=True)
+    resume(tmp_path / "halves" / "run", quiet=True, overrides=["train.max_steps=4"])
+    ours, theirs = (regard.load(tmp_path / name / "run/checkpoint-4").network for name in ("whole", "halves"))
+    assert isinstance(ours, TokenLabels)
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_answers_say_where_in_the_text(trained: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model: Any = regard.load(trained)
+    text = "On  3 May 1986,\tDovemi (of Lortal-Zan Ltd) moved to Zanfurt."
+    answer = model.run(text)
+    assert answer.words == (
+        "On",
+        "3",
+        "May",
+        "1986",
+        ",",
+        "Dovemi",
+        "(",
+        "of",
+        "Lortal-Zan",
+        "Ltd",
+        ")",
+        "moved",
+        "to",
+        "Zanfurt",
+        ".",
+    )
+    for named in answer.entities:
+        assert text[named.start : named.end] == named.text and 0 < named.score <= 1
+    listed = model.run([list(answer.words)])[0]
+    assert listed.tags == answer.tags and listed.source == " ".join(answer.words)
+    with pytest.raises(SystemExit):
+        main(["run", str(trained), text, "--json"])
+    said = json.loads(capfd.readouterr().out)
+    assert [each["label"] for each in said["entities"]] == [each.label for each in answer.entities]
+    with pytest.raises(SystemExit):
+        main(["run", str(trained), text])
+    assert capfd.readouterr().out.rstrip("\n") == " ".join(answer.text.splitlines())
+    assert [word.group() for word in WORD.finditer("it's 1,000 U.S. $")] == ["it's", "1,000", "U.S", ".", "$"]
+    with pytest.raises(UserError, match="input 1 should be a text, or a list of its words"):
+        model.run([["a", 3]])
+    assert model.run("").entities == ()
+
+
+def test_long_texts_and_batch_mates_change_nothing(trained: Path) -> None:
+    """Of a text longer than the model reads, each word is told once; short ones are told as if alone."""
+    model: Any = regard.load(trained)
+    sentences = [list(sentence.words) for sentence in names(5, "test", 9)]
+    alone = [read_words(model.network, model.vocabulary.target, [words])[0] for words in sentences]
+    together = read_words(model.network, model.vocabulary.target, sentences, 4)
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    long = [word for words in sentences for word in words]
+    (found,) = read_words(model.network, model.vocabulary.target, [long])
+    assert len(found) == len(long) > model.network.limit
+    np.testing.assert_allclose(found.sum(1), 1, atol=1e-5)
+    assert len(model.run(" ".join(long)).tags) == len(long)
+
+
+def test_a_pre_trained_encoder_is_taught_and_others_read_it(tmp_path: Path) -> None:
+    from transformers import AutoModelForTokenClassification
+
+    place = folder(tmp_path, MaskedWords)
+    for name, model in (("whole", f'from = "{place}"'), ("adapter", f'from = "{place}"\nlora_rank = 2')):
+        (tmp_path / name).mkdir()
+        start(made(tmp_path / name, 2, model=model), quiet=True)
+        ours: Any = regard.load(tmp_path / name / "run")
+        assert ours.task == "tag" and ours.network.labels[0] == "O"
+        ours.save(tmp_path / name / "saved")
+        words = ["hello", "the", "quotes"]
+        theirs = AutoModelForTokenClassification.from_pretrained(tmp_path / name / "saved").eval()
+        encoded = ours.vocabulary.target.inner.encode(" ".join(words))
+        logits = theirs(torch.tensor([encoded.ids])).logits[0]
+        (chances,) = read_words(ours.network, ours.vocabulary.target, [words])
+        firsts = [encoded.char_to_token(begin) for begin in (0, 6, 10)]
+        np.testing.assert_allclose(logits.softmax(-1)[firsts].detach().numpy(), chances, atol=1e-5)
+
+
+def test_parts_of_speech_are_scored_by_word(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = [("w1 w2 w3", "DET NOUN VERB"), ("w2 w3", "NOUN VERB")] * 4
+    write(tmp_path / "train.conll", rows)
+    write(tmp_path / "test.conll", rows[:2])
+    data = 'train = "train.conll"\nvalidation = "test.conll"'
+    start(made(tmp_path, 2, data=data), quiet=True)
+    model: Any = regard.load(tmp_path / "run")
+    assert len(model.run("w1 w2").entities) == 2
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(tmp_path / "run"), str(tmp_path / "test.conll"), "--json"])
+    found = json.loads(capfd.readouterr().out)
+    assert [score["name"] for score in found["scores"]] == ["accuracy"] and found["words"] == 5
+    with pytest.raises(UserError, match="possible: accuracy, loss"):
+        start(made(tmp_path, 2, "train.score=f1", f"output={tmp_path}/never", data=data), quiet=True)
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    data = 'train = "train.conll"\nvalidation = "test.conll"'
+    write(tmp_path / "train.conll", [("Ada wrote", "B-PER O")] * 3)
+    write(tmp_path / "test.conll", [("Ada wrote", "B-PER O"), ("in London", "O B-LOC")])
+    cases = [
+        (made(tmp_path, data=data), r"test\.conll:4: the tag 'B-LOC' of word 2, 'London', is none of those that"),
+        (made(tmp_path, model='family = "gpt"\npreset = "tiny"'), "cannot do task = 'tag'; possible families: .*bert"),
+        (made(tmp_path, 1, "data.generate=dates"), "makes no tagged sentences; did you mean 'names'"),
+    ]
+    for options, said in cases:
+        with pytest.raises(UserError, match=said):
+            start(options, quiet=True)
+    write(tmp_path / "other.conll", [("Ada wrote", "B-PER O")] * 3)
+    start(made(tmp_path, 1, data='train = "other.conll"'), quiet=True)
+    model = regard.load(tmp_path / "run")
+    with pytest.raises(UserError, match=r"test\.conll:4: the tag 'B-LOC'"):  # nor asked of a model of other tags
+        select(model, str(tmp_path / "test.conll"), "", "")
+
+
+def test_the_doctor_reads_sentences(tmp_path: Path) -> None:
+    found = examine(made(tmp_path))
+    assert found.facts["samples"]["train"]["kept"] == 60 and found.facts["time"]["steps"] == 4

@@ -1,0 +1,40 @@
+"""The data of pairs of texts: what a vocabulary is learnt from, and that somebody who waits sees how far it is."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from regard.config.recipe import DataOptions, Recipe, TokenizerOptions
+from regard.tasks.translate.corpus import corpus, learn_vocabulary
+from regard.text.vocabulary import train_tokenizer
+
+
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_vocabulary_is_learnt_from_what_is_kept(kind: str, joint: bool, tmp_path: Path, cache: Path) -> None:
+    """A line of a million characters teaches nothing and takes no time, and is counted where samples are."""
+    rows = ["ein Hund\ta dog", "zwei Hunde\ttwo dogs", "Q" * 1_000_000 + "\ta", "ein\t" + "Y" * 1_000_000, "J\t"]
+    (tmp_path / "t.tsv").write_text("\n".join(rows))
+    data = DataOptions(train="t.tsv", max_length=11)
+    options = TokenizerOptions(kind=kind, vocab_size=60, joint=joint)  # type: ignore[arg-type]
+    recipe = Recipe(task="translate", output="", origin=str(tmp_path), data=data, tokenizer=options)
+    vocabulary = learn_vocabulary(recipe)
+    assert not set("QYJ") & (set(vocabulary.source.table) | set(vocabulary.target.table))
+    prepared = corpus(recipe, "train", vocabulary, cache)
+    assert prepared is not None
+    assert "5 samples read, 2 kept; 2 skipped: longer than 1100 characters (first: " in str(prepared.report)
+    assert "1 skipped: empty target" in str(prepared.report)
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_learning_shows_how_far_it_is_to_a_terminal_alone(watched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = io.StringIO()
+    stderr.isatty = lambda: watched  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", stderr)
+    for name, value in {"TERM": "xterm", "COLUMNS": "100"}.items():
+        monkeypatch.setenv(name, value)
+    train_tokenizer(["ein Hund"] * 3000, TokenizerOptions(vocab_size=1234))
+    assert ("learning 1,234 pieces from" in stderr.getvalue()) == watched
+    assert ("lines" in stderr.getvalue()) == watched

@@ -1,0 +1,172 @@
+"""Chat templates: rendered as the reference library does, kept through load and save, and no way to run code."""
+
+import json
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import vocabulary
+
+from regard.errors import UserError
+from regard.text.chat_template import LARGEST, Template, template_of
+from regard.text.vocabulary import Tokenizer, Vocabulary
+
+CHATML = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
+    "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+LLAMA2 = (
+    "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system_message = "
+    "messages[0]['content'] %}{% else %}{% set loop_messages = messages %}{% set system_message = false %}{% endif %}"
+    "{% for message in loop_messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
+    "{% if loop.index0 == 0 and system_message != false %}{% set content = '<<SYS>>\\n' + system_message + "
+    "'\\n<</SYS>>\\n\\n' + message['content'] %}{% else %}{% set content = message['content'] %}{% endif %}"
+    "{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
+    "{% elif message['role'] == 'assistant' %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
+)
+SPREAD = """{{ '=' * 3 }}{{ 2 ** 3 * 1.5 }}
+{%- set ns = namespace(found=false, last=loop_is_undefined) -%}
+{%- for message in messages %}
+    {%- if loop.last or message.role == "user" %}{% set ns.found = true %}{% endif %}
+    {%- if not message.content %}{% continue %}{% endif %}
+    {{- "<|" ~ message.role ~ "|>\\n" }}
+    {% generation %}{{ message["content"] | trim }}{% endgeneration %}
+
+    {{- eos_token }}{{ loop.length }}{{ loop.nextitem.role if loop.nextitem }}
+{% endfor -%}
+{% if tools is not none %}never{% endif %}
+{{ {"a": "<é>", "found": ns.found} | tojson }} {{ [1, 2] | tojson(indent=1) }}
+{% if add_generation_prompt -%}
+    <|assistant|>
+{% endif %}"""
+TEMPLATES = {"chatml": CHATML, "llama 2": LLAMA2, "all that is allowed": SPREAD}
+SPECIALS = {"bos_token": "<s>", "eos_token": "</s>"}
+USER = {"role": "user", "content": " Where is the cat? "}
+TALKS: dict[str, list[dict[str, str]]] = {
+    "a question": [USER],
+    "a system and turns": [
+        {"role": "system", "content": "Be kind."},
+        USER,
+        {"role": "assistant", "content": "On the roof.\nIt is asleep."},
+        {"role": "user", "content": "<b>Wake it</b> – 'now'!"},
+    ],
+}
+
+
+@pytest.mark.parametrize("talk", TALKS.values(), ids=TALKS)
+@pytest.mark.parametrize("source", TEMPLATES.values(), ids=TEMPLATES)
+def test_a_template_is_rendered_as_by_the_reference(source: str, talk: list[dict[str, str]]) -> None:
+    from transformers.utils import chat_template_utils
+
+    render: Any = chat_template_utils.render_jinja_template
+    theirs, _ = render([talk], chat_template=source, add_generation_prompt=True, **SPECIALS)
+    assert [Template(source, SPECIALS).render(talk)] == theirs
+
+
+def test_the_day_may_be_told() -> None:
+    assert Template("{{ strftime_now('%Y') }}", {}).render([USER]) == time.strftime("%Y")
+
+
+def test_a_template_may_refuse_a_conversation() -> None:
+    twice = [USER, USER]
+    with pytest.raises(UserError, match="refuses this conversation: Conversation roles must alternate"):
+        Template(LLAMA2, SPECIALS).render(twice)
+
+
+HOSTILE = {
+    "a class": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "a class by filter": "{{ ''|attr('__class__') }}",
+    "a class by format": "{{ '{0.__class__}'.format(messages) }}",
+    "globals of a function": "{{ raise_exception.__globals__['__builtins__']['open']('/etc/passwd').read() }}",
+    "a module": "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+    "a name of Python's": "{% set ns = namespace() %}{% set ns.__html__ = 1 %}",
+    "a name of Python's at once": "{{ namespace(__call__=1) }}",
+    "a change": "{% set x = messages.append(1) %}",
+    "another file": "{% include '/etc/passwd' %}",
+    "an import": "{% import 'os' as os %}",
+    "a range": "{% for a in range(10 ** 9) %}{% endfor %}",
+    "loops in loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "loops of loops": "{% for a in range(9999) recursive %}{{ loop([1, 2]) if a < 9 }}{% endfor %}",
+    "a product": "{% for a in [[1]] * 9999999 %}{% endfor %}",
+    "a product in a text": "{{ ('x' * 999999999) | length }}",
+    "a power": "{{ 10 ** 10 ** 10 }}",
+    "calls of calls": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(200) }}",
+    "calls without end": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "a long text": "{% for a in range(9999) %}{{ 'x' * 999 }}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("source", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_template_runs_no_code_and_comes_to_an_end(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.text.chat_template.SECONDS", 0.2)
+    start = time.perf_counter()
+    with suppress(UserError):
+        assert Template(source, SPECIALS).render([USER]) == ""  # what may not be seen is undefined
+    assert time.perf_counter() - start < 3
+    assert USER == {"role": "user", "content": " Where is the cat? "}
+
+
+@pytest.mark.parametrize("source", ["{% for %}", "{% nonsense %}", "{{ 1 + }}", "{" * 3 + "(" * 9999])
+def test_a_broken_template_is_told(source: str) -> None:
+    with pytest.raises(UserError, match="the chat template cannot be read"):
+        Template(source, {})
+
+
+def test_a_template_of_any_size_is_not_run() -> None:
+    with pytest.raises(UserError, match=r"131,073 characters, more than the 131,072"):
+        Template("x" * (LARGEST + 1), {})
+
+
+def test_a_missing_jinja_is_told_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(UserError, match=r"pip install \"regard\[chat\]\""):
+        Template(CHATML, {})
+
+
+# ── folders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def folder_with(folder: Path, **config: Any) -> Path:
+    """A foreign tokenizer's folder."""
+    vocabulary(41).save(folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    return folder
+
+
+def test_a_template_and_foreign_settings_survive_load_and_save(tmp_path: Path) -> None:
+    foreign = {"chat_template": CHATML, "model_max_length": 977, "legacy": True, "auto_map": {"AutoTokenizer": "x.Y"}}
+    loaded = Vocabulary.load(folder_with(tmp_path / "theirs", **foreign))
+    loaded.save(tmp_path / "ours")
+    written = json.loads((tmp_path / "ours" / "tokenizer_config.json").read_text())
+    assert {key: written.get(key) for key in foreign} == foreign | {"auto_map": None}  # it would name their code
+    again = Vocabulary.load(tmp_path / "ours")
+    again.save(tmp_path / "again")
+    for path in (tmp_path / "ours").iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
+
+
+def rendered(tokenizer: Tokenizer) -> str:
+    template = template_of(tokenizer)
+    assert template is not None
+    return template.render([USER])
+
+
+def test_a_template_is_found_wherever_it_is_kept(tmp_path: Path) -> None:
+    assert template_of(Vocabulary.load(folder_with(tmp_path / "none")).target) is None
+    several = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "{{ bos_token }} yes"}]
+    folder = folder_with(tmp_path / "several", chat_template=several)
+    assert rendered(Vocabulary.load(folder).target) == "<s> yes"
+    (folder / "chat_template.jinja").write_text("from the file{{ eos_token }}", encoding="utf-8")
+    found = Vocabulary.load(folder)
+    assert rendered(found.target) == "from the file</s>"
+    found.save(tmp_path / "saved")
+    assert rendered(Vocabulary.load(tmp_path / "saved").target) == "from the file</s>"
+    Vocabulary.load(tmp_path / "none").save(folder)
+    assert template_of(Vocabulary.load(folder).target) is None  # another's template made way
+    with pytest.raises(UserError, match="chat_template should be text, not a int"):
+        template_of(Vocabulary.load(folder_with(tmp_path / "number", chat_template=7)).target)

@@ -1,0 +1,352 @@
+"""The loop: accumulation is the full batch, schedules are what they say, and a run ends when and how it should."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from toy import Network, ToyBatch, ToyTask, digest, go, make_recipe
+
+from regard.config.recipe import TrainOptions
+from regard.errors import UserError
+from regard.runtime import machine
+from regard.training import checkpoint
+from regard.training.display import SHOWN, Display
+from regard.training.distributed import Group
+from regard.training.loop import Loop, train
+from regard.training.optim import AdamW, Average, learning_rate
+from regard.training.profile import measure
+
+
+class Joined(ToyTask):
+    """The same samples in batches three times as large."""
+
+    def batch(self, number: int) -> ToyBatch:
+        parts = [ToyTask.batch(self, 3 * number + part) for part in range(3)]
+        return ToyBatch(torch.cat([part.tokens for part in parts]), torch.cat([part.index for part in parts]))
+
+
+def events(run: Path, key: str) -> list[dict]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if key in line]
+
+
+def test_accumulated_batches_train_as_one_large_batch(tmp_path: Path) -> None:
+    options = ("train.learning_rate=0.01", "train.warmup_steps=3")
+    _, parts = go(tmp_path / "parts", *options, "train.gradient_accumulation_steps=3", dropout=0.0)
+    _, whole = go(tmp_path / "whole", *options, task=Joined(11), dropout=0.0)
+    for one, other in zip(parts.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    losses = [[line["loss"] for line in events(tmp_path / name, "loss")] for name in ("parts", "whole")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_it_learns_and_depends_on_the_seed_alone(tmp_path: Path) -> None:
+    options = ("train.learning_rate=0.02", "train.warmup_steps=10", "train.max_steps=90", "train.log_steps=10")
+    _, first = go(tmp_path / "first", *options)
+    _, second = go(tmp_path / "second", *options, "train.eval_steps=7", "train.save_steps=40")
+    _, other = go(tmp_path / "other", *options, "seed=2")
+    assert digest(first) == digest(second) != digest(other)
+    losses = [line["loss"] for line in events(tmp_path / "first", "learning_rate")]
+    assert losses[-1] < losses[0] - 0.3
+
+
+@pytest.mark.parametrize("warmup", [0, 13])
+@pytest.mark.parametrize("schedule", ["inverse_sqrt", "cosine", "linear", "constant"])
+def test_schedules_rise_to_the_peak_then_never_rise(schedule, warmup: int) -> None:
+    options = TrainOptions(learning_rate=3.0, warmup_steps=warmup, schedule=schedule)
+    rates = [learning_rate(step, options, 101) for step in range(1, 102)]
+    top = max(warmup - 1, 0)
+    assert rates[:top] == sorted(rates[:top])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
+    if warmup or schedule in ("inverse_sqrt", "constant"):
+        assert max(rates) == pytest.approx(3.0)
+    if schedule in ("cosine", "linear"):
+        assert rates[-1] == pytest.approx(0.0, abs=1e-12)
+    if schedule == "constant":
+        assert rates[-1] == 3.0
+
+
+@pytest.mark.parametrize("steps", [1, 7, 40])
+def test_a_short_run_warms_up_in_its_first_quarter(steps: int) -> None:
+    options = TrainOptions(learning_rate=3.0, warmup_steps=100, schedule="linear")
+    rates = [learning_rate(step, options, steps) for step in range(1, steps + 1)]
+    assert max(rates) == rates[-(-steps // 4) - 1] == 3.0
+
+
+def test_inverse_square_root_is_the_papers_formula() -> None:
+    """Vaswani et al. 2017, eq. 3, divided by its own value at the peak."""
+    options = TrainOptions(learning_rate=1.0, warmup_steps=17)
+    for step in (1, 5, 17, 18, 400):
+        paper = min(step**-0.5, step * 17**-1.5) / 17**-0.5
+        assert learning_rate(step, options, 0) == pytest.approx(paper)
+
+
+def test_only_matrices_are_decayed() -> None:
+    network = Network()
+    groups = AdamW(network, TrainOptions(weight_decay=0.3)).groups
+    decayed = {id(each) for group in groups if group.decay for each in group.parameters}
+    assert decayed == {id(network.mix.weight)}
+    assert sum(len(group.parameters) for group in groups) == len(list(network.parameters()))
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_updates_are_those_of_torchs_adamw(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With gradients shortened on the way, and a parameter that has none at times; also in parts."""
+    monkeypatch.setattr("regard.runtime.threads.MANY", 0)
+    ours, theirs = Network(), Network()
+    theirs.load_state_dict(ours.state_dict())
+    optimizer = AdamW(ours, TrainOptions(weight_decay=0.3, betas=(0.8, 0.95)), pieces)
+    alike = dict(zip(ours.parameters(), theirs.parameters(), strict=True))
+    groups = [
+        {"params": [alike[each] for each in group.parameters], "weight_decay": group.decay}
+        for group in optimizer.groups
+    ]
+    reference = torch.optim.AdamW(groups, lr=0.01, betas=(0.8, 0.95), eps=1e-9)
+    for number in range(5):
+        for place, (one, other) in enumerate(alike.items()):
+            one.grad = None if (number, place) == (2, 0) else torch.randn(one.shape)
+            other.grad = None if one.grad is None else one.grad / 3
+        whole = torch.cat([one.grad.flatten() for one in alike if one.grad is not None])
+        assert optimizer.norm() == pytest.approx(float(whole.norm()), rel=1e-6)
+        optimizer.step(0.01, divisor=3.0)
+        reference.step()
+    for one, other in alike.items():
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-7)
+    optimizer.forget()
+    assert all(each.grad is None for each in ours.parameters())
+
+
+def test_the_average_is_applied_and_taken_away() -> None:
+    network = Network()
+    average = Average(network, 0.5)
+    before = digest(network)
+    raw = network.mix.weight.detach().clone()
+    with torch.no_grad():
+        network.mix.weight += 2
+    average.update(step=100)
+    with average.applied():
+        torch.testing.assert_close(network.mix.weight.data, raw + 1)
+    torch.testing.assert_close(network.mix.weight.data, raw + 2)
+    with torch.no_grad():
+        network.mix.weight.copy_(raw)
+    assert digest(network) == before
+
+
+def test_the_saved_model_is_the_averaged_one(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    _, network = go(tmp_path / "run", "train.average_decay=0.9", "train.learning_rate=0.05", "train.warmup_steps=2")
+    folder = tmp_path / "run" / "checkpoint-23"
+    saved, training = load_file(folder / "model.safetensors"), load_file(folder / "training.safetensors")
+    assert torch.equal(saved["mix.weight"], training["average/mix.weight"])
+    assert torch.equal(network.mix.weight.data, training["weights/mix.weight"])
+    assert not torch.equal(saved["mix.weight"], network.mix.weight.data)
+
+
+def test_a_poisoned_batch_is_skipped_and_named(tmp_path: Path) -> None:
+    outcome, network = go(tmp_path / "run", task=ToyTask(11, poison=frozenset({4, 5, 9})))
+    assert outcome.status == "finished"
+    assert all(bool(parameter.isfinite().all()) for parameter in network.parameters())
+    skipped = events(tmp_path / "run", "skipped")
+    assert [(line["step"], line["skipped"]["batches"]) for line in skipped] == [(5, [4]), (6, [5]), (10, [9])]
+    assert skipped[0]["skipped"]["samples"] == [4000 + sample for sample in range(11 + 4 % 3)]
+
+
+def test_three_in_a_row_end_the_run_and_leave_the_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="3 updates in a row"):
+        go(tmp_path / "run", "train.save_steps=3", task=ToyTask(11, poison=frozenset({7, 8, 9})))
+    folder, refused = checkpoint.newest(tmp_path / "run")
+    assert not refused
+    assert folder is not None
+    training = json.loads((folder / "training.json").read_text())
+    assert training["step"] == 9
+    assert training["skipped"] == 2
+
+
+def test_patience_runs_out_and_the_best_stays(tmp_path: Path) -> None:
+    options = ("train.eval_steps=2", "train.patience=3", "train.keep=1", "train.max_steps=99")
+    task = ToyTask(11, scores=(1.0, 5.0, 4.0, 6.0, 6.0, 2.0, 5.5, 9.0))
+    outcome, _ = go(tmp_path / "run", *options, task=task)
+    assert outcome.status == "out of patience"
+    assert (outcome.progress.step, outcome.progress.best_step, outcome.progress.best_score) == (14, 8, 6.0)
+    assert checkpoint.best(tmp_path / "run")[0].name == "checkpoint-8"
+    assert checkpoint.steps(tmp_path / "run") == [8, 14]
+
+
+def test_epochs_become_steps(tmp_path: Path) -> None:
+    outcome, _ = go(tmp_path / "run", "train.epochs=1.5", "train.gradient_accumulation_steps=2")
+    assert outcome.progress.step == math.ceil(1.5 * ToyTask.batches_per_epoch / 2)
+    assert events(tmp_path / "run", "epoch")[-1]["epoch"] == pytest.approx(1.6)
+
+
+class Clock:
+    """A clock that a task moves: so many seconds a step, so many an evaluation."""
+
+    def __init__(self, step: float, evaluation: float) -> None:
+        self.now, self.step, self.evaluation = 100.0, step, evaluation
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Timed(ToyTask):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(3)
+        self.clock = clock
+
+    def loss(self, network, batch):
+        self.clock.now += self.clock.step if network.training else 0
+        return super().loss(network, batch)
+
+    def validate(self, network):
+        self.clock.now += self.clock.evaluation
+        return super().validate(network)
+
+
+@pytest.mark.parametrize(("step", "evaluation"), [(1.0, 0.1), (0.5, 2.0), (2.0, 3.0), (1.0, 30.0)])
+def test_minutes_are_kept(tmp_path: Path, step: float, evaluation: float) -> None:
+    clock = Clock(step, evaluation)
+    options = ("train.minutes=5", "train.eval_steps=20", "train.schedule=cosine", "train.warmup_steps=10")
+    outcome, _ = go(tmp_path / "run", *options, task=Timed(clock), clock=clock)
+    assert outcome.status == "finished"
+    assert 0.88 * 300 <= clock.now - 100 <= 1.06 * 300 + evaluation
+    length = json.loads((tmp_path / "run" / "length.json").read_text())
+    assert length == {"minutes": 5, "max_steps": outcome.progress.step, "measured_at": 50}
+    assert events(tmp_path / "run", "learning_rate")[-1]["learning_rate"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_length_once_measured_holds_also_when_the_run_begins_again(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "length.json").write_text('{"max_steps": 61, "measured_at": 50}')
+    clock = Clock(1.0, 0.0)
+    outcome, _ = go(tmp_path / "run", "train.minutes=5", task=Timed(clock), clock=clock)
+    assert outcome.progress.step == 61
+
+
+def test_minutes_too_few_to_measure_still_end(tmp_path: Path) -> None:
+    clock = Clock(20.0, 1.0)
+    outcome, _ = go(tmp_path / "run", "train.minutes=2", task=Timed(clock), clock=clock)
+    assert 5 <= outcome.progress.step <= 7
+
+
+def test_changed_data_cannot_be_resumed(tmp_path: Path) -> None:
+    go(tmp_path / "run")
+    task = ToyTask(11)
+    task.fingerprint = {"toy": "1"}
+    with pytest.raises(UserError, match=r"data has changed since it began \(toy\)"):
+        go(tmp_path / "run", task=task)
+
+
+def test_the_recorded_threads_are_set_again(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    go(tmp_path / "run", "train.threads=2")
+    torch.set_num_threads(1)
+    go(tmp_path / "run", "train.threads=1")
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+
+
+def test_reduced_precision_still_learns(tmp_path: Path) -> None:
+    options = ("train.learning_rate=0.02", "train.warmup_steps=10", "train.max_steps=100", "train.log_steps=10")
+    _, network = go(tmp_path / "run", *options, "train.precision=bfloat16")
+    losses = [line["loss"] for line in events(tmp_path / "run", "learning_rate")]
+    assert losses[-1] < losses[0] - 0.3
+    assert network.mix.weight.dtype == torch.float32
+
+
+def test_threads_come_from_the_recipe_then_the_environment_then_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert machine.choose_threads(5) == 5
+    assert machine.choose_threads(0) == 3
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert 1 <= machine.choose_threads(0) <= machine.usable_cores()
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("train.patience=3", "train.patience = 3 needs data.validation"),
+        ("train.epochs=inf", "train.epochs = inf: must be finite"),
+        ("train.learning_rate=inf", "train.learning_rate = inf: must be finite"),
+        ("decode.length_penalty=-inf", "decode.length_penalty = -inf: must be finite"),
+        ("model.dropout=inf", "model.dropout = inf: must be finite"),
+        (f"seed={10**23}", f"seed = {10**23}: must lie within"),
+        ("seed=-1", "seed = -1: must lie within"),
+    ],
+)
+def test_what_can_never_act_or_end_is_refused(tmp_path: Path, override: str, said: str) -> None:
+    with pytest.raises(UserError) as error:
+        make_recipe(tmp_path / "run", "data.validation=''", override)
+    assert said in str(error.value)
+
+
+def test_a_network_that_was_answering_is_trained_as_any_other(tmp_path: Path) -> None:
+    """Dropout acts from the first step on, whatever mode the network comes in."""
+    digests = []
+    for mode in (True, False):
+        torch.manual_seed(1)
+        network, run = Network().train(mode), tmp_path / str(mode)
+        recipe = make_recipe(run, "train.save_steps=100")
+        run.mkdir()
+        train(network, ToyTask(11), recipe, run, lambda folder: None, Display(True))
+        digests.append(digest(network))
+    assert digests[0] == digests[1]
+
+
+def test_other_minutes_are_measured_anew(tmp_path: Path) -> None:
+    clock = Clock(1.0, 0.0)
+    first, _ = go(tmp_path / "run", "train.minutes=5", task=Timed(clock), clock=clock)
+    again, _ = go(tmp_path / "run", "train.minutes=5", task=Timed(clock), clock=clock)
+    longer, _ = go(tmp_path / "run", "train.minutes=8", task=Timed(clock), clock=clock)
+    assert first.progress.step == again.progress.step == pytest.approx(270, abs=3)
+    assert longer.progress.step == pytest.approx(432, abs=3)
+
+
+def test_tensorboard_is_told_each_step_once(tmp_path: Path) -> None:
+    """Also those that were taken after the checkpoint from which the run goes on."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run, options = tmp_path / "run", ("train.tensorboard=true", "train.log_steps=1", "train.eval_steps=5")
+    go(run, *options, "train.save_steps=5")
+    for step in (20, 23):
+        checkpoint.remove(checkpoint.folder_of(run, step))
+    go(run, *options)
+    board = EventAccumulator(str(run / "tensorboard"))
+    board.Reload()
+    assert [event.step for event in board.Scalars("loss")] == list(range(1, 24))
+    assert [event.step for event in board.Scalars("validation/score")] == [5, 10, 15, 20, 23]
+
+
+class Wide(ToyTask):
+    """One batch, not among the first, has thirty times the samples."""
+
+    def batch(self, number: int) -> ToyBatch:
+        return Joined(110).batch(number) if number == 9 else super().batch(number)
+
+
+def test_the_cost_is_that_of_the_largest_batch_and_of_whole_checkpoints(tmp_path: Path) -> None:
+    run, costs = tmp_path / "run", []
+    go(run, "train.average_decay=0.9")
+    recipe = make_recipe(tmp_path / "none", "train.average_decay=0.9")
+    for task in (ToyTask(11), Wide(11)):
+        loop = Loop(Network(), task, recipe, run, lambda folder: None, Group(torch.device("cpu")), Display(True))
+        costs.append(measure(loop, steps=2))
+    assert costs[1].activation_bytes > 10 * costs[0].activation_bytes
+    files = [path.stat().st_size for path in (run / "checkpoint-23").glob("*.safetensors")]
+    assert 0 < sum(files) - costs[0].checkpoint_bytes(averaged=True) < 4096  # the headers
+
+
+def test_of_long_samples_the_beginning_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    Display().samples([("word " * 1500, "short [b]", "x" * SHOWN), ("a", "b", "y" * (SHOWN + 1))])
+    shown = capfd.readouterr().err.splitlines()
+    assert all(len(line) <= SHOWN + 13 for line in shown) and shown[0].endswith("word…")
+    assert shown[1].endswith("  short [b]") and shown[2].endswith("x" * SHOWN) and shown[6].endswith(f"y{'…'}")
+
+
+def test_tensorboard_is_written_on_request(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    go(tmp_path / "run", "train.tensorboard=true")
+    assert list((tmp_path / "run" / "tensorboard").iterdir())

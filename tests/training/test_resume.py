@@ -1,0 +1,184 @@
+"""A run killed at any moment, several times, ends with the very weights of the run that was never stopped.
+
+REGARD_KILL_SEED=n repeats the moments of an earlier run: the number is printed with a failure.
+"""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from regard.config.recipe import load_recipe
+from regard.training import build as session
+from regard.training import checkpoint
+
+STEPS, LONG = 31, 307  # the sample's, the storm's
+RECIPE = """
+task = "translate"
+[data]
+generate = "dates"
+train = 211
+validation = 5
+[tokenizer]
+kind = "characters"
+vocab_size = 97
+{model}
+dropout = 0.3
+[train]
+batch_size = 7
+gradient_accumulation_steps = 2
+average_decay = 0.9
+max_steps = {steps}
+learning_rate = 3e-3
+schedule = "cosine"
+warmup_steps = 5
+score = "chrf"
+eval_steps = 11
+save_steps = 3
+log_steps = 1
+keep = 2
+threads = {threads}
+"""
+MODELS = {
+    "rnn": '[model]\nfamily = "seq2seq"\nscore = "additive"\nembedding = 11\nwidth = 14\ndepth = 2',
+    "transformer": '[model]\nfamily = "transformer"\nwidth = 12\nheads = 3\ndepth = 2\nfeedforward = 17',
+    "convs2s": '[model]\nfamily = "convs2s"\nembedding = 11\nwidth = 14\ndepth = 2',
+}
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "regard", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def go_on(recipe: Path, run: Path) -> subprocess.Popen[str]:
+    """As a person would: `resume` where there is a run, else `train` once more."""
+    if (run / "recipe.toml").is_file():
+        return start("resume", run)
+    return start("train", recipe, f"output={run}")
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    try:
+        _, said = process.communicate(timeout=600)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    return said
+
+
+def digest(run: Path, steps: int) -> dict[str, str]:
+    """The sha256 of what a run ends with: the model, the state to go on from, and which step was best."""
+    last = run / f"checkpoint-{steps}"
+    files = last / "model.safetensors", last / "training.safetensors", run / "best.json"
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def reached(run: Path) -> int:
+    """The step that was logged last."""
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.is_file() else []
+    whole = [line for line in lines if line.endswith("}")]
+    return json.loads(whole[-1])["step"] if whole else 0
+
+
+def seeded() -> random.Random:
+    seed = int(os.environ.get("REGARD_KILL_SEED") or random.SystemRandom().randrange(10**6))
+    print(f"REGARD_KILL_SEED={seed}")
+    return random.Random(seed)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, dict[str, str]]]:
+    """The recipe of a model, and how its run ends when nobody disturbs it; each is trained once."""
+
+    @cache
+    def train(model: str, steps: int, threads: int = 1) -> tuple[Path, dict[str, str]]:
+        folder = tmp_path_factory.mktemp(f"{model}-{threads}")
+        recipe = folder / "recipe.toml"
+        recipe.write_text(RECIPE.format(model=MODELS[model], steps=steps, threads=threads))
+        session.start(load_recipe(recipe, [f"output={folder / 'whole'}"]), quiet=True)
+        return recipe, digest(folder / "whole", steps)
+
+    return train
+
+
+def kill_when(process: subprocess.Popen[str], moment: Callable[[], bool], after: float = 0.0) -> bool:
+    """SIGKILL at the moment, and so many seconds after; False where the process was faster and had ended."""
+    while process.poll() is None and not moment():
+        time.sleep(0.005)
+    time.sleep(after)
+    process.kill()
+    process.communicate()
+    return process.returncode == -signal.SIGKILL
+
+
+def interrupt_when(process: subprocess.Popen[str], moment: Callable[[], bool], run: Path) -> None:
+    """Ctrl-C at the moment: the step is saved, and the command that goes on is said."""
+    while process.poll() is None and not moment():
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    newest, refused = checkpoint.newest(run)
+    assert newest is not None
+    assert not refused
+    told = f"stopped at step {newest.name.removeprefix('checkpoint-')}; go on with: regard resume {run}"
+    assert told in said.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("model", "threads", "stops"), [("rnn", 1, "kill kill kill"), ("transformer", 2, "kill ctrl-c kill")]
+)
+def test_stopped_and_resumed_is_never_stopped(
+    model: str, threads: int, stops: str, uninterrupted, tmp_path: Path
+) -> None:
+    recipe, expected = uninterrupted(model, STEPS, threads)
+    run, chance = tmp_path / "run", seeded()
+    for stop in stops.split():
+        target = reached(run) + chance.randint(1, 6)
+        process = go_on(recipe, run)
+        if stop == "kill":
+            assert kill_when(process, lambda target=target: reached(run) >= target, chance.random() * 0.03)
+        else:
+            interrupt_when(process, lambda target=target: reached(run) >= target, run)
+    assert max(checkpoint.steps(run), default=0) < STEPS
+    finish(go_on(recipe, run))
+    assert digest(run, STEPS) == expected
+    assert not list(run.glob(".*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("model", MODELS)
+def test_a_storm_of_kills_changes_nothing(model: str, threads: int, uninterrupted, tmp_path: Path) -> None:
+    """Kills while it starts, between steps, while a checkpoint is written, and while an old one is deleted."""
+    recipe, expected = uninterrupted(model, LONG, threads)
+    run, chance = tmp_path / "run", seeded()
+    hit = dict.fromkeys(("starting", "working", "writing", "deleting"), 0)
+    for number in range(24):
+        kind = list(hit)[number % 4]
+        target = reached(run) + 1
+        moments: dict[str, tuple[Callable[[], bool], float]] = {
+            "starting": (lambda: True, chance.random() * 3),
+            "working": (lambda target=target: reached(run) >= target, chance.random() * 0.2),
+            "writing": (lambda: any(run.glob(".unfinished-write-*")), chance.random() * 0.03),
+            "deleting": (lambda: any(run.glob(".unfinished-delete-*")), 0.0),
+        }
+        hit[kind] += kill_when(go_on(recipe, run), *moments[kind])
+    print(hit)
+    assert min(hit.values()) >= 4
+    assert max(checkpoint.steps(run)) < LONG
+    finish(go_on(recipe, run))
+    assert digest(run, LONG) == expected
+    assert not list(run.glob(".*"))

@@ -1,0 +1,310 @@
+"""What a run leaves behind and what can be done with it: the best checkpoint, answers, scores, traces, copies."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from calling import Call
+
+import regard
+from regard.cli.evaluate import Selection, evaluate
+from regard.config.recipe import load_recipe
+from regard.metrics import bleu as scores
+from regard.model import Model
+from regard.tasks.translate.dataset import Sample
+from regard.tasks.translate.predict import Translation
+from regard.training import checkpoint
+from regard.training.build import start
+
+RECIPE = """
+task = "translate"
+[data]
+generate = "reverse"
+train = 211
+validation = 13
+test = 19
+max_length = 60
+[tokenizer]
+kind = "words"
+vocab_size = 60
+{tokenizer}
+[model]
+{model}
+[train]
+batch_size = 13
+max_steps = {steps}
+eval_steps = 3
+save_steps = 2
+warmup_steps = 2
+learning_rate = 3e-3
+"""
+SMALL = 'family = "transformer"\nwidth = 12\nheads = 3\ndepth = 2\nfeedforward = 17'
+RNN = 'family = "seq2seq"\nembedding = 11\nwidth = 14'
+CONFIGS = {  # [model], [tokenizer]
+    "tied": (SMALL, ""),
+    "marian": (f'{SMALL}\npositions = "sinusoid_halves"', ""),
+    "pre-norm, untied, learned": (f'{SMALL}\nnorm = "pre"\ntied = "none"\npositions = "learned"\nlimit = 61', ""),
+    "two vocabularies": (f'{SMALL}\ntied = "output"', "joint = false"),
+    "additive": (RNN, ""),
+    "lstm": (f'{RNN}\ncell = "lstm"\ndepth = 2\ntied = "output"', "joint = false"),
+    "luong": (f'{RNN}\norder = "luong"\ninput_feeding = true\nscore = "bilinear"\nbidirectional = false', ""),
+    "no attention": (f'{RNN}\ninform = "first"', ""),
+}
+TEXTS = ["1 2 3", "44 17 5 5 9 30 21", "8", "", "50 49 48 47 46"]
+
+
+def train(folder: Path, config: str = "tied", steps: int = 6, *overrides: str) -> Path:
+    """A run of a few steps: what it says is of no matter, only that it stays the same."""
+    model, tokenizer = CONFIGS[config]
+    recipe, run = folder / "mine.toml", folder / "run"
+    recipe.write_text(RECIPE.format(model=model, tokenizer=tokenizer, steps=steps))
+    start(load_recipe(recipe, [f"output={run}", *overrides]), quiet=True)
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tmp_path_factory.mktemp("trained"))
+
+
+def test_the_best_and_the_newest_stay_and_load_takes_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    planned = iter([3.0, 5.0, 5.0, 1.0])
+    quick = scores.quick
+    monkeypatch.setattr(scores, "quick", lambda *given: quick(*given) | {"bleu": next(planned)})
+    run = train(tmp_path, "tied", 12, "train.keep=2")
+    assert checkpoint.steps(run) == [6, 10, 12]
+    assert json.loads((run / "best.json").read_text()) == {"step": 6, "score": 5.0}
+    model = regard.load(run)
+    assert model.folder == run / "checkpoint-6"
+    assert model.recipe is not None
+    assert model.recipe.train.keep == 2
+    newest = regard.load(run / "checkpoint-12")
+    assert not torch.equal(model.network.output.bias, newest.network.output.bias)
+    code, out, _ = call("inspect", run, "--json")
+    assert (code, json.loads(out)["folder"]) == (0, str(run / "checkpoint-6"))
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_saved_copy_answers_embeds_and_looks_exactly_as_its_original(config: str, tmp_path: Path) -> None:
+    model = regard.load(train(tmp_path, config))
+    model.save(tmp_path / "copy")
+    copy = regard.load(tmp_path / "copy")
+    assert {file.name for file in (tmp_path / "copy").iterdir()} >= {
+        *("config.json", "model.safetensors", "tokenizer.json", "generation_config.json", "README.md")
+    }
+    ways: list[dict[str, Any]] = [{}, {"num_beams": 3, "num_return_sequences": 2}, {"temperature": 1.3}]
+    for options in ways:
+        answers = model.run(TEXTS, **options)
+        assert copy.run(TEXTS, **options) == answers
+        assert [len(answer.others) for answer in answers if answer.text] == [
+            options.get("num_return_sequences", 1) - 1
+        ] * sum(bool(answer.text) for answer in answers)
+    assert np.array_equal(copy.embed(TEXTS), model.embed(TEXTS))
+    ours, theirs = model.trace(TEXTS[1]), copy.trace(TEXTS[1])
+    assert (ours.sites, ours.answer) == (theirs.sites, theirs.answer)
+    for site in ours.sites:
+        assert torch.equal(ours.weights(site), theirs.weights(site))
+    copy.save(tmp_path / "again")
+    for name in ("model.safetensors", "config.json", "tokenizer.json", "generation_config.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "copy" / name).read_bytes()
+
+
+@pytest.mark.parametrize("config", ["two vocabularies", "luong", "marian"])
+def test_the_ways_to_ask_a_model_agree(config: str, tmp_path: Path) -> None:
+    model = regard.load(train(tmp_path, config))
+    asked = [text for text in TEXTS if text]
+    answers = model.run(asked)
+    assert [model.run(text).text for text in asked] == [answer.text for answer in answers]
+    ids = model.vocabulary.source.encode_many(asked)
+    new = model.generate(ids)
+    assert [model.vocabulary.target.decode(row) for row in new] == [answer.text for answer in answers]
+    assert model.generate(ids[1]) == new[1]
+    assert model.generate(torch.tensor(ids[1])) == new[1]
+    assert model.generate(torch.tensor([ids[1]])) == [new[1]]
+    assert all(len(row) <= 2 for row in model.generate(ids, max_new_tokens=2))
+    vectors = model.embed(asked)
+    assert (vectors.dtype, vectors.shape[0]) == (np.float32, len(asked))
+    for text, vector in zip(asked, vectors, strict=True):
+        np.testing.assert_allclose(model.embed([text])[0], vector, atol=1e-5)
+    trace = model.trace(asked[1])
+    assert trace.answer == answers[1].text
+    for site in trace.sites:
+        weights = trace.weights(site)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+        torch.testing.assert_close(trace.weights(site, head=0), weights[0])
+    told = model.trace(asked[1], target="3 2 1")
+    assert told.answer == "3 2 1"
+    assert told.weights(told.sites[-1]).shape[-2:] == (4, 8)  # begin and three words; seven words and the end
+
+
+def test_options_that_are_not_known_are_told(trained: Path) -> None:
+    model = regard.load(trained)
+    with pytest.raises(regard.UserError, match="'num_beans'; did you mean 'num_beams'"):
+        model.run("1 2", num_beans=3)
+    with pytest.raises(regard.UserError, match="cannot 'classify'; possible: translate"):
+        model.run("1 2", task="classify")
+    with pytest.raises(regard.UserError, match="'flat32' is unknown; did you mean 'float32'"):
+        regard.load(trained, precision="flat32")
+
+
+def test_half_precision_answers_too(trained: Path) -> None:
+    model = regard.load(trained, precision="bfloat16")
+    assert model.network.output.weight.dtype == torch.bfloat16
+    assert len(model.run(TEXTS)) == len(TEXTS)
+    assert model.embed(TEXTS).dtype == np.float32
+
+
+def through(*arguments: object, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "regard", *map(str, arguments)]
+    return subprocess.run(command, input=given, capture_output=True, check=False)
+
+
+def test_lines_in_are_lines_out(trained: Path) -> None:
+    """Empty lines, Windows ends of line, separators inside a text, and no end of line at the end."""
+    given = "\n1 2 3\r\n\n4\u20285\r6\n   \n7 8".encode()
+    done = through("run", trained, given=given)
+    assert (done.returncode, done.stderr) == (0, b"")
+    model = regard.load(trained)
+    texts = ["", "1 2 3", "", "4\u20285\r6", "   ", "7 8"]
+    assert done.stdout.decode().split("\n") == [*(answer.text for answer in model.run(texts)), ""]
+
+
+def test_a_line_that_is_not_utf_8_is_named(trained: Path) -> None:
+    for arguments in (["run", trained], ["tokenizer", "encode", trained / "checkpoint-6"]):
+        done = through(*arguments, given=b"1 2\n3 \xe4 4\n")
+        assert done.returncode == 1
+        assert b"stdin, line 2: not UTF-8" in done.stderr
+        assert b"Traceback" not in done.stderr
+
+
+def test_alignments_name_a_source_token_for_every_token_written(trained: Path, call: Call, tmp_path: Path) -> None:
+    code, out, _ = call("run", trained, *TEXTS, "--alignments", "--json")
+    assert code == 0
+    model = regard.load(trained)
+    rows = [json.loads(line) for line in out.splitlines()]
+    for text, row in zip(TEXTS, rows, strict=True):
+        pairs = row["alignment"]
+        source = model.vocabulary.source.encode(text)
+        assert model.vocabulary.target.decode(row["tokens"]) == row["text"]
+        assert [place for _, place in pairs] == list(range(len(row["tokens"])))
+        assert all(0 <= place <= len(source) for place, _ in pairs)  # the end may be looked at, too
+    code, out, _ = call("run", trained, *TEXTS, "--alignments")
+    assert code == 0
+    for line, row in zip(out.splitlines(), rows, strict=True):
+        text, pairs = line.split("\t")
+        assert text == row["text"]
+        assert pairs == " ".join(f"{source}-{target}" for source, target in row["alignment"])
+    deaf = train(tmp_path, "no attention")
+    code, out, err = call("run", deaf, "1 2 3", "--alignments")
+    assert (code, out) == (1, "")
+    assert "no alignments" in err
+
+
+def test_the_next_best_answers_stand_on_lines_of_their_own(trained: Path, call: Call) -> None:
+    options = ("--num-beams", 4, "--num-return-sequences", 3)
+    code, out, _ = call("run", trained, "1 2 3", "4 5", *options)
+    assert code == 0
+    answers = regard.load(trained).run(["1 2 3", "4 5"], num_beams=4, num_return_sequences=3)
+    assert out.splitlines() == [each.text for answer in answers for each in (answer, *answer.others)]
+    for answer in answers:
+        ranked = [answer.score, *(each.score for each in answer.others)]
+        assert ranked == sorted(ranked, reverse=True)
+    code, _, err = call("run", trained, "1 2 3", "--num-return-sequences", 3)
+    assert code == 1
+    assert "num_beams" in err
+
+
+def test_an_input_over_the_limit_is_an_error_or_is_cut_and_told(call: Call, tmp_path: Path) -> None:
+    run = train(tmp_path, "pre-norm, untied, learned")
+    long = " ".join(str(number % 50) for number in range(75))
+    code, out, err = call("run", run, "1 2", long)
+    assert (code, out) == (1, "")
+    assert "75 tokens" in err
+    assert "at most 60" in err
+    assert "--truncate" in err
+    code, out, err = call("run", run, "1 2", long, "--truncate")
+    assert code == 0
+    assert len(out.splitlines()) == 2
+    assert len(err.splitlines()) == 1
+    assert "warning: cut" in err
+    code, out, err = call("run", run, "1 2", long, "--truncate", "--json")
+    assert [json.loads(line)["truncated"] for line in out.splitlines()] == [False, True]
+
+
+def test_scores_are_printed_with_their_intervals_and_signatures(trained: Path, call: Call) -> None:
+    code, out, _ = call("evaluate", trained, "--json", "--num-beams", 2)
+    assert code == 0
+    rows = {row["name"]: row for row in json.loads(out)["scores"]}
+    assert {"bleu", "chrf", "exact"} <= rows.keys()
+    assert "nrefs:1" in rows["bleu"]["signature"]
+    assert "tok:13a" in rows["bleu"]["signature"]
+    assert "nc:6" in rows["chrf"]["signature"]
+    assert all(row["interval"] >= 0 for row in rows.values())
+    assert rows["chrf"]["interval"] > 0
+    code, out, _ = call("evaluate", trained, "--num-beams", 2)
+    assert code == 0
+    table = " ".join(out.split())
+    for word in ("bleu", "chrf", "exact", "interval", "signature"):
+        assert word in table
+    assert f"{rows['chrf']['value']:.4g}" in table
+
+
+class Said:
+    """A model that says what it was told to."""
+
+    def __init__(self, answers: list[str]) -> None:
+        self.answers = answers
+
+    def run(self, texts: list[str], **_: Any) -> list[Translation]:
+        assert len(texts) == len(self.answers)
+        return [Translation(text, 0.0) for text in self.answers]
+
+
+@pytest.mark.parametrize(("spoilt", "verdict"), [(0, "no difference"), (2, "may be chance"), (40, "first is better")])
+def test_a_comparison_says_what_may_be_chance(spoilt: int, verdict: str) -> None:
+    """Of 60 sentences the first model has one wrong; the second has others wrong, too."""
+    references = [f"the {number}th sentence has {number} words in it" for number in range(60)]
+    wrong = "something else was said here instead of that"
+    first = [wrong, *references[1:]]
+    second = first if not spoilt else [references[0], *([wrong] * spoilt), *references[1 + spoilt :]]
+    chosen = Selection("test", [Sample("source", reference) for reference in references])
+    found = evaluate([Said(first), Said(second)], chosen, lowercase=False)
+    assert {row["verdict"] for row in found["comparison"]} == {verdict}
+    if spoilt == 40:
+        found = evaluate([Said(second), Said(first)], chosen, lowercase=False)
+        assert {row["verdict"] for row in found["comparison"]} == {"second is better"}
+
+
+def test_two_models_are_compared_on_the_same_sentences(trained: Path, call: Call, tmp_path: Path) -> None:
+    other = train(tmp_path, "additive")
+    code, out, _ = call("evaluate", trained, "--compare", other, "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert {row["metric"] for row in result["comparison"]} == {"bleu", "chrf", "exact"}
+    alone = json.loads(call("evaluate", other, "--json")[1])
+    values = {row["name"]: row["value"] for row in result["scores"] if row["model"] == "second"}
+    assert values == {row["name"]: row["value"] for row in alone["scores"]}
+    code, out, _ = call("evaluate", trained, "--compare", other)
+    assert code == 0
+    assert "verdict" in out
+
+
+def test_every_document_parses(trained: Path, call: Call) -> None:
+    recipe = trained.parent / "mine.toml"
+    for arguments in (["list"], ["inspect", trained], ["doctor", recipe, f"output={trained.parent / 'new'}"]):
+        code, out, err = call(*arguments, "--json")
+        assert (code, err) == (0, "")
+        assert isinstance(json.loads(out), dict)
+
+
+def test_load_gives_a_model(trained: Path) -> None:
+    model = regard.load(str(trained))
+    assert isinstance(model, Model)
+    assert not model.network.training
