@@ -43,10 +43,10 @@ def write(folder: Path) -> None:
 
 def ours(folder: str, texts: int, length: int, threads: int) -> Work:
     from regard.interop.folder import load
-    from regard.layers.inputs import Sequences
+    from regard.layers.inputs import TokenBatch
 
     network = load(Path(folder)).network
-    return counted(lambda ids: network(Sequences(ids, torch.full((texts,), ids.size(1)))), texts, length, threads)
+    return counted(lambda ids: network(TokenBatch(ids, torch.full((texts,), ids.size(1)))), texts, length, threads)
 
 
 def theirs(folder: str, texts: int, length: int, threads: int) -> Work:

@@ -19,7 +19,7 @@ from torch import nn
 from benchmarks.sides import Result, Work, compare
 from benchmarks.training import ours, prepared
 
-LETTERS = 61  # and four special tokens: 65, as tiny Shakespeare has letters
+BYTE_TO_UNICODE = 61  # and four special tokens: 65, as tiny Shakespeare has letters
 SHAPES = {"4×128": (4, 4, 128, 64, 12), "6×384": (6, 6, 384, 256, 8)}  # depth, heads, width, context, batch
 STEPS = {
     "4×128": 50,
@@ -74,7 +74,7 @@ def _nanogpt() -> Path | None:
 def write_text(path: Path) -> None:
     """Letters at random, every one of them there."""
     chance = random.Random(1)
-    letters = [chr(ord("0") + number) for number in range(LETTERS)]
+    letters = [chr(ord("0") + number) for number in range(BYTE_TO_UNICODE)]
     path.write_text("".join(letters + chance.choices(letters, k=100_000)), encoding="utf-8")
 
 

@@ -14,28 +14,28 @@ from torch import Tensor, nn
 from regard.attention.trace import Trace
 from regard.config.recipe import DecodeOptions, Recipe
 from regard.decoding.options import WAYS, accepted
-from regard.decoding.prefix_cache import Recall
-from regard.decoding.speculative import Draft, Guess, PromptLookup
+from regard.decoding.prefix_cache import PrefixCache
+from regard.decoding.speculative import DraftModel, DraftProposer, PromptLookup
 from regard.errors import UserError, nearest
 from regard.interop import folder as folders
 from regard.interop.generation_config import decode_fields
 from regard.interop.hf_module import Module
 from regard.interop.model_path import find_model
 from regard.interop.sentence_transformers import POOLINGS, Pooling, pooling_of, write_pooling
-from regard.layers.autoregressive import LanguageModel
-from regard.models.heads.mlm import MaskedWords
+from regard.layers.autoregressive import CausalLM
+from regard.models.heads.mlm import MaskedLM
 from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import Spans
-from regard.models.heads.token import TokenLabels
+from regard.models.heads.span import SpanClassifier
+from regard.models.heads.token import TokenClassifier
 from regard.models.registry import FAMILIES, family_of
 from regard.runtime.device import choose_device
 from regard.runtime.machine import use_huge_pages
-from regard.runtime.optimize import hasten
+from regard.runtime.optimize import optimize_for_inference
 from regard.tasks.answer.predict import asked, look_for
 from regard.tasks.classify.dataset import Texts
 from regard.tasks.classify.predict import apart, look_over, read_rows
 from regard.tasks.embed.predict import BATCH, Read, embed, look_at, read_texts
-from regard.tasks.generate.predict import Writer, Writing
+from regard.tasks.generate.predict import GenerationStream, Writer
 from regard.tasks.generate.tracing import look_back
 from regard.tasks.running import RUNNERS, is_one
 from regard.tasks.translate.alignment import look
@@ -44,7 +44,11 @@ from regard.text.vocabulary import Vocabulary
 from regard.training.run_folder import open_run
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.float32}  # int8: of the weights
-HEADS = {MaskedWords: "fill", Spans: "answer", TokenLabels: "tag"}  # what encoders are for, by what stands on them
+HEADS = {
+    MaskedLM: "fill",
+    SpanClassifier: "answer",
+    TokenClassifier: "tag",
+}  # what encoders are for, by what stands on them
 LARGE = 1 << 26  # bytes of weights: more than caches hold
 
 
@@ -66,22 +70,22 @@ class Model:
         """What it was trained for, else what its kind is for."""
         if self.recipe is not None:
             return self.recipe.task
-        if self.encodes and not self.tells_labels:
+        if self.is_encoder and not self.is_classifier:
             return next((task for head, task in HEADS.items() if isinstance(self.network, head)), "embed")
-        return "generate" if self.continues else "classify" if self.tells_labels else "translate"
+        return "generate" if self.is_causal_lm else "classify" if self.is_classifier else "translate"
 
     @property
-    def continues(self) -> bool:
+    def is_causal_lm(self) -> bool:
         """Whether it goes on with a text, as a language model does."""
-        return isinstance(self.network, LanguageModel)
+        return isinstance(self.network, CausalLM)
 
     @property
-    def encodes(self) -> bool:
+    def is_encoder(self) -> bool:
         """Whether it reads texts and writes none, as BERT does."""
-        return FAMILIES[family_of(self.network)].encodes
+        return FAMILIES[family_of(self.network)].is_encoder
 
     @property
-    def tells_labels(self) -> bool:
+    def is_classifier(self) -> bool:
         """Whether it says what a text is called."""
         return isinstance(self.network, Classifier)
 
@@ -106,23 +110,23 @@ class Model:
         return Texts(self.vocabulary.target, bool(self.network.paired))
 
     def stream(
-        self, prompt: str | Sequence[int], *, truncate: bool = False, recall: Recall | None = None, **options: Any
-    ) -> Writing:
+        self, prompt: str | Sequence[int], *, truncate: bool = False, recall: PrefixCache | None = None, **options: Any
+    ) -> GenerationStream:
         """A continuation while it is written: iterate for its text, piece by piece; then it has an `answer`.
 
         `recall` remembers the text from one call to the next: what both have in common is read once.
         """
-        self._only("stream", continues=True)
+        self._only("stream", is_causal_lm=True)
         writer = self.writer()
         if isinstance(prompt, str):
             (row,) = writer.prompts([prompt], truncate)
         else:
             row = writer.row(self._checked(prompt), truncate)
-        return Writing(writer, row, self.decoding(**options), recall)
+        return GenerationStream(writer, row, self.decoding(**options), recall)
 
     def writer(self, draft: "Model | str | Path | None" = None, lookup: bool = False) -> Writer:
         """The language model at work; a smaller `draft`, or a look into the prompt, may guess ahead of it."""
-        self._only("continue texts", continues=True)
+        self._only("continue texts", is_causal_lm=True)
         if lookup and draft is not None:
             raise UserError("a draft model and a look into the prompt cannot both guess: give one of draft and lookup")
         if self.precision == "int8" and (lookup or draft is not None):
@@ -130,27 +134,27 @@ class Model:
                 "in int8 one row and several are rounded differently, so guessing ahead would change answers: "
                 "load the model in float32, or the draft alone in int8"
             )
-        guess: Callable[[], Guess] | None = PromptLookup if lookup else None
+        guess: Callable[[], DraftProposer] | None = PromptLookup if lookup else None
         if draft is not None:
             smaller = draft if isinstance(draft, Model) else load(draft, device=str(self.device))
             self._require_same_tokens(smaller)
-            guess = partial(Draft, smaller.network, self.device)
+            guess = partial(DraftModel, smaller.network, self.device)
         return Writer(self.network, self.vocabulary.target, self.ends, guess)
 
     def _require_same_tokens(self, draft: "Model") -> None:
-        if not draft.continues or draft.vocabulary.target.table != self.vocabulary.target.table:
+        if not draft.is_causal_lm or draft.vocabulary.target.table != self.vocabulary.target.table:
             raise UserError("a draft must be a language model with the same tokens as the model it guesses for")
 
     def generate(self, ids: Any, **options: Any) -> Any:
         """New ids for prompt ids, or for an encoder–decoder's source ids; nested as given, without the end."""
-        if self.tells_labels or self.encodes:
+        if self.is_classifier or self.is_encoder:
             raise UserError(f"this model cannot generate: it was made to {self.task}")
         rows = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else ids
         if not isinstance(rows, Sequence) or isinstance(rows, str):
             raise UserError(f"ids should be a list of whole numbers, or of such lists, not {ids!r}")
         single = not rows or isinstance(rows[0], int | np.integer)
         rows = [self._checked(row) for row in ([rows] if single else rows)]
-        if self.continues:
+        if self.is_causal_lm:
             writer = self.writer(options.pop("draft", None), options.pop("lookup", False))
             found = writer.search_all(rows, self.decoding(**options))
         else:
@@ -174,7 +178,7 @@ class Model:
     def rows(self) -> int:
         """How many tokens the network knows: of its source, if it has one."""
         config = self.network.config
-        return config.source_vocabulary if FAMILIES[family_of(self.network)].translates else config.vocabulary
+        return config.source_vocabulary if FAMILIES[family_of(self.network)].is_encoder_decoder else config.vocabulary
 
     def _source_ids(self, row: list[int]) -> list[int]:
         """Ids as the network is given them, without their end."""
@@ -216,13 +220,13 @@ class Model:
 
     def readings(self, texts: list[Any], truncate: bool = False) -> list[Read]:
         """Texts as the network is given them."""
-        if self.encodes:
-            texts = [apart(text, self.network.paired if self.tells_labels else False) for text in texts]
+        if self.is_encoder:
+            texts = [apart(text, self.network.paired if self.is_classifier else False) for text in texts]
             limit = min(self.network.limit, self.pooling.longest if self.pooling else 0) or self.network.limit
             return read_texts(self.vocabulary.target, texts, limit, truncate)
-        if self.continues:
+        if self.is_causal_lm:
             return [Read(row.tokens, [], row.cut) for row in self.writer().prompts(texts, truncate)]
-        if self.tells_labels:
+        if self.is_classifier:
             return [Read(row.tokens, [], row.cut) for row in read_rows(self.network, self.texts, texts, truncate)]
         end = [self.vocabulary.source.end]
         rows = read(self.network, self.vocabulary, texts, truncate)
@@ -234,12 +238,12 @@ class Model:
         if self.task == "answer":
             ask = asked(text, 1, options.pop("context", None))
             return look_for(self.network, self.vocabulary.target, ask, truncate, prove)
-        if self.encodes:
+        if self.is_encoder:
             (reading,) = self.readings([text], truncate)
             return look_at(self.network, self.vocabulary.target, reading, prove)
-        if self.continues:
+        if self.is_causal_lm:
             return self._trace_back(text, target, prove, truncate, options)
-        if self.tells_labels:
+        if self.is_classifier:
             ((row, _),) = read_rows(self.network, self.texts, [text], truncate)
             return look_over(self.network, self.vocabulary.target, row, prove)
         ((row, _),) = read(self.network, self.vocabulary, [text], truncate)
@@ -292,16 +296,16 @@ class Model:
 
     def decoding(self, **options: Any) -> DecodeOptions:
         """The checkpoint's own way of decoding, with what is given laid over it."""
-        found = DecodeOptions(**(decode_fields(self.generation, self.continues) | accepted(options)))
-        if found.stop and not self.continues:
+        found = DecodeOptions(**(decode_fields(self.generation, self.is_causal_lm) | accepted(options)))
+        if found.stop and not self.is_causal_lm:
             raise UserError(f"stop = {list(found.stop)}: only the answers of a language model end at a text")
         for name, tokens in (("logit_bias", found.logit_bias), ("suppress_tokens", found.suppress_tokens)):
             if wrong := [token for token in tokens if not 0 <= int(token) < self.rows]:
                 raise UserError(f"{name}: id {wrong[0]} is not in the vocabulary of {self.rows} tokens")
         return found
 
-    def _only(self, deed: str, continues: bool) -> None:
-        if self.continues != continues:
+    def _only(self, deed: str, is_causal_lm: bool) -> None:
+        if self.is_causal_lm != is_causal_lm:
             raise UserError(f"this model cannot {deed}: it was made to {self.task}")
 
 
@@ -323,7 +327,7 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "float32", 
     loaded_bytes = sum(parameter.nbytes for parameter in loaded.network.parameters())
     network: nn.Module = loaded.network.to(where, PRECISIONS[precision]).eval()
     if where.type == "cpu" and precision != "bfloat16":
-        network = hasten(network, precision)
+        network = optimize_for_inference(network, precision)
         if loaded_bytes >= LARGE:
             use_huge_pages()
     pooling = pooling_of(folder)

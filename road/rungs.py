@@ -20,7 +20,7 @@ s₀ = tanh(W h + b)
 sₜ = f(sₜ₋₁, yₜ)
 readout = tanh(W [sₜ; yₜ])
 """,
-        code=("regard.layers.recurrent:Reader.forward", "regard.models.seq2seq:Seq2Seq.start"),
+        code=("regard.layers.recurrent:RNNEncoder.forward", "regard.models.seq2seq:Seq2Seq.start"),
         published=Published("LSTM without attention", "13.9 M", 13.8),
         line="no attention",
     ),
@@ -135,7 +135,7 @@ pₜ = n · sigmoid(v · tanh(W sₜ))
 (h̃ₜ; c̃ₜ) = Σᵢ αᵢ (hᵢ; cᵢ)
 cₜ = f ⊙ c̃ₜ + i ⊙ ĉ,   hₜ = o ⊙ tanh(cₜ)         gates f, i, o and ĉ from xₜ and h̃ₜ
 """,
-        code=("regard.layers.recurrent:Intra",),
+        code=("regard.layers.recurrent:LSTMNLayer",),
     ),
     Rung(
         recipe="multi30k-bytenet",
@@ -174,7 +174,7 @@ dₜ = W vₜ + yₜ
 cₜ = Σᵢ αₜᵢ (hᵢ + eᵢ)                     eᵢ: the embedding of source piece i
 xₜ = xₜ + vₜ + U cₜ                       each sum times √½, so that variance stays
 """,
-        code=("regard.models.convs2s:Looking", "regard.models.convs2s:Gated"),
+        code=("regard.models.convs2s:ConvDecoderLayer", "regard.models.convs2s:ConvEncoderLayer"),
         published=Published("ConvS2S", "37.4 M", 34.1),
         line="ConvS2S",
     ),

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from regard.layers.inputs import Sequences
+from regard.layers.inputs import TokenBatch
 from regard.text.vocabulary import Tokenizer, Vocabulary
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
@@ -63,12 +63,12 @@ def vocabulary(source: int = 53, target: int | None = None) -> Vocabulary:
     return Vocabulary(first, first if target is None else tokenizer(target))
 
 
-def batch(source: int = 53, target: int = 53) -> tuple[Sequences, Tensor]:
+def batch(source: int = 53, target: int = 53) -> tuple[TokenBatch, Tensor]:
     """Five ragged rows and a target of 11 tokens each."""
     lengths = torch.tensor([13, 1, 7, 12, 5])
     tokens = torch.randint(4, source, (5, 13))
-    sequences = Sequences(tokens, lengths)
-    return Sequences(tokens.masked_fill(~sequences.real, 0), lengths), torch.randint(4, target, (5, 11))
+    sequences = TokenBatch(tokens, lengths)
+    return TokenBatch(tokens.masked_fill(~sequences.real, 0), lengths), torch.randint(4, target, (5, 11))
 
 
 def reference(**fields: Any) -> Any:
@@ -123,7 +123,7 @@ def open_reference(folder: Path) -> Any:
 
 
 @torch.no_grad()
-def reference_logits(model: Any, source: Sequences, target: Tensor) -> Tensor:
+def reference_logits(model: Any, source: TokenBatch, target: Tensor) -> Tensor:
     mask = source.real.long()
     return model(input_ids=source.tokens, attention_mask=mask, decoder_input_ids=target).logits
 

@@ -7,7 +7,7 @@ import torch
 
 from regard.config.recipe import DecodeOptions
 from regard.decoding import Hypothesis, search
-from regard.layers.state import pick
+from regard.layers.state import reorder
 
 OPTIONS = [
     DecodeOptions(),
@@ -29,8 +29,8 @@ def batch_mates_do_not_matter(network: Any, source: Any, begin: int, end: int, o
     together = search(network, source, begin, end, options, limit)
     backwards = torch.arange(len(together)).flip(0)
     for number, found in enumerate(together):
-        assert same(search(network, pick(source, torch.tensor([number])), begin, end, options, limit)[0], found)
-    turned = search(network, pick(source, backwards), begin, end, options, limit)
+        assert same(search(network, reorder(source, torch.tensor([number])), begin, end, options, limit)[0], found)
+    turned = search(network, reorder(source, backwards), begin, end, options, limit)
     assert all(same(left, right) for left, right in zip(turned, together[::-1], strict=True))
 
 
@@ -44,7 +44,7 @@ def steps_agree_with_teacher_forcing(
         assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
         for each in found:
             said = [*each.tokens, end] if each.finished else each.tokens
-            logits = network(pick(source, torch.tensor([number])), torch.tensor([[begin, *said[:-1]]]))
+            logits = network(reorder(source, torch.tensor([number])), torch.tensor([[begin, *said[:-1]]]))
             forced = logits[0].log_softmax(-1).gather(1, torch.tensor(said)[:, None]).sum().item()
             assert len(said) <= limit
             assert end not in each.tokens
@@ -57,6 +57,6 @@ def greedy_takes_the_best_token(network: Any, source: Any, begin: int, end: int,
     for number, found in enumerate(search(network, source, begin, end, DecodeOptions(), limit)):
         tokens = [begin]
         while len(tokens) <= limit and (len(tokens) == 1 or tokens[-1] != end):
-            tokens.append(int(network(pick(source, torch.tensor([number])), torch.tensor([tokens]))[0, -1].argmax()))
+            tokens.append(int(network(reorder(source, torch.tensor([number])), torch.tensor([tokens]))[0, -1].argmax()))
         assert found[0].finished == (tokens[-1] == end)
         assert found[0].tokens == (tokens[1:-1] if found[0].finished else tokens[1:])

@@ -16,10 +16,10 @@ import regard
 from regard.cli.main import app
 from regard.errors import UserError
 from regard.interop.folder import save
-from regard.models.heads.mlm import MaskedWords
+from regard.models.heads.mlm import MaskedLM
 from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import Spans
-from regard.models.heads.token import TokenLabels
+from regard.models.heads.span import SpanClassifier
+from regard.models.heads.token import TokenClassifier
 from regard.models.registry import build
 from regard.text.vocabulary import Vocabulary
 from tests.text.test_wordpiece import PIECES
@@ -86,7 +86,7 @@ def test_a_folder_says_how_it_embeds_and_so_does_its_copy(tmp_path: Path) -> Non
 
 
 def test_hidden_words_are_told_likeliest_first(tmp_path: Path) -> None:
-    model: Any = regard.load(folder(tmp_path, MaskedWords, pooler=False))
+    model: Any = regard.load(folder(tmp_path, MaskedLM, pooler=False))
     assert model.task == "fill"
     texts = ["the [MASK] and [MASK]", "hello [MASK]"]
     answers = model.run(texts, best=3)
@@ -206,17 +206,17 @@ def test_labels_and_numbers_are_told_by_their_kind(kind: str, tmp_path: Path) ->
 
 def test_a_model_is_loaded_without_torchs_compiler(tmp_path: Path) -> None:
     """Whose import alone takes seconds: random numbers for an outline would bring it in."""
-    place = folder(tmp_path, MaskedWords)
+    place = folder(tmp_path, MaskedLM)
     code = f"import sys, regard; regard.load({str(place)!r}); assert 'torch._dynamo' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 HEADS: dict[str, tuple[Any, Any]] = {
     "embed": (lambda body: body, lambda text: text),
-    "fill": (MaskedWords, lambda text: f"{text} [MASK]"),
+    "fill": (MaskedLM, lambda text: f"{text} [MASK]"),
     "classify": (lambda body: Classifier(body, ("a", "b", "c")), lambda text: text),
-    "tag": (lambda body: TokenLabels(body, ("O", "B-x", "I-x")), lambda text: text),
-    "answer": (Spans, lambda text: ("the quotes", text)),
+    "tag": (lambda body: TokenClassifier(body, ("O", "B-x", "I-x")), lambda text: text),
+    "answer": (SpanClassifier, lambda text: ("the quotes", text)),
 }
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from regard.config.recipe import Recipe, load_recipe
-from regard.layers.pytree import chosen
+from regard.layers.pytree import select_rows
 from regard.training.display import Display
 from regard.training.loop import Outcome, train
 
@@ -86,7 +86,7 @@ class ToyTask:
     whole = False
 
     def split(self, batch: ToyBatch, pieces: int) -> list[ToyBatch]:
-        return [chosen(batch, slice(number, None, pieces)) for number in range(min(pieces, len(batch.index)))]
+        return [select_rows(batch, slice(number, None, pieces)) for number in range(min(pieces, len(batch.index)))]
 
     def validate(self, network: nn.Module) -> dict[str, float]:
         if self.scores:

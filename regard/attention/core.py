@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.masks import Bias, Padding, Rule, causal
-from regard.attention.positions import Turn
+from regard.attention.positions import Rotation
 from regard.attention.scores import Product, Score, scaled_dot, weigh
 from regard.attention.sdpa import attended
 from regard.attention.trace import Look, keep, recorder
@@ -49,14 +49,14 @@ class Memory(NamedTuple):
             key, value = torch.cat([self.key, later.key], -2), torch.cat([self.value, later.value], -2)
             return Memory(key, value, real, self.start)
         before, new = self.length, later.length
-        room = self.roomy(new).room
+        room = self.reserve(new).room
         assert room
         for whole, part in zip(room, (later.key, later.value), strict=True):
             whole.narrow(2, before, new).copy_(part)
         key, value = (whole.narrow(2, 0, before + new) for whole in room)
         return Memory(key, value, real, self.start, room)
 
-    def roomy(self, new: int) -> "Memory":
+    def reserve(self, new: int) -> "Memory":
         """The same with room for that many places: doubled where full, so that each is copied once or twice in all."""
         length = self.length + new
         if self.room is not None and self.room[0].size(2) >= length:
@@ -134,21 +134,21 @@ class Attention(nn.Module):
         together = x.reshape(memory.key.size(0), -1, x.size(-1))  # hypotheses of one source look side by side
         return self._look(_split(self.query(together), self.heads), memory, rule, bias).view(*x.shape[:2], -1)
 
-    def reflect(
+    def self_attend(
         self,
         x: Tensor,
         rule: Rule | None = None,
         real: Tensor | None = None,
         past: Memory | None = None,
-        turn: Turn | None = None,
+        rotation: Rotation | None = None,
     ) -> tuple[Tensor, Memory]:
         """x looks at itself and at what came before it; also gives the memory of all that.
 
         `real` marks padding in x. A `turn` tells places by turning queries and keys.
         """
         query, key, value = self.project(x)
-        if turn is not None:
-            query, key = turn(query), turn(key)
+        if rotation is not None:
+            query, key = rotation(query), rotation(key)
         memory = Memory(key, value, real)
         memory = memory if past is None else past.extended(memory)
         bias = None if self.relation is None else self.relation(self, query, memory)

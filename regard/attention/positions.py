@@ -65,7 +65,7 @@ def _places(start: int, length: int, gap: Tensor | None) -> slice | Tensor:
     return (torch.arange(start, start + length, device=gap.device) - gap[:, None]).clamp(min=0)
 
 
-class Turn(NamedTuple):
+class Rotation(NamedTuple):
     """By which angles queries and keys are turned: cosines and sines, (length, width) or (batch, 1, length, width)."""
 
     cosine: Tensor
@@ -91,7 +91,7 @@ class Rotary(nn.Module):
         self.register_buffer("cosine", cosine, persistent=False)
         self.register_buffer("sine", sine, persistent=False)
 
-    def forward(self, start: int, length: int, gap: Tensor | None = None) -> Turn:
+    def forward(self, start: int, length: int, gap: Tensor | None = None) -> Rotation:
         cosine, sine = self.cosine, self.sine  # as above
         if start + length > min(len(cosine), len(sine)):
             with torch.inference_mode(False):  # they may serve training later
@@ -99,7 +99,7 @@ class Rotary(nn.Module):
             self.cosine, self.sine = cosine, sine
         places = _places(start, length, gap)
         cosine, sine = cosine[places], sine[places]
-        return Turn(cosine, sine) if gap is None else Turn(cosine[:, None], sine[:, None])
+        return Rotation(cosine, sine) if gap is None else Rotation(cosine[:, None], sine[:, None])
 
     def _table(self, length: int) -> tuple[Tensor, Tensor]:
         angles = torch.arange(length, dtype=torch.float32, device=self.speeds.device)[:, None] * self.speeds

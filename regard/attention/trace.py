@@ -87,7 +87,7 @@ def record(prove: bool = False) -> Iterator[Recorder]:
         _recorder.reset(token)
 
 
-class place:
+class scope:
     """`with place("encoder"): …` names a part of the computation; costs nothing while nobody watches."""
 
     def __init__(self, name: str):

@@ -93,7 +93,7 @@ def _answers(models: list[Any], exam: Exam) -> dict[str, Any]:
 def _labels(models: list[Any], exam: Exam) -> dict[str, Any]:
     """Of models that tell labels."""
     exam.only("a model of labels", "source", "other", "target", "columns", "truncate", "compare", "plot", "predictions")
-    if not all(model.tells_labels for model in models):
+    if not all(model.is_classifier for model in models):
         raise UserError("--compare: a model that tells labels is compared with another that does")
     options = {"batch_size": exam.machine.batch_size, "truncate": exam.scoring.truncate, "quiet": exam.quiet}
     chosen = labelling.select(models[0], exam.file, *exam.columns, exam.scoring.other, exam.named)

@@ -11,8 +11,8 @@ from regard.attention.trace import record
 from regard.config.recipe import about, load_recipe, shipped_recipes
 from regard.errors import UserError
 from regard.explorer.induction import heads as scored_heads
-from regard.layers.autoregressive import LanguageModel
-from regard.layers.inputs import Sequences
+from regard.layers.autoregressive import CausalLM
+from regard.layers.inputs import TokenBatch
 from regard.model import load
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import FAMILIES, family_of
@@ -46,13 +46,13 @@ def describe(path: str, heads: bool = False, model_type: str | None = None) -> d
     folder = model.folder or Path(path)
     parameters = _counts(model.network)
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.network.parameters())
-    if heads and not model.continues:
+    if heads and not model.is_causal_lm:
         raise UserError("--heads is for language models, which look back over their own text")
     return {
         "folder": str(folder),
         "family": family_of(model.network),
         "task": model.task,
-        **(_as_language_model(model) if model.continues else {}),
+        **(_as_language_model(model) if model.is_causal_lm else {}),
         "parameters": _count(model.network),
         "bytes": size,
         "config": asdict(model.network.config),
@@ -65,11 +65,11 @@ def describe(path: str, heads: bool = False, model_type: str | None = None) -> d
 
 def sites(network: nn.Module, vocabulary: Vocabulary) -> list[str]:
     """Every place where the network attends, found by letting it read one token."""
-    source = Sequences(tensor([[vocabulary.source.end]]), tensor([1]))
+    source = TokenBatch(tensor([[vocabulary.source.end]]), tensor([1]))
     with record() as recorder:
-        if FAMILIES[family_of(network)].encodes:
-            network(Sequences(tensor([[0]]), tensor([1])))
-        elif isinstance(network, LanguageModel):
+        if FAMILIES[family_of(network)].is_encoder:
+            network(TokenBatch(tensor([[0]]), tensor([1])))
+        elif isinstance(network, CausalLM):
             network(tensor([[0]]))
         elif isinstance(network, Classifier):
             network(source)

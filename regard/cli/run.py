@@ -46,11 +46,11 @@ def answer_all(
     given, alone = _given(model, inputs, rows, output.quiet, options), inputs is not None and len(inputs) == 1
     if "context" in options:
         options["context"] = read_context(options["context"])
-    if alone and model.continues and not output.json:
+    if alone and model.is_causal_lm and not output.json:
         write(model, next(given), options)
         return
     at_once = size if inputs or rows.file or not sys.stdin.isatty() else 1  # a terminal is answered line by line
-    if rows.file and (model.encodes or model.tells_labels):
+    if rows.file and (model.is_encoder or model.is_classifier):
         at_once *= LIKE  # texts of like length are read together
     while some := list(islice(given, at_once)):
         for each, answer in zip(some, _answers(model, some, batch_size=size, **options), strict=True):

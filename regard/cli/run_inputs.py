@@ -68,7 +68,7 @@ def roles_of(model: Any, task: str, wanted: Rows, context: bool, quiet: bool = F
     usual = FIRST.get(model.task, ("text",))
     usual = tuple(filter(None, (getattr(data, usual[0]), *usual)))
     second = _second(model, task, wanted.other, data, context)
-    return Roles(wanted.column, usual, second, task, data, model.tells_labels and model.network.paired is None, quiet)
+    return Roles(wanted.column, usual, second, task, data, model.is_classifier and model.network.paired is None, quiet)
 
 
 def _second(model: Any, task: str, other: str, data: DataOptions, context: bool) -> str:
@@ -77,7 +77,7 @@ def _second(model: Any, task: str, other: str, data: DataOptions, context: bool)
         if context and other:
             raise UserError(f"--other {other} and --context: questions are asked of the one or of the other")
         return "" if context else other or data.context or "context"
-    paired = model.network.paired if model.tells_labels else model.encodes and task in ("embed", "fill") and None
+    paired = model.network.paired if model.is_classifier else model.is_encoder and task in ("embed", "fill") and None
     if other and paired is False:
         raise UserError(f"--other {other}: this model reads one text at a time")
     return other or (data.text2 or "text2" if paired else "")

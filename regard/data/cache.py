@@ -58,12 +58,12 @@ class Prepared(Protocol):
 Found = TypeVar("Found", bound=Prepared)
 
 
-def place_of(cache: Path, parts: Sequence[str]) -> Path:
+def cache_path(cache: Path, parts: Sequence[str]) -> Path:
     """The folder of what all these strings decide."""
     return cache / hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-def opened(folder: Path, kind: Callable[[Path], Found]) -> Found | None:
+def open_cached(folder: Path, kind: Callable[[Path], Found]) -> Found | None:
     """What was prepared in a folder; a damaged one is thrown away."""
     if not folder.exists():
         return None
@@ -78,7 +78,7 @@ def opened(folder: Path, kind: Callable[[Path], Found]) -> Found | None:
 
 
 @contextmanager
-def unfinished(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """A temporary folder that becomes `folder` when all went well, and nothing when not."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     _sweep(folder.parent)
@@ -116,7 +116,7 @@ def read_facts(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def narrowest(size: int) -> str:
+def smallest_uint(size: int) -> str:
     """The type that holds the ids of a vocabulary of this size in the fewest bytes."""
     return "uint16" if size <= 1 << 16 else "uint32"
 

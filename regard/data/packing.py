@@ -24,17 +24,17 @@ from torch import Tensor
 from regard.data.sampler import ROUNDS, permute
 from regard.data.token_stream import Stream
 from regard.errors import UserError
-from regard.layers.pytree import moved
+from regard.layers.pytree import to_device
 
 
-class Blocks(NamedTuple):
-    """Blocks of a text: all tokens but the last are read, all but the first are to be told."""
+class BlockBatch(NamedTuple):
+    """BlockBatch of a text: all tokens but the last are read, all but the first are to be told."""
 
     tokens: Tensor  # (batch, length + 1)
     index: Tensor  # (batch): the blocks' numbers in their epoch
 
-    def to(self, device: torch.device | str) -> "Blocks":
-        return moved(self, device)
+    def to(self, device: torch.device | str) -> "BlockBatch":
+        return to_device(self, device)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def epochs(stream: Stream, options: PackOptions, batches: int) -> float:
     return batches * options.batch_size / blocks_per_epoch(stream, options)
 
 
-def packed(stream: Stream, options: PackOptions, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[Blocks]:
+def packed(stream: Stream, options: PackOptions, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[BlockBatch]:
     """Batches without end, from the rank's own number `start`; the last of an epoch is filled up from the next."""
     count, number = blocks_per_epoch(stream, options), start * world + rank
     while True:
@@ -82,7 +82,7 @@ def packed(stream: Stream, options: PackOptions, start: int = 0, rank: int = 0, 
             index[here], offset = _order(places[here] % count, count, options, epoch)
             for row in np.flatnonzero(here):
                 _read(stream, offset + int(index[row]) * options.length, tokens[row])
-        yield Blocks(torch.from_numpy(tokens), torch.from_numpy(index))
+        yield BlockBatch(torch.from_numpy(tokens), torch.from_numpy(index))
         number += world
 
 

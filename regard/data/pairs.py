@@ -13,7 +13,16 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 
-from regard.data.cache import Report, narrowest, opened, place_of, read_facts, settle, unfinished, write_facts
+from regard.data.cache import (
+    Report,
+    atomic_folder,
+    cache_path,
+    open_cached,
+    read_facts,
+    settle,
+    smallest_uint,
+    write_facts,
+)
 from regard.data.files import Record
 from regard.data.ragged import Ragged, RaggedWriter
 from regard.errors import UserError
@@ -139,10 +148,10 @@ def cached(
 ) -> Corpus:
     """The Corpus of this key and these tokenizers: opened if there, else written beside and renamed when whole."""
     parts = [FORMAT, key, vocabulary.source.content(), vocabulary.target.content()]
-    folder = place_of(cache, parts)
-    if found := opened(folder, Corpus):
+    folder = cache_path(cache, parts)
+    if found := open_cached(folder, Corpus):
         return found
-    with unfinished(folder) as place, Writer(place, vocabulary, max_length, notes) as writer:
+    with atomic_folder(folder) as place, Writer(place, vocabulary, max_length, notes) as writer:
         with shown("preparing: {} samples", progress) as show:
             writer.write(iter(records), show)
         writer.finish(hashes)
@@ -159,7 +168,7 @@ class Writer:
         self.report = Report(notes=list(notes))
         self._known = vocabulary.source.table
         self._dtypes = {
-            name: narrowest(tokenizer.size)
+            name: smallest_uint(tokenizer.size)
             for name, tokenizer in zip(Sample._fields, (vocabulary.source, vocabulary.target), strict=True)
         }
         self._rows: dict[str, RaggedWriter] = {}

@@ -9,8 +9,8 @@ from torch import Tensor
 from regard.data.pairs import Corpus
 from regard.data.sampler import BatchOptions, shares
 from regard.errors import UserError
-from regard.layers.inputs import Ids, Sequences, pad
-from regard.layers.pytree import moved
+from regard.layers.inputs import Ids, TokenBatch, pad
+from regard.layers.pytree import to_device
 from regard.text.tokenizer import MISSING, ROLES, Tokenizer
 from regard.text.vocabulary import Vocabulary
 
@@ -18,16 +18,16 @@ from regard.text.vocabulary import Vocabulary
 class Batch(NamedTuple):
     """Source rows end with </s>; target rows begin with <s> and end with </s>."""
 
-    source: Sequences
-    target: Sequences
+    source: TokenBatch
+    target: TokenBatch
     index: Tensor  # (batch): the samples' numbers in the corpus
 
     def to(self, device: torch.device | str) -> "Batch":
-        return moved(self, device)
+        return to_device(self, device)
 
 
 @overload
-def collate(sources: Sequence[Ids], targets: None, vocabulary: Vocabulary) -> Sequences: ...
+def collate(sources: Sequence[Ids], targets: None, vocabulary: Vocabulary) -> TokenBatch: ...
 
 
 @overload
@@ -41,7 +41,7 @@ def collate(
     targets: Sequence[Ids] | None,
     vocabulary: Vocabulary,
     index: Sequence[int] | None = None,
-) -> Batch | Sequences:
+) -> Batch | TokenBatch:
     """Source ids + end; target begin + ids + end; without targets the sources alone."""
     source, target = vocabulary.source, vocabulary.target
     sequences = pad(sources, max(source.pad, 0), last=[_needed(source, "end")])

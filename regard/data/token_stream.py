@@ -15,13 +15,13 @@ import numpy as np
 
 from regard.data.cache import (
     Report,
+    atomic_folder,
+    cache_path,
     hash_file,
-    narrowest,
-    opened,
-    place_of,
+    open_cached,
     read_facts,
     settle,
-    unfinished,
+    smallest_uint,
     write_facts,
 )
 from regard.data.documents import PIECE, Document, documents, unnamed_column
@@ -74,18 +74,20 @@ def prepare_stream(
     files = expand(file_of(data, part, beside))
     hashes = {name or path.name: hash_file(path) for name, path in files.items()}
     options = [list(files), data.text, data.columns, data.split_by, fractions(data), part]
-    folder = place_of(cache, [FORMAT, json.dumps([hashes, options]), tokenizer.content()])
+    folder = cache_path(cache, [FORMAT, json.dumps([hashes, options]), tokenizer.content()])
     report = Report(unit="documents", notes=_notes(data, part, beside, tokenizer))
-    return opened(folder, Stream) or written(documents(data, part, beside), folder, tokenizer, report, hashes, progress)
+    return open_cached(folder, Stream) or written(
+        documents(data, part, beside), folder, tokenizer, report, hashes, progress
+    )
 
 
 def prepare_documents(texts: Iterable[str], key: str, tokenizer: Tokenizer, cache: Path) -> Stream:
     """Documents made on the spot as a Stream; `key` says all that decides them."""
-    folder = place_of(cache, [FORMAT, "generated", key, tokenizer.content()])
+    folder = cache_path(cache, [FORMAT, "generated", key, tokenizer.content()])
     found = (
         Document(f"{key}:{number}", lambda size, text=text: iter([text]), True) for number, text in enumerate(texts, 1)
     )
-    return opened(folder, Stream) or written(found, folder, tokenizer, Report(unit="documents"), {}, None)
+    return open_cached(folder, Stream) or written(found, folder, tokenizer, Report(unit="documents"), {}, None)
 
 
 def written(
@@ -97,7 +99,7 @@ def written(
     progress: Progress | None,
 ) -> Stream:
     """Documents as the Stream of a folder."""
-    with unfinished(folder) as place:
+    with atomic_folder(folder) as place:
         with (place / "tokens").open("wb") as file, shown("preparing: {} tokens", progress) as show:
             writer = Writer(file, tokenizer, report, show)
             writer.write(found)
@@ -127,7 +129,7 @@ class Writer:
 
     def __init__(self, file: BinaryIO, tokenizer: Tokenizer, report: Report, show: Progress):
         self.file, self.tokenizer, self.report, self.show = file, tokenizer, report, show
-        self.dtype = narrowest(tokenizer.size)
+        self.dtype = smallest_uint(tokenizer.size)
         self.tokens = self.bytes = 0
         self._waiting: list[_Piece] = []
         self._characters = 0  # that wait

@@ -10,13 +10,13 @@ import numpy as np
 
 from regard.data.cache import Report
 from regard.data.ragged import Ragged
-from regard.text.special_tokens import Frame
+from regard.text.special_tokens import SpecialTokens
 
 
 class WindowFiles:
     """Windows, memory-mapped; `facts` are those of its folder, and say how many there are."""
 
-    def __init__(self, folder: Path, facts: dict[str, Any], windows: int, frame: Frame, padding: int):
+    def __init__(self, folder: Path, facts: dict[str, Any], windows: int, frame: SpecialTokens, padding: int):
         self.report, self.hashes = Report.of(facts["report"]), dict[str, str](facts["hashes"])
         self.frame, self.padding = frame, padding
         self._windows, self._table = windows, Ragged(folder / "windows.table", "int32")

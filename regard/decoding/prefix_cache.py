@@ -4,23 +4,23 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.layers.autoregressive import NOTHING, LanguageModel, Past
-from regard.layers.inputs import Sequences
+from regard.layers.autoregressive import NOTHING, CausalLM, KVCache
+from regard.layers.inputs import TokenBatch
 from regard.layers.state import State
 
 
-class Recall:
+class PrefixCache:
     """A language model that knows the text it last read or wrote, one text at a time.
 
     To a search it is a generator like the network itself: of a prompt that begins alike, it reads only what is new.
     """
 
-    def __init__(self, network: LanguageModel):
+    def __init__(self, network: CausalLM):
         self.network = network
-        self.past: Past | None = None
+        self.past: KVCache | None = None
         self.read = 0  # tokens of the last prompt that were new
 
-    def start(self, source: Sequences) -> State:
+    def start(self, source: TokenBatch) -> State:
         """As the network's own: the prompt is read but for its last token."""
         tokens = source.tokens[:, :-1]
         known = self._known(tokens)

@@ -23,7 +23,7 @@ from regard.decoding.logits_processors import restrict
 from regard.decoding.sampling import draw, random_numbers, truncate
 from regard.decoding.topk import best
 from regard.errors import UserError
-from regard.layers.state import State, pick, tensors
+from regard.layers.state import State, reorder, tensors
 
 
 class Generator(Protocol):
@@ -59,7 +59,7 @@ Choice = Callable[[Tensor, Tensor, Tensor, int], Candidates]
 Ends = int | tuple[int, ...]  # the token or tokens that end an answer; -1 is none
 
 
-class Outset(NamedTuple):
+class DecodeStart(NamedTuple):
     """What answers begin with, and where they end."""
 
     begin: int | Tensor  # the first token, or the forced first tokens (batch, n)
@@ -70,7 +70,7 @@ class Outset(NamedTuple):
     stopped: Callable[[list[int]], bool] | None = None  # says of an answer's tokens that no more are wanted
 
 
-class Growth(NamedTuple):
+class DecodeStep(NamedTuple):
     """Between two steps: which sources still grow, and the tokens and log probabilities of their hypotheses."""
 
     sources: Tensor
@@ -78,7 +78,7 @@ class Growth(NamedTuple):
     total: Tensor
 
 
-class Finals:
+class FinishedHypotheses:
     """The best hypotheses of each source that came to an end, at most `size` of them."""
 
     def __init__(self, size: int, length_penalty: float, limits: Tensor):
@@ -126,11 +126,11 @@ def search(
     limit: int | Tensor,
     **more: Any,
 ) -> list[list[Hypothesis]]:
-    """The `num_return_sequences` best continuations of each source, best first; `more` as an Outset has it."""
-    return conclude(grow(network, source, Outset(begin, end, limit, **more), options))
+    """The `num_return_sequences` best continuations of each source, best first; `more` as an DecodeStart has it."""
+    return run_to_end(decode_steps(network, source, DecodeStart(begin, end, limit, **more), options))
 
 
-def conclude(growing: Steps[Growth, None, list[list[Hypothesis]]]) -> list[list[Hypothesis]]:
+def run_to_end(growing: Steps[DecodeStep, None, list[list[Hypothesis]]]) -> list[list[Hypothesis]]:
     """What a search finds in the end."""
     while True:
         try:
@@ -140,9 +140,9 @@ def conclude(growing: Steps[Growth, None, list[list[Hypothesis]]]) -> list[list[
 
 
 @torch.inference_mode()
-def grow(
-    network: Generator, source: Any, outset: Outset, options: DecodeOptions
-) -> Steps[Growth, None, list[list[Hypothesis]]]:
+def decode_steps(
+    network: Generator, source: Any, outset: DecodeStart, options: DecodeOptions
+) -> Steps[DecodeStep, None, list[list[Hypothesis]]]:
     """The search, step by step: what grows after each, and in the end all hypotheses."""
     begin, end, limit, read, keys, stopped = outset
     ends = tuple(token for token in ((end,) if isinstance(end, int) else end) if token >= 0)
@@ -153,7 +153,7 @@ def grow(
     tokens = torch.full_like(sources, begin)[:, None, None] if isinstance(begin, int) else begin[:, None]
     total = torch.zeros(tokens.shape[:2], device=anchor.device)  # log probabilities
     forced, new = tokens.size(-1), tokens.size(-1) - read
-    finals = Finals(options.num_return_sequences, options.length_penalty, limits)
+    finals = FinishedHypotheses(options.num_return_sequences, options.length_penalty, limits)
     soonest, last = int(limits.min()), int(limits.max())
     choose, width = strategy(options, keys or [0] * len(sources), last, anchor.device)
 
@@ -176,7 +176,7 @@ def grow(
         beams, new = total.size(1), 1
         parent, token, total = survivors(found, ended, width)
         tokens = torch.cat([follow(tokens, parent), token[..., None]], -1)
-        yield Growth(sources, tokens[..., forced:], total)
+        yield DecodeStep(sources, tokens[..., forced:], total)
         if width == 1 and length < soonest and not (ending or stopped or stuck):
             continue  # all grow on, each as it stands
         if stopped is not None:
@@ -270,6 +270,6 @@ def follow(tokens: Tensor, parent: Tensor) -> Tensor:
 
 def advance(state: State, keep: Tensor, rows: Tensor, batch: int, beams: int) -> State:
     """The state of the kept sources and of their hypotheses `rows`; what stays as it is, is not copied."""
-    source = state.source if len(keep) == batch else pick(state.source, keep)
+    source = state.source if len(keep) == batch else reorder(state.source, keep)
     same = torch.equal(rows, torch.arange(batch * beams, device=rows.device))
-    return State(source, state.hypothesis if same else pick(state.hypothesis, rows))
+    return State(source, state.hypothesis if same else reorder(state.hypothesis, rows))

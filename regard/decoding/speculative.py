@@ -13,14 +13,14 @@ from torch import Tensor
 from regard.config.recipe import DecodeOptions
 from regard.decoding.logits_processors import restrict
 from regard.decoding.search import Hypothesis
-from regard.layers.autoregressive import NOTHING, LanguageModel, Past
+from regard.layers.autoregressive import NOTHING, CausalLM, KVCache
 from regard.layers.state import State
 
 MOST = 16  # tokens guessed at once
 LONGEST_GRAM = 3
 
 
-class Guess(Protocol):
+class DraftProposer(Protocol):
     """Says what may follow a text, at most `count` tokens; it is asked with the same text grown on."""
 
     def __call__(self, text: list[int], count: int) -> list[int]: ...
@@ -37,12 +37,12 @@ class Speculation(NamedTuple):
 
 @torch.inference_mode()
 def speculate(
-    network: LanguageModel,
+    network: CausalLM,
     prompt: Tensor,
     ends: Sequence[int],
     options: DecodeOptions,
     limit: int,
-    guess: Guess,
+    guess: DraftProposer,
     stopped: Callable[[list[int]], bool] | None = None,
 ) -> Speculation:
     """The greedy answer to one prompt (1, length), of at most `limit` tokens, end included."""
@@ -50,7 +50,7 @@ def speculate(
     total, ended, over, stuck, width = 0.0, False, False, False, 4
     steps = guessed = right = 0
     while len(text) - forced < limit and not (ended or over or stuck):
-        past: Past = state.hypothesis
+        past: KVCache = state.hypothesis
         length = past.memories[0].length if past.memories else 0
         most = min(width, limit - (len(text) - forced) - 1, network.limit - length - 1)  # it slides when plain would
         ahead = guess(text, most) if most > 0 else []
@@ -98,10 +98,10 @@ class PromptLookup:
         return []
 
 
-class Draft:
+class DraftModel:
     """Guesses what a smaller model would write: Leviathan et al. 2023, with greedy choices."""
 
-    def __init__(self, network: LanguageModel, device: Any):
+    def __init__(self, network: CausalLM, device: Any):
         self.network, self.device = network, device
         self.state = NOTHING
         self.seen: list[int] = []  # the tokens that the state knows

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard.errors import UserError, nearest
 from regard.interop.config_keys import checked
 from regard.interop.layout import Layout
-from regard.interop.safetensors import Names, Slot, outlined
+from regard.interop.safetensors import Names, TensorSpec, on_meta
 from regard.models.heads.hierarchical import Documents
 from regard.models.heads.sequence import Classifier
 
@@ -65,12 +65,12 @@ class Labelled(Layout):
     def names(self, network: nn.Module) -> Names:
         assert isinstance(network, Classifier)
         body = {f"body.{name}": slot for name, slot in self.body.names(network.body).items()}
-        return body | {"head.weight": Slot(("score.weight",), unit=network.scale)}
+        return body | {"head.weight": TensorSpec(("score.weight",), unit=network.scale)}
 
     def receive(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
         """Without a language model's own output, unless it is kept or is the embedding's table."""
         tensors = self.body.receive(tensors, config)
-        with outlined():
+        with on_meta():
             used = {name for slot in self.names(self.read(config)).values() for name in slot.names}
         return {name: tensor for name, tensor in tensors.items() if name in used or name not in OUTPUTS}
 

@@ -59,7 +59,7 @@ class DebertaV2(Encoding):
         "own.relation.key": "attention.self.pos_key_proj",
         "own.relation.query": "attention.self.pos_query_proj",
         "own.output": "attention.output.dense",
-        "own_residual.norm": "attention.output.LayerNorm",
+        "self_attention_residual.norm": "attention.output.LayerNorm",
         "feedforward.widen": "intermediate.dense",
         "feedforward.narrow": "output.dense",
         "feedforward_residual.norm": "output.LayerNorm",

@@ -36,9 +36,9 @@ from regard.interop.safetensors import (
     SHARDS,
     WHOLE,
     Names,
-    Undrawn,
+    SkipInit,
     fill,
-    outlined,
+    on_meta,
     read_json,
     read_weights,
     write_json,
@@ -69,7 +69,7 @@ PUBLISHED: tuple[Layout, ...] = (Marian(), GPT1(), GPT2(), GPTNeo(), Llama(), *m
 
 
 def _own(family: str) -> Layout:
-    return Headed(Own(family)) if FAMILIES[family].encodes else Own(family)
+    return Headed(Own(family)) if FAMILIES[family].is_encoder else Own(family)
 
 
 LAYOUTS: dict[str, Layout] = {each.model_type: each for each in (*PUBLISHED, *map(_own, FAMILIES))}
@@ -77,7 +77,7 @@ LAYOUTS: dict[str, Layout] = {each.model_type: each for each in (*PUBLISHED, *ma
 
 def layout_of(network: nn.Module, kind: str = "") -> Layout:
     """The published layout whose mathematics the network is, else our own; of several, the one it was loaded from."""
-    if isinstance(network, Classifier) and not FAMILIES[family_of(network)].encodes:
+    if isinstance(network, Classifier) and not FAMILIES[family_of(network)].is_encoder:
         return Labelled(layout_of(network.body))
     first = [LAYOUTS[kind]] if kind in LAYOUTS else []
     return next(layout for layout in (*first, *LAYOUTS.values()) if layout.speaks(network))
@@ -124,7 +124,7 @@ def _model_type(config: dict[str, Any] | None) -> str:
 
 def _plain_names(layout: Layout, config: dict[str, Any]) -> Names:
     """Where the parameters of a network without adapters stand."""
-    with outlined():
+    with on_meta():
         return layout.names(layout.read(config))
 
 
@@ -167,7 +167,7 @@ def load(
     told = folder if base is None or (folder / "config.json").exists() else base.folder  # PEFT writes no config.json
     path = told / "config.json"
     config = read_json(path)
-    with _told(path), outlined():
+    with _told(path), on_meta():
         config = _named(config, model_type)
         layout = LAYOUTS[config["model_type"]]
         layout = Labelled(layout) if is_labelled(config) and not isinstance(layout, Headed) else layout
@@ -178,10 +178,10 @@ def load(
     with _told(folder):
         said = layout.completed(config, tensors)
         tensors = layout.receive(tensors, said)
-    with _told(path), outlined():
+    with _told(path), on_meta():
         outline = layout.read(said)
     fill(outline, layout.names(outline), tensors, folder)  # no memory for sizes that the file does not have
-    with torch.random.fork_rng(devices=[]), Undrawn():  # what is drawn all the same is not of the caller's numbers
+    with torch.random.fork_rng(devices=[]), SkipInit():  # what is drawn all the same is not of the caller's numbers
         network = layout.read(said)
     fill(network, layout.names(network), tensors, folder)
     words = folder if base is None or any((folder / name).exists() for name in FILES) else base.folder
@@ -210,7 +210,7 @@ def _named(config: dict[str, Any], given: str | None) -> dict[str, Any]:
 
 def _vocabulary(folder: Path, network: Any) -> Vocabulary:
     """A folder's tokenizers; of an encoder, which may be asked about ids alone, tokens without a spelling if none."""
-    if FAMILIES[family_of(network)].encodes and not any((folder / name).exists() for name in TOKENIZERS):
+    if FAMILIES[family_of(network)].is_encoder and not any((folder / name).exists() for name in TOKENIZERS):
         return Vocabulary.wordless(folder, network.config.vocabulary)
     return Vocabulary.load(folder)
 
@@ -261,17 +261,17 @@ def _agree(vocabulary: Vocabulary, config: dict[str, Any], network: Any, folder:
         side = name.removesuffix("vocabulary").replace("_", " ")
         tokenizer = vocabulary.source if side == "source " else vocabulary.target
         rows = getattr(network.config, name)
-        spare = _padded(tokenizer.size, rows) if family.continues else family.encodes and tokenizer.size < rows
+        spare = _padded(tokenizer.size, rows) if family.is_causal_lm else family.is_encoder and tokenizer.size < rows
         if tokenizer.size != rows and not spare:
             raise UserError(
                 f"{folder}: the {side}tokenizer has {tokenizer.size} tokens, but the embedding in config.json has "
                 f"{rows} rows; tokenizer and weights are of different models"
             )
-    if isinstance(network, Classifier) and family.continues:
+    if isinstance(network, Classifier) and family.is_causal_lm:
         padding = config.get("pad_token_id")
         both = _with(vocabulary.target, pad=padding if type(padding) is int else MISSING)
         return Vocabulary(both, both)  # others find a text's last token by this one
-    if not family.translates:
+    if not family.is_encoder_decoder:
         return vocabulary
     target, place = vocabulary.target, folder / "config.json"
     ends = config.get("eos_token_id", target.end)

@@ -60,7 +60,7 @@ def written(generation: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def decode_fields(generation: dict[str, Any], continues: bool = False) -> dict[str, Any]:
+def decode_fields(generation: dict[str, Any], is_causal_lm: bool = False) -> dict[str, Any]:
     """From the file: what it says of DecodeOptions' fields, in our words.
 
     Their max_length is a limit of new tokens, and of the begin token, for what is written from a source alone; of a
@@ -72,7 +72,7 @@ def decode_fields(generation: dict[str, Any], continues: bool = False) -> dict[s
     if banned or "suppress_tokens" in found:
         found["suppress_tokens"] = (*found.get("suppress_tokens", ()), *banned)
     for ours, theirs in (("max_new_tokens", "max_length"), ("min_new_tokens", "min_length")):
-        if generation.get(theirs) and not continues:
+        if generation.get(theirs) and not is_causal_lm:
             found.setdefault(ours, generation[theirs] - 1)
     if not generation.get("do_sample", False):
         return {name: value for name, value in found.items() if name not in SAMPLING}

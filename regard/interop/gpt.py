@@ -10,12 +10,12 @@ from typing import Any
 from regard.errors import UserError
 from regard.interop.config_keys import ACTIVATIONS, Key
 from regard.interop.layout import Published, tables
-from regard.interop.safetensors import Slot
+from regard.interop.safetensors import TensorSpec
 from regard.models.registry import DEEPEST
 
 FUSED = ("own.query", "own.key", "own.value")
-LETTERS = {"global": "g", "local": "l"}
-WORDS = {letter: word for word, letter in LETTERS.items()}
+PATTERN_LETTERS = {"global": "g", "local": "l"}
+WORDS = {letter: word for word, letter in PATTERN_LETTERS.items()}
 ALTERNATING = [[["global", "local"], 12]]  # GPT-Neo's where nothing is said
 
 
@@ -45,18 +45,18 @@ class OpenAI(Published):
     inside = {
         **dict.fromkeys(FUSED, "attn.c_attn"),
         "own.output": "attn.c_proj",
-        "own_residual.norm": "ln_1",
+        "self_attention_residual.norm": "ln_1",
         "feedforward.widen": "mlp.c_fc",
         "feedforward.narrow": "mlp.c_proj",
         "feedforward_residual.norm": "ln_2",
     }
     ignored = re.compile(r"(transformer\.)?(h\.\d+\.attn\.(bias|masked_bias)|position_ids)")
 
-    def slot(self, part: str, kind: str, names: tuple[str, ...]) -> Slot:
+    def slot(self, part: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
         turned = kind == "weight" and part.startswith(("own.", "feedforward."))
         if part in FUSED:
-            return Slot(names, FUSED.index(part), len(FUSED), turned)
-        return Slot(names, turned=turned)
+            return TensorSpec(names, FUSED.index(part), len(FUSED), turned)
+        return TensorSpec(names, turned=turned)
 
     def speaks(self, network: Any) -> bool:
         return super().speaks(network) and "l" not in _letters(network.config)
@@ -123,7 +123,7 @@ class GPTNeo(Published):
         "own.key": "attn.attention.k_proj",
         "own.value": "attn.attention.v_proj",
         "own.output": "attn.attention.out_proj",
-        "own_residual.norm": "ln_1",
+        "self_attention_residual.norm": "ln_1",
         "feedforward.widen": "mlp.c_fc",
         "feedforward.narrow": "mlp.c_proj",
         "feedforward_residual.norm": "ln_2",
@@ -166,7 +166,7 @@ def _pattern(config: dict[str, Any], depth: int) -> str:
     for key, kinds in said.items():
         if not isinstance(kinds, list) or len(kinds) != depth or not all(kind in WORDS.values() for kind in kinds):
             raise UserError(f"{key} = {config.get(key)} should say 'global' or 'local' for each of {depth} blocks")
-    patterns = {"".join(LETTERS[kind] for kind in kinds) for kinds in said.values()}
+    patterns = {"".join(PATTERN_LETTERS[kind] for kind in kinds) for kinds in said.values()}
     if len(patterns) > 1:
         raise UserError(f"attention_types = {types} and attention_layers = {layers} do not say the same")
     return patterns.pop()

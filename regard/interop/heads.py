@@ -14,12 +14,12 @@ from regard.errors import UserError, nearest
 from regard.interop.classifier_heads import OURS, classifier, documents, labels_of, told_kind, told_labels
 from regard.interop.config_keys import checked
 from regard.interop.layout import Layout, Published
-from regard.interop.safetensors import Names, Slot
+from regard.interop.safetensors import Names, TensorSpec
 from regard.models.heads.hierarchical import Documents
-from regard.models.heads.mlm import MaskedWords, Pretraining
+from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import Spans
-from regard.models.heads.token import TokenLabels
+from regard.models.heads.span import SpanClassifier
+from regard.models.heads.token import TokenClassifier
 
 BARE, WORDS, BOTH = "Model", "ForMaskedLM", "ForPreTraining"
 
@@ -40,17 +40,17 @@ OLD = {".gamma": ".weight", ".beta": ".bias"}  # how norms were named once
 
 HEADS: dict[str, Callable[[Any, dict[str, Any]], nn.Module]] = {
     BARE: lambda body, config: body,
-    WORDS: lambda body, config: MaskedWords(body),
+    WORDS: lambda body, config: MaskedLM(body),
     BOTH: lambda body, config: Pretraining(body),
     LABELS: classifier,
     DOCUMENTS: documents,
     MEANS: classifier,
-    TAGS: lambda body, config: TokenLabels(body, labels_of(config, least=1)),
-    SPANS: lambda body, config: Spans(body, checked(config, SILENT, False)),
+    TAGS: lambda body, config: TokenClassifier(body, labels_of(config, least=1)),
+    SPANS: lambda body, config: SpanClassifier(body, checked(config, SILENT, False)),
 }
 
-TYPES = {MaskedWords: WORDS, Pretraining: BOTH, Classifier: LABELS, Documents: DOCUMENTS, TokenLabels: TAGS,
-         Spans: SPANS}  # fmt: skip
+TYPES = {MaskedLM: WORDS, Pretraining: BOTH, Classifier: LABELS, Documents: DOCUMENTS, TokenClassifier: TAGS,
+         SpanClassifier: SPANS}  # fmt: skip
 
 
 class Encoding(Published):
@@ -59,13 +59,13 @@ class Encoding(Published):
     tops: Mapping[str, Mapping[str, str]]
     pooled: Set[str] = frozenset({BARE, BOTH, LABELS})  # heads whose body has a pooler in published files
 
-    def top(self, head: str, part: str, kind: str, tied: bool) -> Slot:
+    def top(self, head: str, part: str, kind: str, tied: bool) -> TensorSpec:
         """Where a head's part stands. The output's bias has two names; where nothing is tied, the second counts."""
         theirs = self.tops[head][part]
         if (part, kind) != ("words.output", "bias") or not theirs.endswith("decoder"):
-            return Slot((f"{theirs}.{kind}",))
+            return TensorSpec((f"{theirs}.{kind}",))
         both = (f"{theirs.removesuffix('decoder')}bias", f"{theirs}.bias")
-        return Slot(both) if tied else Slot(both[::-1], twice=True)
+        return TensorSpec(both) if tied else TensorSpec(both[::-1], twice=True)
 
 
 class Headed(Layout):
@@ -112,9 +112,9 @@ class Headed(Layout):
             found[POOLER] = body.pooler is not None
         if isinstance(network, Classifier):
             found |= told_kind(network, foreign)
-        elif type(network) is TokenLabels:
+        elif type(network) is TokenClassifier:
             found |= told_labels(network.labels)
-        return found | ({SILENT: True} if isinstance(network, Spans) and network.silent else {})
+        return found | ({SILENT: True} if isinstance(network, SpanClassifier) and network.silent else {})
 
     def names(self, network: nn.Module) -> Names:
         head = head_of(network)
@@ -152,10 +152,10 @@ class Headed(Layout):
         used, *others = self._top(self._head(config) or WORDS, "words.output.bias", False).names
         return {name: tensor for name, tensor in tensors.items() if used not in tensors or name not in others}
 
-    def _top(self, head: str, name: str, tied: bool) -> Slot:
+    def _top(self, head: str, name: str, tied: bool) -> TensorSpec:
         part, kind = name.rsplit(".", 1)
         if not isinstance(self.body, Encoding) or head in OWN:
-            return Slot((name,))
+            return TensorSpec((name,))
         return self.body.top(head, part, kind, tied)
 
     def _long(self, name: str) -> bool:

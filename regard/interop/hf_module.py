@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.layers.autoregressive import LanguageModel
-from regard.layers.inputs import Sequences
+from regard.layers.autoregressive import CausalLM
+from regard.layers.inputs import TokenBatch
 from regard.layers.state import State
-from regard.models.heads.mlm import MaskedWords, Pretraining
+from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import Spans
-from regard.models.heads.token import TokenLabels
+from regard.models.heads.span import SpanClassifier
+from regard.models.heads.token import TokenClassifier
 from regard.models.registry import FAMILIES, family_of
 from regard.models.transformer import Transformer
 
@@ -55,17 +55,17 @@ class Module:
         real = torch.ones_like(input_ids, dtype=torch.bool)
         real = real if attention_mask is None else _real(attention_mask, input_ids)
         lengths = real.sum(1)
-        source = Sequences(input_ids.new_zeros(len(input_ids), int(lengths.max())), lengths)
+        source = TokenBatch(input_ids.new_zeros(len(input_ids), int(lengths.max())), lengths)
         source.tokens[source.real] = input_ids[real]  # real tokens first, in the order they had
-        if FAMILIES[family_of(self.network)].encodes:
+        if FAMILIES[family_of(self.network)].is_encoder:
             return self._encode(self._with_segments(source, token_type_ids, real), decoder_input_ids, real)
         if token_type_ids is not None:
             raise UserError("token_type_ids: this model does not tell texts of one row apart")
-        if isinstance(self.network, LanguageModel | Classifier):
+        if isinstance(self.network, CausalLM | Classifier):
             return self._continue(source, decoder_input_ids, real)
         return self._answer(source, decoder_input_ids, real)
 
-    def _with_segments(self, text: Sequences, types: Tensor | None, real: Tensor) -> Sequences:
+    def _with_segments(self, text: TokenBatch, types: Tensor | None, real: Tensor) -> TokenBatch:
         if types is None:
             return text
         count = max(self.network.config.segments, 1)
@@ -76,7 +76,7 @@ class Module:
         segments[text.real] = types[real].to(segments.dtype)
         return text._replace(segments=segments if count > 1 else None)
 
-    def _encode(self, text: Sequences, other: Tensor | None, real: Tensor) -> Output:
+    def _encode(self, text: TokenBatch, other: Tensor | None, real: Tensor) -> Output:
         """What the head of an encoder says, each place's at its own."""
         self._check_text(text, other)
         network = self.network
@@ -85,22 +85,22 @@ class Module:
             return Output(logits, last_hidden_state=_spread(states[text.real], real))
         states = network.encode(text)
         hidden = _spread(states[text.real], real)
-        if isinstance(network, MaskedWords):
+        if isinstance(network, MaskedLM):
             words = _spread(network.words(states[text.real]), real)
             if not isinstance(network, Pretraining):
                 return Output(words, last_hidden_state=hidden)
             related = network.related(states, text)
             return Output(prediction_logits=words, seq_relationship_logits=related, last_hidden_state=hidden)
-        if isinstance(network, TokenLabels):
+        if isinstance(network, TokenClassifier):
             logits = _spread(network.told(states[text.real]), real)
-            if not isinstance(network, Spans):
+            if not isinstance(network, SpanClassifier):
                 return Output(logits, last_hidden_state=hidden)
             start, end = logits.unbind(-1)
             return Output(start_logits=start, end_logits=end, last_hidden_state=hidden)
         pooled = None if network.pooler is None else network.pooled(states)
         return Output(last_hidden_state=hidden, pooler_output=pooled)
 
-    def _check_text(self, text: Sequences, other: Tensor | None) -> None:
+    def _check_text(self, text: TokenBatch, other: Tensor | None) -> None:
         if other is not None:
             raise UserError("decoder_input_ids: this model has one text, which is input_ids")
         _check("input_ids", text.tokens, self.network.config.vocabulary)
@@ -109,7 +109,7 @@ class Module:
                 f"input_ids has {text.tokens.size(1)} real tokens, the model sees at most {self.network.limit} at once"
             )
 
-    def _continue(self, text: Sequences, other: Tensor | None, real: Tensor) -> Output:
+    def _continue(self, text: TokenBatch, other: Tensor | None, real: Tensor) -> Output:
         self._check_text(text, other)
         if isinstance(self.network, Classifier):
             states, logits = self.network.label(text)
@@ -117,7 +117,7 @@ class Module:
         found = self.network.encode(text)[text.real]
         return Output(_spread(self.network.output(found), real), last_hidden_state=_spread(found, real))
 
-    def _answer(self, source: Sequences, target: Tensor | None, real: Tensor) -> Output:
+    def _answer(self, source: TokenBatch, target: Tensor | None, real: Tensor) -> Output:
         if target is None:
             raise UserError("decoder_input_ids is missing: this network turns one text into another")
         _check("input_ids", source.tokens, self.network.config.source_vocabulary)

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.interop.config_keys import Keys, fields_of, keys_of, refuse_others
-from regard.interop.safetensors import NOTHING, Names, Slot
+from regard.interop.safetensors import NOTHING, Names, TensorSpec
 from regard.models.registry import FAMILIES, build, family_of
 
 INSIDE = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)\.(weight|bias)")
@@ -87,7 +87,7 @@ class Published(Layout):
             **{key: value for key, value in foreign.items() if key != "torch_dtype"},
             "model_type": self.model_type,
             "architectures": [self.architecture],
-            "is_encoder_decoder": FAMILIES[self.family].translates,
+            "is_encoder_decoder": FAMILIES[self.family].is_encoder_decoder,
             **keys_of(self.said(network.config), self.keys, foreign),
         }
 
@@ -115,9 +115,9 @@ class Published(Layout):
         """What stands before the names inside a block."""
         return self.block.format(side=side, number=number)
 
-    def slot(self, part: str, kind: str, names: tuple[str, ...]) -> Slot:
+    def slot(self, part: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
         """Where the weight or bias of a part of ours stands among tensors of these names."""
-        return Slot(names)
+        return TensorSpec(names)
 
 
 def tables(embedding: str, tied: bool) -> dict[str, tuple[str, ...]]:

@@ -52,7 +52,7 @@ class Llama(Published):
         "own.key": "self_attn.k_proj",
         "own.value": "self_attn.v_proj",
         "own.output": "self_attn.o_proj",
-        "own_residual.norm": "input_layernorm",
+        "self_attention_residual.norm": "input_layernorm",
         "feedforward.gate": "mlp.gate_proj",
         "feedforward.widen": "mlp.up_proj",
         "feedforward.narrow": "mlp.down_proj",

@@ -16,7 +16,7 @@ from regard.attention.positions import Sinusoid, sinusoid
 from regard.errors import UserError
 from regard.interop.config_keys import ACTIVATIONS, Key, checked
 from regard.interop.layout import Published
-from regard.interop.safetensors import Slot
+from regard.interop.safetensors import TensorSpec
 
 SHARED, BIAS = "model.shared.weight", "final_logits_bias"
 SOURCE, TARGET, OUTPUT = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"
@@ -62,7 +62,7 @@ class Marian(Published):
         "own.key": "self_attn.k_proj",
         "own.value": "self_attn.v_proj",
         "own.output": "self_attn.out_proj",
-        "own_residual.norm": "self_attn_layer_norm",
+        "self_attention_residual.norm": "self_attn_layer_norm",
         "cross.query": "encoder_attn.q_proj",
         "cross.key": "encoder_attn.k_proj",
         "cross.value": "encoder_attn.v_proj",
@@ -76,8 +76,8 @@ class Marian(Published):
     def outside(self, config: Any) -> Mapping[str, tuple[str, ...]]:
         return TABLES[config.tied] | {"output.bias": (BIAS,)}
 
-    def slot(self, part: str, kind: str, names: tuple[str, ...]) -> Slot:
-        return Slot(names, row=names == (BIAS,))
+    def slot(self, part: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
+        return TensorSpec(names, row=names == (BIAS,))
 
     def speaks(self, network: Any) -> bool:
         fits = super().speaks(network) and network.config.feedforward > 0

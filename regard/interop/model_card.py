@@ -5,13 +5,13 @@ from typing import Any
 from torch import nn
 
 from regard.interop.native import PREFIX
-from regard.layers.autoregressive import LanguageModel
+from regard.layers.autoregressive import CausalLM
 from regard.layers.encoder import Encoder
 from regard.models.heads.base import Head
-from regard.models.heads.mlm import MaskedWords, Pretraining
+from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import Spans
-from regard.models.heads.token import TokenLabels
+from regard.models.heads.span import SpanClassifier
+from regard.models.heads.token import TokenClassifier
 from regard.text.vocabulary import Vocabulary
 
 TRANSLATOR = """
@@ -57,10 +57,10 @@ Or, with transformers:
 """
 
 AUTOS = {
-    MaskedWords: "AutoModelForMaskedLM",
+    MaskedLM: "AutoModelForMaskedLM",
     Pretraining: "AutoModelForPreTraining",
-    TokenLabels: "AutoModelForTokenClassification",
-    Spans: "AutoModelForQuestionAnswering",
+    TokenClassifier: "AutoModelForTokenClassification",
+    SpanClassifier: "AutoModelForQuestionAnswering",
 }
 
 
@@ -68,7 +68,7 @@ def card_of(network: nn.Module, vocabulary: Vocabulary, config: dict[str, Any], 
     """A short README.md: what it is, how large, how to open it; an adapter's names its base."""
     parameters = sum(parameter.numel() for parameter in network.parameters())
     known = not config["model_type"].startswith(PREFIX)
-    if isinstance(network, LanguageModel):
+    if isinstance(network, CausalLM):
         kind, sides = "A language model", f"{vocabulary.target.size:,} tokens"
         elsewhere = CONTINUER if known else ""
     elif isinstance(network, Classifier):
@@ -88,7 +88,7 @@ def card_of(network: nn.Module, vocabulary: Vocabulary, config: dict[str, Any], 
     reads = isinstance(getattr(network, "body", network), Encoder)
     decodes = "" if reads else ", how it decodes in `generation_config.json`"
     verb = "embed" if isinstance(network, Encoder) else "run"
-    given = '{"question": "…", "context": "…"}' if isinstance(network, Spans) else '"…"'
+    given = '{"question": "…", "context": "…"}' if isinstance(network, SpanClassifier) else '"…"'
     if base:
         elsewhere = ""  # others open it with PEFT alone
         sides += f".\nHere is only what was added to the weights of `{base}` (LoRA, in PEFT's layout)"

@@ -7,7 +7,7 @@ from torch import nn
 
 from regard.errors import UserError, nearest
 from regard.interop.layout import Layout
-from regard.interop.safetensors import Names, Slot
+from regard.interop.safetensors import Names, TensorSpec
 from regard.models.registry import FAMILIES, build, family_of
 
 PREFIX = "regard-"
@@ -27,7 +27,7 @@ class Own(Layout):
         return {
             "model_type": self.model_type,
             "architectures": [type(network).__name__],
-            "is_encoder_decoder": FAMILIES[self.family].translates,
+            "is_encoder_decoder": FAMILIES[self.family].is_encoder_decoder,
             **asdict(network.config),  # type: ignore[arg-type]
         }
 
@@ -43,4 +43,4 @@ class Own(Layout):
         return build({"family": self.family} | {key: value for key, value in config.items() if key in known})
 
     def names(self, network: nn.Module) -> Names:
-        return {name: Slot((name,)) for name, _ in network.named_parameters()}
+        return {name: TensorSpec((name,)) for name, _ in network.named_parameters()}

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from regard.errors import UserError
 from regard.interop.config_keys import refuse_others
 from regard.interop.model_path import carried
-from regard.interop.safetensors import SHARDS, WHOLE, Names, Slot, read_file, read_json, write_json
+from regard.interop.safetensors import SHARDS, WHOLE, Names, TensorSpec, read_file, read_json, write_json
 from regard.layers.lora import Adapted, adapters
 
 CONFIG, WEIGHTS, BASE = "adapter_config.json", "adapter_model.safetensors", "base.json"
@@ -187,7 +187,7 @@ def _named(name: str, tensors: Mapping[str, Tensor], prefix: str, folder: Path) 
 def write(folder: Path, network: nn.Module, names: Names, base: Base, task: str) -> None:
     """Only what was trained. `names` are those of the network without adapters, `task` is PEFT's word."""
     found = adapters(network)
-    groups: dict[str, list[tuple[Slot, Adapted]]] = {}
+    groups: dict[str, list[tuple[TensorSpec, Adapted]]] = {}
     for place, adapted in found.items():
         slot = names[f"{place}.weight"]
         groups.setdefault(slot.names[0].removesuffix(".weight"), []).append((slot, adapted))
@@ -223,7 +223,7 @@ def write(folder: Path, network: nn.Module, names: Names, base: Base, task: str)
     write_json(folder / CONFIG, config)
 
 
-def _together(parts: list[tuple[Slot, Adapted]]) -> tuple[Tensor, Tensor]:
+def _together(parts: list[tuple[TensorSpec, Adapted]]) -> tuple[Tensor, Tensor]:
     """lora_A and lora_B of one tensor in the file, for one projection of ours or for several that it holds."""
     downs = [adapted.down.detach().cpu().float() for _, adapted in parts]
     ups = [adapted.up.detach().cpu().float() for _, adapted in parts]

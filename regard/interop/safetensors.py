@@ -29,7 +29,7 @@ CONVERT = (
 )
 
 
-class Slot(NamedTuple):
+class TensorSpec(NamedTuple):
     """Where a file keeps a parameter of ours."""
 
     names: tuple[str, ...]  # the one we write first; any others are copies of it
@@ -66,7 +66,7 @@ class Slot(NamedTuple):
 DRAWS = {Tensor.normal_, Tensor.uniform_, init.normal_, init.uniform_, init.kaiming_uniform_, init.xavier_uniform_}
 
 
-class Undrawn(TorchFunctionMode):
+class SkipInit(TorchFunctionMode):
     """Inside, a new network draws no random numbers for what is filled from a file anyway."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -76,13 +76,13 @@ class Undrawn(TorchFunctionMode):
 
 
 @contextmanager
-def outlined() -> Iterator[None]:
+def on_meta() -> Iterator[None]:
     """Inside, a new network is its shapes alone: no memory and no numbers."""
-    with torch.device("meta"), Undrawn():
+    with torch.device("meta"), SkipInit():
         yield
 
 
-Names = Mapping[str, Slot]  # of every parameter of ours
+Names = Mapping[str, TensorSpec]  # of every parameter of ours
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def read_file(path: Path, ignored: re.Pattern[str] = NOTHING) -> dict[str, Tenso
 
 def write_weights(folder: Path, network: nn.Module, names: Names) -> None:
     """One file; a tensor that several layers share is written once."""
-    slots: dict[str, Slot] = {}
+    slots: dict[str, TensorSpec] = {}
     parts: dict[str, dict[int, Tensor]] = {}
     for ours, parameter in network.named_parameters():  # names a shared parameter once
         slot = names[ours]

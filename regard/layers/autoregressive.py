@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from regard.attention.core import Memory
 from regard.attention.positions import Rotary
-from regard.attention.trace import place
+from regard.attention.trace import scope
 from regard.layers.blocks import Stack
 from regard.layers.embedding import Embedding
-from regard.layers.inputs import Sequences
+from regard.layers.inputs import TokenBatch
 from regard.layers.state import State
 
 
@@ -22,7 +22,7 @@ class Generator(nn.Module):
 
     output: nn.Module
 
-    def start(self, source: Sequences) -> State:
+    def start(self, source: TokenBatch) -> State:
         """What is known before the first token."""
         raise NotImplementedError
 
@@ -35,13 +35,13 @@ class Generator(nn.Module):
         x, state = self.advance(tokens, state)
         return self.output(x), state
 
-    def forward(self, source: Sequences, target: Tensor, at: Tensor | None = None) -> Tensor:
+    def forward(self, source: TokenBatch, target: Tensor, at: Tensor | None = None) -> Tensor:
         """Teacher-forced logits, all steps at once: (batch, length, vocabulary), or only places where `at` is True."""
         x, _ = self.advance(target, self.start(source))
         return self.output(x if at is None else x[at])
 
 
-class Past(NamedTuple):
+class KVCache(NamedTuple):
     """A text between two steps: what each block remembers of it, and its tokens.
 
     Rows of different lengths have their padding before them, -1 among the tokens: `gap` says how much.
@@ -51,15 +51,15 @@ class Past(NamedTuple):
     tokens: Tensor
     gap: Tensor | None = None
 
-    def until(self, length: int) -> "Past":
+    def until(self, length: int) -> "KVCache":
         """As it was after its first `length` places."""
-        return Past(tuple(memory.until(length) for memory in self.memories), self.tokens[:, :length], self.gap)
+        return KVCache(tuple(memory.until(length) for memory in self.memories), self.tokens[:, :length], self.gap)
 
 
 NOTHING = State(None, None)
 
 
-class LanguageModel(Generator):
+class CausalLM(Generator):
     """A network that goes on with what it reads: source and target are one text.
 
     A text may grow beyond `limit`. What is read then no longer holds all of it: the older half is forgotten.
@@ -74,7 +74,7 @@ class LanguageModel(Generator):
         """The longest text that is seen at once."""
         raise NotImplementedError
 
-    def start(self, source: Sequences) -> State:
+    def start(self, source: TokenBatch) -> State:
         """Reads each prompt but for its last token, which is the first to be given to `step`."""
         tokens, lengths = source.tokens, source.lengths
         longest = int(lengths.max())
@@ -87,30 +87,30 @@ class LanguageModel(Generator):
     def read(self, tokens: Tensor, gap: Tensor | None = None) -> State:
         """The state after these tokens; `gap` counts those that are padding before each row."""
         if not tokens.size(1):
-            return State(None, Past((), tokens, gap))
-        return self._advance(tokens, Past((), tokens[:, :0], gap))[1]
+            return State(None, KVCache((), tokens, gap))
+        return self._advance(tokens, KVCache((), tokens[:, :0], gap))[1]
 
     def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        past: Past | None = state.hypothesis
+        past: KVCache | None = state.hypothesis
         if past is None:
-            past = Past((), tokens[:, :0])
+            past = KVCache((), tokens[:, :0])
         if past.memories and past.memories[0].length + tokens.size(1) > self.limit:
             past = self.forget(past, min(self.limit // 2, self.limit - tokens.size(1)))
         return self._advance(tokens, past)
 
-    def _advance(self, tokens: Tensor, past: Past) -> tuple[Tensor, State]:
+    def _advance(self, tokens: Tensor, past: KVCache) -> tuple[Tensor, State]:
         (memories, before, gap), length = past, tokens.size(1)
         start = memories[0].end if memories else 0
         real = None
         if gap is not None and start < (first := int(gap.max())):  # only what comes first has padding in it
             real = (torch.arange(start, start + length, device=gap.device) >= gap[:, None]) if first else None
-        with place("decoder"):
+        with scope("decoder"):
             x = self.embed(tokens if real is None else tokens.clamp(min=0), start, gap)
-            turn = None if self.rotary is None else self.rotary(start, length, gap)
-            x, memories = self.decoder(x, real, memories, turn=turn)
-        return x, State(None, Past(memories, torch.cat([before, tokens], 1), gap))
+            rotation = None if self.rotary is None else self.rotary(start, length, gap)
+            x, memories = self.decoder(x, real, memories, rotation=rotation)
+        return x, State(None, KVCache(memories, torch.cat([before, tokens], 1), gap))
 
-    def forget(self, past: Past, length: int) -> Past:
+    def forget(self, past: KVCache, length: int) -> KVCache:
         """The last `length` tokens of a text that has become too long.
 
         Where places are told apart by their distance, what was remembered stays as it is; where each has a vector of
@@ -118,10 +118,10 @@ class LanguageModel(Generator):
         """
         tokens = past.tokens[:, past.tokens.size(1) - length :]
         if self.rotary is not None:
-            return Past(tuple(memory.recent(length) for memory in past.memories), tokens, past.gap)
+            return KVCache(tuple(memory.recent(length) for memory in past.memories), tokens, past.gap)
         return self.read(tokens).hypothesis
 
-    def encode(self, source: Sequences) -> Tensor:
+    def encode(self, source: TokenBatch) -> Tensor:
         """The state of each place (batch, length, width), from what stands before it."""
         return self.advance(source.tokens, NOTHING)[0]
 

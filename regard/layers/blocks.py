@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from regard.attention.core import Attention, Memory
 from regard.attention.masks import Rule
-from regard.attention.positions import Turn
-from regard.attention.trace import place
+from regard.attention.positions import Rotation
+from regard.attention.trace import scope
 from regard.layers.activations import ACTIVATIONS
 from regard.layers.dropout import Dropout
 from regard.layers.thought import possible, thought
@@ -31,7 +31,7 @@ class FeedForward(nn.Module):
         return self.narrow(self.bend(self.widen(x)))
 
 
-class Gated(nn.Module):
+class GatedFeedForward(nn.Module):
     """A feed-forward network one half of which decides how much of the other passes. Shazeer 2020, SwiGLU."""
 
     def __init__(self, width: int, hidden: int, activation: str, bias: bool = False):
@@ -103,7 +103,7 @@ class Block(nn.Module):
     ):
         """`rule` says which of its own places each may see."""
         super().__init__()
-        self.own, self.own_residual, self.rule = own, residual(), rule
+        self.own, self.self_attention_residual, self.rule = own, residual(), rule
         if cross is not None:
             self.cross, self.cross_residual = cross, residual()
         if feedforward is not None:
@@ -111,14 +111,14 @@ class Block(nn.Module):
         self.thinks = feedforward is not None
 
     def forward(
-        self, x: Tensor, real: Tensor | None, past: Memory | None, source: Memory | None, turn: Turn | None
+        self, x: Tensor, real: Tensor | None, past: Memory | None, source: Memory | None, rotation: Rotation | None
     ) -> tuple[Tensor, Memory]:
         """The new x, and the memory that later places will look at. `real` marks padding in x, `past` precedes it."""
-        with place("self"):
-            y, memory = self.own.reflect(self.own_residual.before(x), self.rule, real, past, turn)
-        x = self.own_residual.after(x, y)
+        with scope("self"):
+            y, memory = self.own.self_attend(self.self_attention_residual.before(x), self.rule, real, past, rotation)
+        x = self.self_attention_residual.after(x, y)
         if source is not None:
-            with place("cross"):
+            with scope("cross"):
                 x = self.cross_residual.after(x, self.cross(self.cross_residual.before(x), source))
         if self.thinks:
             x = self.feedforward_residual.after(x, self.feedforward(self.feedforward_residual.before(x)))
@@ -126,7 +126,7 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """Blocks on top of each other; `final` is the norm that pre-norm stacks end with."""
+    """BlockBatch on top of each other; `final` is the norm that pre-norm stacks end with."""
 
     def __init__(self, blocks: list[Block], final: nn.Module):
         super().__init__()
@@ -138,14 +138,14 @@ class Stack(nn.Module):
         real: Tensor | None = None,
         past: tuple[Memory, ...] = (),
         source: tuple[Memory, ...] = (),
-        turn: Turn | None = None,
+        rotation: Rotation | None = None,
     ) -> tuple[Tensor, tuple[Memory, ...]]:
         """`past` and `source` have a memory for each block, or none."""
         memories = []
         for number, block in enumerate(self.blocks):
-            with place(f"blocks.{number}"):
+            with scope(f"blocks.{number}"):
                 own, cross = (past[number] if past else None), (source[number] if source else None)
-                x, memory = block(x, real, own, cross, turn)
+                x, memory = block(x, real, own, cross, rotation)
                 memories.append(memory)
         return self.final(x), tuple(memories)
 

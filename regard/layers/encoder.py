@@ -12,13 +12,13 @@ from typing import Any, Self
 from torch import Tensor, nn
 
 from regard.attention.positions import Learned
-from regard.attention.trace import place
+from regard.attention.trace import scope
 from regard.layers.activations import ACTIVATIONS
 from regard.layers.blocks import Stack
 from regard.layers.dropout import Dropout
-from regard.layers.inputs import Sequences
+from regard.layers.inputs import TokenBatch
 
-Summary = Callable[[Tensor, Sequences], Tensor]
+Summary = Callable[[Tensor, TokenBatch], Tensor]
 
 
 class Reading(nn.Module):
@@ -55,7 +55,7 @@ class Pooler(nn.Module):
         super().__init__()
         self.dense, self.bend = nn.Linear(width, width), ACTIVATIONS[activation]
 
-    def forward(self, states: Tensor, text: Sequences | None = None) -> Tensor:
+    def forward(self, states: Tensor, text: TokenBatch | None = None) -> Tensor:
         return self.bend(self.dense(states[:, 0]))
 
 
@@ -76,15 +76,15 @@ class Encoder(nn.Module):
         """The longest text that is read."""
         return self.config.limit
 
-    def encode(self, text: Sequences) -> Tensor:
+    def encode(self, text: TokenBatch) -> Tensor:
         """The state of each place, from all of its text; padding changes none, and has states that mean nothing."""
-        with place("encoder"):
+        with scope("encoder"):
             return self.encoder(self.widen(self.embed(text.tokens, text.segments)), unpadded(text))[0]
 
-    def forward(self, text: Sequences) -> Tensor:
+    def forward(self, text: TokenBatch) -> Tensor:
         return self.encode(text)
 
-    def pooled(self, states: Tensor, text: Sequences | None = None) -> Tensor:
+    def pooled(self, states: Tensor, text: TokenBatch | None = None) -> Tensor:
         """One vector for each text (batch, width), from its states."""
         assert self.pooler is not None
         return self.pooler(states)
@@ -100,7 +100,7 @@ class Encoder(nn.Module):
         return self.pooled if self.pooler is not None else Pooler(self.config.width, self.config.pooler_activation)
 
 
-def unpadded(text: Sequences) -> Tensor | None:
+def unpadded(text: TokenBatch) -> Tensor | None:
     """Which places are real, or nothing where all are: kernels without a mask are faster."""
     return None if int(text.lengths.min()) == text.tokens.size(1) else text.real
 

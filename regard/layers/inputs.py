@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.layers.pytree import moved
+from regard.layers.pytree import to_device
 
 Ids = Sequence[int] | np.ndarray
 
 
-class Sequences(NamedTuple):
+class TokenBatch(NamedTuple):
     """Token rows padded on the right."""
 
     tokens: Tensor  # (batch, length)
@@ -24,11 +24,11 @@ class Sequences(NamedTuple):
         """True where a token stands, False on padding."""
         return torch.arange(self.tokens.shape[1], device=self.tokens.device) < self.lengths[:, None]
 
-    def to(self, device: torch.device | str) -> "Sequences":
-        return moved(self, device)
+    def to(self, device: torch.device | str) -> "TokenBatch":
+        return to_device(self, device)
 
 
-def pad(rows: Sequence[Ids], padding: int, first: Sequence[int] = (), last: Sequence[int] = ()) -> Sequences:
+def pad(rows: Sequence[Ids], padding: int, first: Sequence[int] = (), last: Sequence[int] = ()) -> TokenBatch:
     """Rows as one tensor, each with `first` before it and `last` behind it."""
     lengths = [len(first) + len(row) + len(last) for row in rows]
     tokens = np.full((len(rows), max(lengths, default=0)), padding, np.int64)
@@ -36,4 +36,4 @@ def pad(rows: Sequence[Ids], padding: int, first: Sequence[int] = (), last: Sequ
         place[: len(first)] = first
         place[len(first) : len(first) + len(row)] = row
         place[length - len(last) : length] = last
-    return Sequences(torch.from_numpy(tokens), torch.tensor(lengths, dtype=torch.int64))
+    return TokenBatch(torch.from_numpy(tokens), torch.tensor(lengths, dtype=torch.int64))

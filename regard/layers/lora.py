@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from regard.attention.core import Attention
 from regard.errors import UserError, nearest
-from regard.layers.blocks import FeedForward, Gated
+from regard.layers.blocks import FeedForward, GatedFeedForward
 
 TARGETS = ("query", "key", "value", "output", "widen", "narrow", "gate")
 
@@ -100,5 +100,5 @@ def adapters(network: nn.Module) -> dict[str, Adapted]:
 def _projections(network: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
     """What may have an adapter: (where it stands, its name there, it)."""
     for parent in network.modules():
-        if isinstance(parent, Attention | FeedForward | Gated):
+        if isinstance(parent, Attention | FeedForward | GatedFeedForward):
             yield from ((parent, name, child) for name, child in parent.named_children() if name in TARGETS)

@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 from regard.attention.core import Attention
 from regard.attention.scores import Additive
-from regard.attention.trace import place
+from regard.attention.trace import scope
 from regard.attention.variants import mean
 from regard.layers.encoder import unpadded
-from regard.layers.inputs import Sequences
+from regard.layers.inputs import TokenBatch
 
 POOLINGS = ("last", "mean", "attention")
 
 
-class Last(nn.Module):
+class LastStatePooling(nn.Module):
     """Where reading ended: the last state, and of what is read backwards the first. Sutskever et al. 2014's vector."""
 
     def __init__(self, forwards: int):
@@ -24,12 +24,12 @@ class Last(nn.Module):
         super().__init__()
         self.forwards = forwards
 
-    def forward(self, states: Tensor, text: Sequences) -> Tensor:
+    def forward(self, states: Tensor, text: TokenBatch) -> Tensor:
         ends = states[torch.arange(len(states), device=states.device), text.lengths - 1]
         return torch.cat([ends[:, : self.forwards], states[:, 0, self.forwards :]], -1)
 
 
-class Mix(nn.Module):
+class AttentionPooling(nn.Module):
     """A mean of all states, each counted as much as it answers one question."""
 
     question: Tensor
@@ -42,18 +42,18 @@ class Mix(nn.Module):
         else:
             self.register_buffer("question", question, persistent=False)
 
-    def forward(self, states: Tensor, text: Sequences) -> Tensor:
-        with place("pooling"):
+    def forward(self, states: Tensor, text: TokenBatch) -> Tensor:
+        with scope("pooling"):
             memory = self.attend.remember(states, unpadded(text))
             return self.attend(self.question.expand(len(states), 1, -1), memory)[:, 0]
 
 
-def attentive(width: int, hidden: int) -> Mix:
+def attention_pooling(width: int, hidden: int) -> AttentionPooling:
     """v · tanh(b + W h), where the question, learnt, is the bias b. Yang et al. 2016, equations 5–7."""
     key, same = nn.Linear(width, hidden, bias=False), nn.Identity()
-    return Mix(Attention(same, key, same, same, score=Additive(hidden)), nn.Parameter(torch.zeros(hidden)))
+    return AttentionPooling(Attention(same, key, same, same, score=Additive(hidden)), nn.Parameter(torch.zeros(hidden)))
 
 
-def even(width: int) -> Mix:
+def mean_pooling(width: int) -> AttentionPooling:
     """The plain mean: every state counts the same, whatever is asked."""
-    return Mix(mean(width, width, width), torch.zeros(1))
+    return AttentionPooling(mean(width, width, width), torch.zeros(1))

@@ -9,7 +9,7 @@ from torch import Tensor
 N = TypeVar("N")
 
 
-def changed(nest: N, change: Callable[[Tensor], Tensor]) -> N:
+def tree_map(nest: N, change: Callable[[Tensor], Tensor]) -> N:
     """The same nest with other tensors; what is none stays."""
     return _changed(nest, change)
 
@@ -23,17 +23,17 @@ def _changed(nest: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return nest
 
 
-def moved(nest: N, device: torch.device | str) -> N:
+def to_device(nest: N, device: torch.device | str) -> N:
     """On that device."""
-    return changed(nest, lambda tensor: tensor.to(device, non_blocking=True))
+    return tree_map(nest, lambda tensor: tensor.to(device, non_blocking=True))
 
 
-def chosen(nest: N, some: slice) -> N:
+def select_rows(nest: N, some: slice) -> N:
     """Some of its samples. A batch that is more than rows says itself how."""
     own: Callable[[slice], N] | None = getattr(nest, "rows", None)
-    return own(some) if own else changed(nest, lambda tensor: tensor[some])
+    return own(some) if own else tree_map(nest, lambda tensor: tensor[some])
 
 
-def dealt(places: Tensor, values: Tensor, some: slice) -> Tensor:
+def select_ragged(places: Tensor, values: Tensor, some: slice) -> Tensor:
     """Of values that stand row by row at the True `places`, those of some rows."""
     return torch.cat([*values.split(places.sum(1).tolist())[some], values[:0]])

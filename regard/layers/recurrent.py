@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from regard.attention.core import Attention, Memory
 from regard.attention.scores import Additive
-from regard.attention.trace import place
+from regard.attention.trace import scope
 from regard.layers.dropout import Dropout
 
 TORCH: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
-class Recurrence(nn.Module):
+class RNNLayers(nn.Module):
     """Torch's layers of one kind, on top of each other."""
 
     def __init__(self, cell: str, inputs: int, width: int, depth: int = 1, dropout: float = 0.0):
@@ -47,21 +47,21 @@ class Recurrence(nn.Module):
         return out, tuple(part.transpose(0, 1) for part in after)
 
 
-class Tape(NamedTuple):
+class LSTMNState(NamedTuple):
     """What an LSTMN layer knows: all its past states and cells, and the summary it last made of them."""
 
     past: Memory  # values are (state; cell)
     summary: Tensor  # (rows, width)
 
 
-class First(nn.Linear):
+class StateProjection(nn.Linear):
     """A projection of the first `in_features` of each vector: of the state, not of the cell behind it."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x[..., : self.in_features])
 
 
-class Intra(nn.Module):
+class LSTMNLayer(nn.Module):
     """One layer of an LSTMN: before each step it looks back over its own states. Cheng et al. 2016, equations 4–9.
 
     α = attend([x; h̃₋₁] over h₁ … h₋₁)      (h̃; c̃) = Σ αᵢ (hᵢ; cᵢ)
@@ -70,17 +70,17 @@ class Intra(nn.Module):
 
     def __init__(self, inputs: int, width: int, comparison: int):
         super().__init__()
-        query, key = nn.Linear(inputs + width, comparison, bias=False), First(width, comparison, bias=False)
+        query, key = nn.Linear(inputs + width, comparison, bias=False), StateProjection(width, comparison, bias=False)
         self.attend = Attention(query, key, nn.Identity(), nn.Identity(), score=Additive(comparison))
         self.see, self.recall = nn.Linear(inputs, 4 * width), nn.Linear(width, 4 * width, bias=False)
 
-    def begin(self, first: Tensor) -> Tape:
+    def begin(self, first: Tensor) -> LSTMNState:
         """A tape with one state and its cell, (rows, 2, width)."""
-        return Tape(self.attend.remember(first.flatten(1)[:, None]), first[:, 0])
+        return LSTMNState(self.attend.remember(first.flatten(1)[:, None]), first[:, 0])
 
-    def forward(self, x: Tensor, tape: Tape) -> tuple[Tensor, Tape]:
+    def forward(self, x: Tensor, tape: LSTMNState) -> tuple[Tensor, LSTMNState]:
         (past, summary), outputs = tape, []
-        with place("past"):
+        with scope("past"):
             for now, seen in zip(x.unbind(1), self.see(x).unbind(1), strict=True):
                 recalled = self.attend(torch.cat([now, summary], -1)[:, None], past)[:, 0]
                 summary, cell = recalled.chunk(2, -1)
@@ -89,7 +89,7 @@ class Intra(nn.Module):
                 state = leave.sigmoid() * cell.tanh()
                 past = past.extended(self.attend.remember(torch.cat([state, cell], -1)[:, None]))
                 outputs.append(state)
-        return torch.stack(outputs, 1), Tape(past, summary)
+        return torch.stack(outputs, 1), LSTMNState(past, summary)
 
 
 class LSTMN(nn.Module):
@@ -101,20 +101,20 @@ class LSTMN(nn.Module):
         super().__init__()
         self.width, self.depth = width, depth
         sizes = [inputs] + [width] * (depth - 1)
-        self.layers = nn.ModuleList(Intra(size, width, comparison or width) for size in sizes)
+        self.layers = nn.ModuleList(LSTMNLayer(size, width, comparison or width) for size in sizes)
         self.dropout = Dropout(dropout)
 
-    def begin(self, first: Tensor) -> tuple[Tape, ...]:
+    def begin(self, first: Tensor) -> tuple[LSTMNState, ...]:
         return tuple(layer.begin(each) for layer, each in zip(self.layers, first.unbind(2), strict=True))  # type: ignore
 
-    def last(self, state: tuple[Tape, ...]) -> Tensor:
+    def last(self, state: tuple[LSTMNState, ...]) -> Tensor:
         return state[-1].past.value[:, 0, -1, : self.width]
 
-    def forward(self, x: Tensor, state: tuple[Tape, ...] | None = None) -> tuple[Tensor, tuple[Tape, ...]]:
+    def forward(self, x: Tensor, state: tuple[LSTMNState, ...] | None = None) -> tuple[Tensor, tuple[LSTMNState, ...]]:
         state = state or self.begin(x.new_zeros(x.size(0), self.parts, self.depth, self.width))
         tapes = []
         for number, (layer, tape) in enumerate(zip(self.layers, state, strict=True)):
-            with place(f"layers.{number}"):
+            with scope(f"layers.{number}"):
                 x, tape = layer(x if number == 0 else self.dropout(x), tape)
             tapes.append(tape)
         return x, tuple(tapes)
@@ -125,11 +125,11 @@ CELLS = (*TORCH, "lstmn")
 
 def recurrence(
     cell: str, inputs: int, width: int, depth: int = 1, dropout: float = 0.0, comparison: int = 0
-) -> "Recurrence | LSTMN":
+) -> "RNNLayers | LSTMN":
     """Recurrent layers by the name a recipe gives them; `comparison` is for those that look."""
     if cell == "lstmn":
         return LSTMN(inputs, width, depth, dropout, comparison)
-    return Recurrence(cell, inputs, width, depth, dropout)
+    return RNNLayers(cell, inputs, width, depth, dropout)
 
 
 class Reading(NamedTuple):
@@ -146,7 +146,7 @@ def reverse(x: Tensor, lengths: Tensor) -> Tensor:
     return x.gather(1, index[:, :, None].expand_as(x))
 
 
-class Reader(nn.Module):
+class RNNEncoder(nn.Module):
     """A stack of recurrent layers, each reading forwards, or both ways and joined.
 
     Rows are reversed by their own length, so that padding always comes last and never reaches a real state.
@@ -175,7 +175,7 @@ class Reader(nn.Module):
         forwards = backwards = x
         for number, layer in enumerate(self.forwards):
             x = x if number == 0 else self.dropout(x)
-            with place(f"forwards.{number}"):
+            with scope(f"forwards.{number}"):
                 forwards, _ = layer(x)
             if self.backwards:
                 backwards, _ = self.backwards[number](reverse(x, lengths))

@@ -15,14 +15,14 @@ class State(NamedTuple):
     hypothesis: Any
 
 
-def pick(state: Any, rows: Tensor) -> Any:
+def reorder(state: Any, rows: Tensor) -> Any:
     """The given rows of a nested state: how a search copies, reorders and drops; what is no tensor is shared by all."""
     if isinstance(state, Tensor):
         return state.index_select(0, rows)
     if isinstance(state, Memory):
         return state.of(rows)
     if isinstance(state, tuple):
-        parts = [pick(part, rows) for part in state]
+        parts = [reorder(part, rows) for part in state]
         return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
     return state
 

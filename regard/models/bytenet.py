@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from regard.layers.autoregressive import Generator
 from regard.layers.convolution import Convolution, Windows
 from regard.layers.dropout import Dropout
-from regard.layers.inputs import Sequences
+from regard.layers.inputs import TokenBatch
 from regard.layers.state import State
 
 
@@ -103,10 +103,10 @@ class ByteNet(Generator):
     def limit(self) -> int:
         return self.config.limit
 
-    def encode(self, source: Sequences) -> Tensor:
+    def encode(self, source: TokenBatch) -> Tensor:
         return self._read(source)[:, : source.tokens.size(1)]
 
-    def _read(self, source: Sequences) -> Tensor:
+    def _read(self, source: TokenBatch) -> Tensor:
         """States for `stretch` times as many places as were read: dynamic unfolding, section 3.2."""
         ends = (source.lengths * self.config.stretch).round().long()
         x = self.source(source.tokens) * source.real[:, :, None]
@@ -116,7 +116,7 @@ class ByteNet(Generator):
             x = block(x, real)
         return x * real
 
-    def start(self, source: Sequences) -> State:
+    def start(self, source: TokenBatch) -> State:
         states = self._read(source)
         return State(states, Windows.of_nothing(self.decoder, states))
 

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from regard.attention.core import Attention, Memory
 from regard.attention.scores import dot
-from regard.attention.trace import place
+from regard.attention.trace import scope
 from regard.layers.autoregressive import Generator
 from regard.layers.convolution import Convolution, Windows
 from regard.layers.dropout import Dropout
 from regard.layers.embedding import both_sides, untieable
-from regard.layers.inputs import Sequences
+from regard.layers.inputs import TokenBatch
 from regard.layers.state import State
 
 ROOT_HALF = math.sqrt(0.5)  # a sum of two parts keeps the variance of one
@@ -56,7 +56,7 @@ CONVS2S_PRESETS: dict[str, dict] = {
 }
 
 
-class Gated(nn.Module):
+class ConvEncoderLayer(nn.Module):
     """The encoder's layer, x + GLU(windows of x), halved in variance. Gehring et al. 2017, section 3.2."""
 
     def __init__(self, width: int, kernel: int, dropout: float):
@@ -67,7 +67,7 @@ class Gated(nn.Module):
         return (x + F.glu(self.windows(self.dropout(x)), -1)) * ROOT_HALF
 
 
-class Looking(nn.Module):
+class ConvDecoderLayer(nn.Module):
     """The decoder's: between the gate and the sum it looks at the source. Gehring et al. 2017, section 3.3."""
 
     def __init__(self, width: int, embedding: int, kernel: int, dropout: float):
@@ -81,7 +81,7 @@ class Looking(nn.Module):
         """`written` are the embeddings of x's own tokens: a query is what a layer found, and where it stands."""
         found, past = self.windows.after(past, self.dropout(x))
         found = F.glu(found, -1)
-        with place("cross"):
+        with scope("cross"):
             seen = self.attend((self.ask(found) + written) * ROOT_HALF, source)
         return (x + (found + seen) * ROOT_HALF) * ROOT_HALF, past
 
@@ -97,9 +97,10 @@ class ConvS2S(Generator):
         self.encoder_in, self.encoder_out = nn.Linear(outer, inner), nn.Linear(inner, outer)
         self.decoder_in, self.decoder_out = nn.Linear(outer, inner), nn.Linear(inner, outer)
         shape = config.kernel, config.dropout
-        self.encoder = nn.ModuleList(Gated(config.width, *shape) for _ in range(config.depth))
+        self.encoder = nn.ModuleList(ConvEncoderLayer(config.width, *shape) for _ in range(config.depth))
         self.decoder = nn.ModuleList(
-            Looking(config.width, config.embedding, *shape) for _ in range(config.decoder_depth or config.depth)
+            ConvDecoderLayer(config.width, config.embedding, *shape)
+            for _ in range(config.decoder_depth or config.depth)
         )
         self.dropout = Dropout(config.dropout)
         self.output = nn.Linear(config.embedding, config.target_vocabulary)
@@ -111,16 +112,16 @@ class ConvS2S(Generator):
     def limit(self) -> int:
         return self.config.limit
 
-    def encode(self, source: Sequences) -> Tensor:
+    def encode(self, source: TokenBatch) -> Tensor:
         return self._read(source, self.source(source.tokens))
 
-    def _read(self, source: Sequences, embedded: Tensor) -> Tensor:
+    def _read(self, source: TokenBatch, embedded: Tensor) -> Tensor:
         x = self.encoder_in(embedded)
         for layer in self.encoder:
             x = layer(x * source.real[:, :, None])  # zeros beyond the end, as at the beginning
         return self.encoder_out(x)
 
-    def start(self, source: Sequences) -> State:
+    def start(self, source: TokenBatch) -> State:
         """One memory for all layers: keys are what was found, values also say what stood there. Equation 2."""
         embedded = self.source(source.tokens)
         found = self._read(source, embedded)
@@ -133,9 +134,9 @@ class ConvS2S(Generator):
         windows: Windows = state.hypothesis
         written = self.target(tokens, windows.time)
         x, later = self.decoder_in(written), []
-        with place("decoder"):
+        with scope("decoder"):
             for number, (layer, past) in enumerate(zip(self.decoder, windows.past, strict=True)):
-                with place(f"blocks.{number}"):
+                with scope(f"blocks.{number}"):
                     x, past = layer(x, past, written, state.source)
                 later.append(past)
         return self.dropout(self.decoder_out(x)), State(state.source, Windows(tuple(later), windows.time + x.size(1)))
@@ -146,7 +147,7 @@ class ConvS2S(Generator):
             _keep_variance(module, 1.0)
         elif isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=0.1)
-        elif isinstance(module, Gated | Looking):
+        elif isinstance(module, ConvEncoderLayer | ConvDecoderLayer):
             _keep_variance(module.windows.product, 4.0 * (1 - self.config.dropout))
 
 

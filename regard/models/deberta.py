@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from regard.attention.core import Memory
 from regard.attention.disentangled import Disentangled, Distances, Shared
-from regard.attention.positions import Learned, Turn
+from regard.attention.positions import Learned, Rotation
 from regard.attention.variants import disentangled
 from regard.layers.activations import ACTIVATIONS
 from regard.layers.blocks import Block, FeedForward, PostNorm, Stack
@@ -155,10 +155,10 @@ class Convolved(Block):
         self.norm = nn.LayerNorm(config.width, config.epsilon)
 
     def forward(
-        self, x: Tensor, real: Tensor | None, past: Memory | None, source: Memory | None, turn: Turn | None
+        self, x: Tensor, real: Tensor | None, past: Memory | None, source: Memory | None, rotation: Rotation | None
     ) -> tuple[Tensor, Memory]:
         """Padding is zeros to its neighbours, as what lies beyond the ends."""
-        y, memory = super().forward(x, real, past, source, turn)
+        y, memory = super().forward(x, real, past, source, rotation)
         given = x if real is None else x.masked_fill(~real[..., None], 0.0)
         beside = self.convolution(given.mT).mT
         return self.norm(y + self.bend(self.dropout(beside))), memory

@@ -17,8 +17,8 @@ from regard.attention.masks import causal
 from regard.attention.positions import Rotary
 from regard.attention.variants import grouped
 from regard.layers.activations import ACTIVATIONS
-from regard.layers.autoregressive import LanguageModel
-from regard.layers.blocks import Block, Gated, PreNorm, Stack
+from regard.layers.autoregressive import CausalLM
+from regard.layers.blocks import Block, GatedFeedForward, PreNorm, Stack
 from regard.layers.embedding import Embedding
 
 
@@ -84,7 +84,7 @@ PRESETS: dict[str, dict] = {
 }  # fmt: skip
 
 
-class Llama(LanguageModel):
+class Llama(CausalLM):
     def __init__(self, config: LlamaConfig):
         super().__init__()
         self.config = config
@@ -96,7 +96,7 @@ class Llama(LanguageModel):
             Block(
                 lambda: PreNorm(_norm(config), config.dropout),
                 grouped(*shape, bias=config.bias),
-                Gated(config.width, config.hidden, config.activation, config.feedforward_bias),
+                GatedFeedForward(config.width, config.hidden, config.activation, config.feedforward_bias),
                 rule=causal,
             )
             for _ in range(config.depth)

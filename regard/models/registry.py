@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from regard.errors import UserError, nearest
-from regard.layers.autoregressive import LanguageModel
+from regard.layers.autoregressive import CausalLM
 from regard.layers.encoder import Encoder
 from regard.models import bert, bytenet, convs2s, deberta, gpt, llama, seq2seq, transformer
 from regard.models import rnn_encoder as recurrent
@@ -23,19 +23,19 @@ class Family(NamedTuple):
     presets: dict[str, dict]
 
     @property
-    def continues(self) -> bool:
+    def is_causal_lm(self) -> bool:
         """Whether it goes on with a text."""
-        return issubclass(self.network, LanguageModel)
+        return issubclass(self.network, CausalLM)
 
     @property
-    def encodes(self) -> bool:
+    def is_encoder(self) -> bool:
         """Whether it reads a text and writes none."""
         return issubclass(self.network, Encoder)
 
     @property
-    def translates(self) -> bool:
+    def is_encoder_decoder(self) -> bool:
         """Whether it turns one text into another."""
-        return not self.continues and not self.encodes
+        return not self.is_causal_lm and not self.is_encoder
 
     @property
     def vocabularies(self) -> list[str]:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from regard.attention.trace import place
+from regard.attention.trace import scope
 from regard.layers.encoder import Encoder, Reading, Summary
-from regard.layers.inputs import Sequences
-from regard.layers.pooling import POOLINGS, Last, attentive, even
-from regard.layers.recurrent import CELLS, Reader
+from regard.layers.inputs import TokenBatch
+from regard.layers.pooling import POOLINGS, LastStatePooling, attention_pooling, mean_pooling
+from regard.layers.recurrent import CELLS, RNNEncoder
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ PRESETS: dict[str, dict] = {
 
 
 class Recurrent(Encoder):
-    encoder: Reader  # pyright: ignore[reportIncompatibleVariableOverride]
+    encoder: RNNEncoder  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, config: RecurrentConfig):
         super().__init__()
@@ -66,14 +66,18 @@ class Recurrent(Encoder):
         nn.init.normal_(table.weight, std=0.1)
         self.embed = Reading(table, None, None, nn.Identity(), config.dropout)
         shape = config.one_way, config.depth, config.bidirectional, config.dropout
-        self.encoder = Reader(config.cell, config.embedding, *shape, config.comparison or config.width)
+        self.encoder = RNNEncoder(config.cell, config.embedding, *shape, config.comparison or config.width)
 
-    def encode(self, text: Sequences) -> Tensor:
-        with place("encoder"):
+    def encode(self, text: TokenBatch) -> Tensor:
+        with scope("encoder"):
             return self.encoder(self.embed(text.tokens), text.lengths).states
 
     def summary(self) -> Summary:
         if self.config.pooling == "last":
-            return Last(self.config.one_way)
+            return LastStatePooling(self.config.one_way)
         width = self.config.width
-        return even(width) if self.config.pooling == "mean" else attentive(width, self.config.comparison or width)
+        return (
+            mean_pooling(width)
+            if self.config.pooling == "mean"
+            else attention_pooling(width, self.config.comparison or width)
+        )

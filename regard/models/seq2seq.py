@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from regard.attention.core import Memory
 from regard.attention.local import FOCUS
-from regard.attention.trace import place
+from regard.attention.trace import scope
 from regard.attention.variants import NEED_EQUAL_WIDTHS, SCORES
 from regard.layers.autoregressive import Generator
 from regard.layers.dropout import Dropout
 from regard.layers.embedding import untieable
-from regard.layers.inputs import Sequences
-from regard.layers.recurrent import CELLS, Reader, Reading, recurrence
+from regard.layers.inputs import TokenBatch
+from regard.layers.recurrent import CELLS, Reading, RNNEncoder, recurrence
 from regard.layers.state import State
 
 INFORM = ("first", "every", "mean", "attention")
@@ -115,7 +115,7 @@ class Seq2Seq(Generator):
         self.target = nn.Embedding(config.target_vocabulary, config.embedding)
         self.dropout = Dropout(config.dropout)
         comparison = config.comparison or config.width
-        self.reader = Reader(
+        self.reader = RNNEncoder(
             config.cell,
             config.embedding,
             config.one_way,
@@ -149,14 +149,14 @@ class Seq2Seq(Generator):
     def limit(self) -> int:
         return self.config.limit
 
-    def read(self, source: Sequences) -> Reading:
-        with place("encoder"):
+    def read(self, source: TokenBatch) -> Reading:
+        with scope("encoder"):
             return self.reader(self.dropout(self.source(source.tokens)), source.lengths)
 
-    def encode(self, source: Sequences) -> Tensor:
+    def encode(self, source: TokenBatch) -> Tensor:
         return self.read(source).states
 
-    def start(self, source: Sequences) -> State:
+    def start(self, source: TokenBatch) -> State:
         states, last = self.read(source)
         memory = None
         if self.attend is not None:
@@ -175,7 +175,7 @@ class Seq2Seq(Generator):
         one_by_one = self.config.input_feeding or waits  # else no step needs to know what the last one saw
         go = self._bahdanau if self.config.order == "bahdanau" else self._luong
         outputs = []
-        with place("decoder"):
+        with scope("decoder"):
             for x in embedded.split(1, 1) if one_by_one else [embedded]:
                 combined, hidden = go(x, memory, hidden)
                 outputs.append(combined)
@@ -200,7 +200,7 @@ class Seq2Seq(Generator):
         """The context, or nothing where the decoder is told nothing."""
         if self.attend is None or memory is None:
             return ()
-        with place("cross"):
+        with scope("cross"):
             return (self.attend(x, memory, *self.focus(x, memory, time)),)
 
     def _recur(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:

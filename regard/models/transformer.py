@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from regard.attention.masks import causal
 from regard.attention.scores import PRODUCTS
-from regard.attention.trace import place
+from regard.attention.trace import scope
 from regard.attention.variants import multihead
 from regard.layers.activations import ACTIVATIONS
 from regard.layers.autoregressive import Generator
 from regard.layers.blocks import RESIDUALS, Block, FeedForward, PostNorm, Stack
 from regard.layers.embedding import POSITIONS, both_sides, untieable
-from regard.layers.inputs import Sequences
+from regard.layers.inputs import TokenBatch
 from regard.layers.state import State
 
 
@@ -64,7 +64,7 @@ PRESETS: dict[str, dict] = {
 
 
 def stack(config: TransformerConfig, depth: int, heads: int, feedforward: int, cross: bool) -> Stack:
-    """Blocks of one side; those of a decoder look at the source too, and not ahead."""
+    """BlockBatch of one side; those of a decoder look at the source too, and not ahead."""
 
     def residual() -> PostNorm:
         return RESIDUALS[config.norm](nn.LayerNorm(config.width), config.dropout)
@@ -105,16 +105,16 @@ class Transformer(Generator):
     def limit(self) -> int:
         return self.config.limit
 
-    def encode(self, source: Sequences) -> Tensor:
-        with place("encoder"):
+    def encode(self, source: TokenBatch) -> Tensor:
+        with scope("encoder"):
             return self.encoder(self.source(source.tokens), real=source.real)[0]
 
-    def start(self, source: Sequences) -> State:
+    def start(self, source: TokenBatch) -> State:
         return State(self.decoder.read(self.encode(source), source.real), ())
 
     def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         past = state.hypothesis
-        with place("decoder"):
+        with scope("decoder"):
             x = self.target(tokens, past[0].end if past else 0)
             x, past = self.decoder(x, past=past, source=state.source)
         return x, State(state.source, past)

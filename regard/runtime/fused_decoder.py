@@ -12,17 +12,17 @@ from torch import Tensor
 
 from regard.attention.core import Memory
 from regard.attention.masks import Both, Window, causal
-from regard.attention.positions import Turn
+from regard.attention.positions import Rotation
 from regard.attention.scores import Product
 from regard.attention.trace import recorder
 from regard.kernels import bindings as kernels
 from regard.layers.activations import NUMBERS
-from regard.layers.blocks import Block, FeedForward, Gated, PostNorm, PreNorm, Stack
-from regard.runtime.linear import Int8
-from regard.runtime.packed_qkv import Joint
+from regard.layers.blocks import Block, FeedForward, GatedFeedForward, PostNorm, PreNorm, Stack
+from regard.runtime.linear import WeightOnlyInt8Linear
+from regard.runtime.packed_qkv import PackedQKV
 
 
-class Swift(Stack):
+class FusedDecoder(Stack):
     """The blocks of another stack, and where the kernels find all that they are made of."""
 
     def __init__(self, stack: Stack):
@@ -39,23 +39,23 @@ class Swift(Stack):
         real: Tensor | None = None,
         past: tuple[Memory, ...] = (),
         source: tuple[Memory, ...] = (),
-        turn: Turn | None = None,
+        rotation: Rotation | None = None,
     ) -> tuple[Tensor, tuple[Memory, ...]]:
         alone = past and x.size(1) == 1 and real is None and past[0].real is None and not source
         alike = past and past[0].key.dtype == x.dtype and past[0].key.size(0) == x.size(0)
         unseen = not recorder() and not self.training
         if not (alone and alike and unseen and kernels.few(x) and (blocks := self.laid_out())):
-            return super().forward(x, real, past, source, turn)
+            return super().forward(x, real, past, source, rotation)
         before = past[0].length
-        memories = [memory.roomy(1) for memory in past]
+        memories = [memory.reserve(1) for memory in past]
         rooms = (kernels.Room * len(memories))(*[_room(memory) for memory in memories])
         x = x.squeeze(1).clone(memory_format=torch.contiguous_format)
-        kernels.stepped(blocks, rooms, x, before, _angles(turn))
+        kernels.stepped(blocks, rooms, x, before, _angles(rotation))
         return self.final(x).unsqueeze(1), tuple(_longer(memory, before + 1) for memory in memories)
 
     def laid_out(self) -> Any:
         """The blocks as the kernels know them; nothing where weights are no longer what they were made to be."""
-        joints = [each for block in self.blocks if isinstance(each := block.own.together, Joint)]  # type: ignore[union-attr]
+        joints = [each for block in self.blocks if isinstance(each := block.own.together, PackedQKV)]  # type: ignore[union-attr]
         if not all(joint.holds for joint in joints) or not all(map(kernels.usable, self.parameters())):
             return None
         places = [parameter.data_ptr() for parameter in self.parameters()]
@@ -68,7 +68,9 @@ def possible(stack: Stack) -> bool:
     """Whether all blocks are of the kinds that the kernels know."""
     blocks = [block for block in stack.blocks if isinstance(block, Block) and _known(block)]
     return (
-        kernels.built() and len(blocks) == len(stack.blocks) and len({type(each.own_residual) for each in blocks}) == 1
+        kernels.built()
+        and len(blocks) == len(stack.blocks)
+        and len({type(each.self_attention_residual) for each in blocks}) == 1
     )
 
 
@@ -78,10 +80,10 @@ def _known(block: Block) -> bool:
         and block.own.relation is None
         and block.own.together is not None
         and block.own.sizes[1] == block.own.sizes[2]
-        and type(block.own_residual) in (PreNorm, PostNorm)
+        and type(block.self_attention_residual) in (PreNorm, PostNorm)
         and block.thinks
-        and type(block.feedforward_residual) is type(block.own_residual)
-        and type(block.feedforward) in (FeedForward, Gated)
+        and type(block.feedforward_residual) is type(block.self_attention_residual)
+        and type(block.feedforward) in (FeedForward, GatedFeedForward)
         and type(block.feedforward.bend) in NUMBERS
         and (block.rule is causal or _window(block) > 0)
     )
@@ -97,25 +99,25 @@ def _block(block: Any) -> kernels.Block:
     own, think = block.own, block.feedforward
     head = own.sizes[0] // own.heads
     return kernels.Block(
-        norm=kernels.norm(block.own_residual.norm),
+        norm=kernels.norm(block.self_attention_residual.norm),
         other_norm=kernels.norm(block.feedforward_residual.norm),
         together=_product(own.together),
         output=_product(own.output),
-        gate=_product(think.gate) if isinstance(think, Gated) else kernels.Product(),
+        gate=_product(think.gate) if isinstance(think, GatedFeedForward) else kernels.Product(),
         widen=_product(think.widen),
         narrow=_product(think.narrow),
         heads=own.heads,
         key_heads=own.key_heads,
         width=head,
         window=_window(block),
-        pre=isinstance(block.own_residual, PreNorm),
+        pre=isinstance(block.self_attention_residual, PreNorm),
         bend=NUMBERS[type(think.bend)],
         scale=own.score.scale(head),
     )
 
 
 def _product(module: Any) -> kernels.Product:
-    return module.product if isinstance(module, Int8) else kernels.product(module.weight, module.bias)
+    return module.product if isinstance(module, WeightOnlyInt8Linear) else kernels.product(module.weight, module.bias)
 
 
 def _room(memory: Memory) -> kernels.Room:
@@ -131,11 +133,11 @@ def _longer(memory: Memory, length: int) -> Memory:
     return memory._replace(key=key, value=value)
 
 
-def _angles(turn: Turn | None) -> kernels.Angles:
+def _angles(rotation: Rotation | None) -> kernels.Angles:
     """Of one place: the same for all rows, or a row's own."""
-    if turn is None:
+    if rotation is None:
         return kernels.Angles()
-    cosine, sine = (each.contiguous() for each in turn)
+    cosine, sine = (each.contiguous() for each in rotation)
     angles = kernels.Angles(cosine.data_ptr(), sine.data_ptr(), cosine.size(-1) if cosine.ndim == 4 else 0)
     angles.kept = cosine, sine  # as long as the pointers are
     return angles

@@ -44,18 +44,18 @@ def few(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-class Panels(Few):
+class PackedLinear(Few):
     """A product for many rows, whose weights are kept a second time as the kernels read them."""
 
     def __init__(self, linear: nn.Linear):
         super().__init__(linear)
-        self.laid = Laid([self])
+        self.laid = PackedWeights([self])
 
     def forward(self, input: Tensor) -> Tensor:
         return self.laid(input)
 
 
-class Laid:
+class PackedWeights:
     """The weights of some products of one input in panels, laid out anew when they have changed.
 
     That is seen where a parameter is changed or another takes its place, not where somebody writes into its `.data`.
@@ -90,7 +90,7 @@ class Laid:
         return self.panels
 
 
-def turn(linear: nn.Linear) -> None:
+def store_column_major(linear: nn.Linear) -> None:
     """Store a weight by columns, as torch's kernels for many rows read it a little faster.
 
     It stays the same parameter, of the same shape, for whoever trains or saves it.
@@ -98,7 +98,7 @@ def turn(linear: nn.Linear) -> None:
     linear.weight.data = linear.weight.data.t().contiguous().t()
 
 
-class Int8(nn.Module):
+class WeightOnlyInt8Linear(nn.Module):
     """A product with weights of eight bits, each output's with a scale of their own.
 
     Inputs stay as they are: our kernels read bytes for a few rows, for many they are made numbers. Without them torch
@@ -154,7 +154,7 @@ class Int8(nn.Module):
         return kernels.byte_product(self.laid, self.scale, self.bias, (self.out_features, self.in_features))
 
 
-class Rounded(nn.Module):
+class DynamicInt8Linear(nn.Module):
     """A product with weights of eight bits for many rows, by oneDNN.
 
     Each row of inputs is rounded by its own largest number, each output's weights by theirs, so that what else stands

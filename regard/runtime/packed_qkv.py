@@ -31,7 +31,7 @@ def sizes(parts: list[nn.Linear]) -> tuple[int, ...]:
     return tuple(part.out_features for part in parts)
 
 
-class Joint:
+class PackedQKV:
     """The product, with its weights by rows or by columns; not a module, so that its parts are nobody's twice."""
 
     def __init__(self, parts: list[nn.Linear], by_rows: bool = True):
@@ -44,8 +44,10 @@ class Joint:
             return torch.cat([part(x) for part in self.parts], -1)
         return few(x, self.weight, self.bias)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Joint":
-        return Joint(deepcopy(self.parts, memo), self.by_rows)  # copied parameters are tensors of their own until then
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PackedQKV":
+        return PackedQKV(
+            deepcopy(self.parts, memo), self.by_rows
+        )  # copied parameters are tensors of their own until then
 
     @property
     def holds(self) -> bool:

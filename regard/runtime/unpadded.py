@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.core import Attention, Memory
-from regard.attention.positions import Turn
+from regard.attention.positions import Rotation
 from regard.attention.scores import Product
 from regard.attention.trace import recorder
 from regard.kernels import bindings as kernels
 from regard.layers.activations import NUMBERS
 from regard.layers.blocks import Block, FeedForward, PostNorm, PreNorm, Stack
-from regard.runtime.linear import Laid, Panels
+from regard.runtime.linear import PackedLinear, PackedWeights
 from regard.runtime.packed_qkv import joinable
 
 
@@ -37,11 +37,11 @@ class Unpadded(Stack):
         real: Tensor | None = None,
         past: tuple[Memory, ...] = (),
         source: tuple[Memory, ...] = (),
-        turn: Turn | None = None,
+        rotation: Rotation | None = None,
     ) -> tuple[Tensor, tuple[Memory, ...]]:
         """As the blocks do, but without memories: nothing comes after a whole text."""
-        if past or source or turn is not None or recorder() or self.training or not kernels.plain(x):
-            return super().forward(x, real, past, source, turn)
+        if past or source or rotation is not None or recorder() or self.training or not kernels.plain(x):
+            return super().forward(x, real, past, source, rotation)
         layout = Layout.of(x, real)
         states = layout.together(x)
         for block in cast(list[Block], list(self.blocks)):
@@ -91,7 +91,7 @@ def _known(block: Any) -> bool:
         and block.own.relation is None
         and block.own.heads == block.own.key_heads
         and bool(joinable(block.own))
-        and type(block.own_residual) in (PreNorm, PostNorm)
+        and type(block.self_attention_residual) in (PreNorm, PostNorm)
         and block.rule is None
         and block.thinks
         and type(block.feedforward) is FeedForward
@@ -103,15 +103,15 @@ def through(block: Block, x: Tensor, groups: list[tuple[int, int]]) -> Tensor:
     """One block: look, then think; each inside its residual."""
     own, think = block.own, cast(FeedForward, block.feedforward)
     assert own.together is not None
-    context = attend(own, own.together(block.own_residual.before(x)), groups)
-    x = _after(block.own_residual, added(x, own.output, context))
+    context = attend(own, own.together(block.self_attention_residual.before(x)), groups)
+    x = _after(block.self_attention_residual, added(x, own.output, context))
     hidden = bent(think.bend, think.widen, block.feedforward_residual.before(x))
     return _after(block.feedforward_residual, added(x, think.narrow, hidden))
 
 
 def attend(own: Attention, projected: Tensor, groups: list[tuple[int, int]]) -> Tensor:
     """Contexts from queries, keys and values side by side, texts of one length at a time."""
-    if isinstance(own.together, Laid):
+    if isinstance(own.together, PackedWeights):
         lengths = [length for texts, length in groups for _ in range(texts)]
         return kernels.looked(projected, lengths, own.heads, cast(Product, own.score).scale(own.sizes[0] // own.heads))
     contexts = projected.new_empty(len(projected), projected.size(1) // 3)
@@ -125,7 +125,7 @@ def attend(own: Attention, projected: Tensor, groups: list[tuple[int, int]]) -> 
 
 def added(x: Tensor, linear: Any, y: Tensor) -> Tensor:
     """x + linear(y), summed while it is multiplied."""
-    if isinstance(linear, Panels):
+    if isinstance(linear, PackedLinear):
         return linear.laid(y, add=x)
     if type(linear) is not nn.Linear:
         return linear(y).add_(x)
@@ -135,7 +135,7 @@ def added(x: Tensor, linear: Any, y: Tensor) -> Tensor:
 
 def bent(bend: nn.Module, linear: Any, x: Tensor) -> Tensor:
     """bend(linear(x)), bent while it is multiplied where it can be."""
-    return linear.laid(x, bend=NUMBERS[type(bend)]) if isinstance(linear, Panels) else bend(linear(x))
+    return linear.laid(x, bend=NUMBERS[type(bend)]) if isinstance(linear, PackedLinear) else bend(linear(x))
 
 
 def _after(residual: PostNorm, x: Tensor) -> Tensor:

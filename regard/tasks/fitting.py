@@ -10,14 +10,14 @@ from regard.interop.folder import Loaded
 from regard.layers.encoder import Encoder
 from regard.models import registry as models
 from regard.models.heads.hierarchical import Documents
-from regard.models.heads.mlm import MaskedWords, Pretraining
+from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import Spans
-from regard.models.heads.token import TokenLabels
-from regard.tasks.classify.dataset import enclosed, learn_labels, learn_scale
+from regard.models.heads.span import SpanClassifier
+from regard.models.heads.token import TokenClassifier
+from regard.tasks.classify.dataset import learn_labels, learn_scale, with_end_token
 from regard.tasks.tag.files import learn_tags
 from regard.text.masking import mask_of
-from regard.text.special_tokens import frame_of
+from regard.text.special_tokens import special_tokens_of
 from regard.text.vocabulary import Vocabulary
 
 
@@ -36,12 +36,12 @@ def labelled(loaded: Loaded, recipe: Recipe) -> Loaded:
     """
     network, vocabulary, config = loaded.network, loaded.vocabulary, loaded.config
     if not isinstance(network, Classifier):
-        encodes = models.FAMILIES[models.family_of(network)].encodes
+        is_encoder = models.FAMILIES[models.family_of(network)].is_encoder
         body = getattr(network, "body", network)
         network = _with_head(body, recipe, _averaged(body, loaded, recipe))
         network = network if recipe.train.auxiliary else network.silenced()
-        if not encodes:
-            both = enclosed(vocabulary.target)
+        if not is_encoder:
+            both = with_end_token(vocabulary.target)
             vocabulary = Vocabulary(both, both)
             config = config | {"pad_token_id": both.pad} if config else {}
     elif (said := _pooling(recipe)) and (said == "mean") != network.averaged:
@@ -54,7 +54,7 @@ def labelled(loaded: Loaded, recipe: Recipe) -> Loaded:
     if (network.segment if isinstance(network, Documents) else 0) != recipe.data.segment:
         read = f"in segments of {network.segment} tokens" if isinstance(network, Documents) else "whole"
         raise UserError(f"data.segment = {recipe.data.segment}, but the model reads texts {read}")
-    if isinstance(network, Documents) and [*map(len, frame_of(vocabulary.target, 1).specials)] != [1, 1]:
+    if isinstance(network, Documents) and [*map(len, special_tokens_of(vocabulary.target, 1).specials)] != [1, 1]:
         raise UserError(
             f"data.segment = {recipe.data.segment}: a segment stands between two tokens, as [CLS] … [SEP], but this "
             "tokenizer does not put one before and one behind a text: take that of an encoder such as BERT"
@@ -77,13 +77,13 @@ def _pooling(recipe: Recipe) -> str:
 
 def _averaged(body: Any, loaded: Loaded, recipe: Recipe) -> bool:
     """Whether labels are told from the mean of all states: as the recipe says, else as the folder does."""
-    said, encodes = _pooling(recipe), isinstance(body, Encoder)
-    own = encodes and hasattr(body.config, "pooling")
-    if said and (own or not encodes):
+    said, is_encoder = _pooling(recipe), isinstance(body, Encoder)
+    own = is_encoder and hasattr(body.config, "pooling")
+    if said and (own or not is_encoder):
         why = f"the model has its own, '{body.config.pooling}'" if own else "the model reads to the end of a text"
         raise UserError(f"model.pooling = '{said}' is for encoders such as bert, but {why}: remove it")
     folder = loaded.pooling.kind if loaded.pooling else "cls"
-    return encodes and not own and (said or folder) == "mean"
+    return is_encoder and not own and (said or folder) == "mean"
 
 
 def _with_head(body: Any, recipe: Recipe, averaged: bool) -> Classifier:
@@ -117,7 +117,7 @@ def masked(loaded: Loaded, recipe: Recipe) -> Loaded:
     A head that it has is kept. A pooler that no loss reaches stays as it is.
     """
     network: Any = bare(loaded, recipe).network
-    kind = MaskedWords if recipe.data.pairs == "none" else Pretraining
+    kind = MaskedLM if recipe.data.pairs == "none" else Pretraining
     body = getattr(network, "body", network)
     if kind is Pretraining and body.pooler is None and hasattr(body.config, "pooler"):
         raise UserError(
@@ -136,9 +136,9 @@ def masked(loaded: Loaded, recipe: Recipe) -> Loaded:
             "not keep a new one: remove lora_rank, or begin with a folder that finds hidden words"
         )
     made: Any = network if type(network) is kind else kind(body)
-    if isinstance(network, MaskedWords) and made is not network:
+    if isinstance(network, MaskedLM) and made is not network:
         made.words = network.words
-    if kind is MaskedWords and body.pooler is not None:
+    if kind is MaskedLM and body.pooler is not None:
         body.pooler.requires_grad_(False)
     return loaded._replace(network=made)
 
@@ -146,15 +146,15 @@ def masked(loaded: Loaded, recipe: Recipe) -> Loaded:
 def answering(loaded: Loaded, recipe: Recipe) -> Loaded:
     """An encoder with a new head for where an answer begins and ends; what has one keeps it."""
     network: Any = loaded.network
-    if isinstance(network, Spans):
+    if isinstance(network, SpanClassifier):
         return loaded
-    return loaded._replace(network=Spans(getattr(network, "body", network).unpooled()))
+    return loaded._replace(network=SpanClassifier(getattr(network, "body", network).unpooled()))
 
 
 def tagging(loaded: Loaded, recipe: Recipe) -> Loaded:
     """An encoder with a new head for the tags of the training part; what has one keeps it."""
     network: Any = loaded.network
-    if type(network) is TokenLabels:
+    if type(network) is TokenClassifier:
         return loaded
     tags = learn_tags(recipe.data, Path(recipe.origin), recipe.seed)
-    return loaded._replace(network=TokenLabels(getattr(network, "body", network).unpooled(), tags))
+    return loaded._replace(network=TokenClassifier(getattr(network, "body", network).unpooled(), tags))

@@ -11,7 +11,7 @@ from regard.config.recipe import Recipe
 from regard.data.cache import Report
 from regard.data.sampler import BatchOptions, batches_per_epoch, epochs
 from regard.errors import UserError
-from regard.layers.pytree import chosen
+from regard.layers.pytree import select_rows
 from regard.models.registry import Family
 from regard.tasks.distillation import Predicted, Teacher
 from regard.text.vocabulary import Vocabulary
@@ -43,7 +43,7 @@ class Parted(Generic[P]):
     @staticmethod
     def able(family: Family) -> bool:
         """Which networks can do it: encoders, where a task does not say otherwise."""
-        return family.encodes
+        return family.is_encoder
 
     def __init__(self, recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path) -> None:
         self.recipe, self.options, self.cache = recipe, recipe.train, cache
@@ -110,7 +110,7 @@ class Parted(Generic[P]):
     def split(self, batch: Any, pieces: int) -> list[Any]:
         """Every second sample, or third …: lengths fall within a batch."""
         pieces = min(pieces, len(batch.index))
-        return [batch] if pieces == 1 else [chosen(batch, slice(number, None, pieces)) for number in range(pieces)]
+        return [batch] if pieces == 1 else [select_rows(batch, slice(number, None, pieces)) for number in range(pieces)]
 
     def predict(self, network: Any, batch: Any) -> Predicted:
         """What a network says of a batch, for a task that can be learnt from a teacher."""

@@ -13,12 +13,12 @@ def _letters() -> list[str]:
     return [chr(byte) if byte in visible else next(others) for byte in range(256)]
 
 
-LETTERS = _letters()
+BYTE_TO_UNICODE = _letters()
 
-BYTES = {letter: byte for byte, letter in enumerate(LETTERS)}
+BYTES = {letter: byte for byte, letter in enumerate(BYTE_TO_UNICODE)}
 
 
-def spelled(piece: str) -> bytes:
+def to_bytes(piece: str) -> bytes:
     """The bytes that a byte-level piece stands for; one of other characters, an added token, is text as it is."""
     try:
         return bytes(BYTES[letter] for letter in piece)

@@ -17,13 +17,13 @@ import tokenizers
 from tokenizers import AddedToken, processors
 
 from regard.errors import UserError
-from regard.text.byte_level import LETTERS
+from regard.text.byte_level import BYTE_TO_UNICODE
 from regard.text.tokenizer import SPACE
 from regard.text.vocabulary import MISSING, Tokenizer
 
 MASKS = ("[MASK]", "<mask>")
 
-BLANKS = tuple(LETTERS[byte] for byte in b" \n\r\t")  # as byte-level pieces write them
+BLANKS = tuple(BYTE_TO_UNICODE[byte] for byte in b" \n\r\t")  # as byte-level pieces write them
 
 HIDDEN, OTHER = 0.8, 0.1
 
@@ -110,7 +110,7 @@ def _inside(tokenizer: Tokenizer) -> Callable[[str], bool]:
     return lambda piece: not piece.startswith(begins) and any(map(str.isalnum, piece))
 
 
-def maskable(tokenizer: Tokenizer) -> Tokenizer:
+def with_mask_token(tokenizer: Tokenizer) -> Tokenizer:
     """The same tokenizer with a <mask>, which puts <s> before a text, </s> behind it and between two.
 
     A <mask> in a text hides a word; other special tokens that are typed stay text.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from regard.errors import UserError
 from regard.text.bpe_files import read_table
-from regard.text.streaming import Growing, GrowingPieces
+from regard.text.streaming import Growing, PieceDetokenizer
 from regard.text.tokenizer import SPACE, Tokenizer
 
 LANGUAGE = re.compile(r"^>>.+?<<")  # the target language of a multilingual model, one token at the head of the source
@@ -38,7 +38,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self.processor.decode([self._names[token] for token in ids if self.shows(token)])
 
     def incremental(self) -> Growing:
-        return GrowingPieces(self)
+        return PieceDetokenizer(self)
 
     def shows(self, token: int) -> bool:
         return token in self._names and token not in (self.pad, self.begin, self.end, self.unknown)

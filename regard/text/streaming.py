@@ -7,7 +7,7 @@ import codecs
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from regard.text.byte_level import FALLBACK, spelled
+from regard.text.byte_level import FALLBACK, to_bytes
 
 if TYPE_CHECKING:
     from regard.text.tokenizer import Tokenizer
@@ -21,7 +21,7 @@ class Growing(Protocol):
     def finish(self) -> str: ...
 
 
-class GrowingBytes:
+class ByteDetokenizer:
     """Byte-level pieces: a character is certain with its last byte."""
 
     def __init__(self, tokenizer: "Tokenizer"):
@@ -30,13 +30,13 @@ class GrowingBytes:
 
     def feed(self, ids: Iterable[int]) -> str:
         seen = (self._tokenizer.name(token) for token in ids if self._tokenizer.shows(token))
-        return self._decoder.decode(b"".join(map(spelled, seen)))
+        return self._decoder.decode(b"".join(map(to_bytes, seen)))
 
     def finish(self) -> str:
         return self._decoder.decode(b"", final=True)
 
 
-class GrowingPieces:
+class PieceDetokenizer:
     """Pieces whose text depends on whether they are the first: they are decoded behind the last one that was shown.
 
     A run of byte pieces is certain only when it has ended: one broken byte breaks all of them.

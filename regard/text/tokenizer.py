@@ -9,8 +9,8 @@ import tokenizers
 from tokenizers import decoders, processors
 
 from regard.errors import UserError
-from regard.text.byte_level import FALLBACK, readable, spelled
-from regard.text.streaming import Growing, GrowingBytes, GrowingPieces
+from regard.text.byte_level import FALLBACK, readable, to_bytes
+from regard.text.streaming import ByteDetokenizer, Growing, PieceDetokenizer
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0 1 2 3 in every tokenizer trained here
 
@@ -98,7 +98,7 @@ class Tokenizer:
 
     def incremental(self) -> Growing:
         """A text shown while it is written: `feed(ids)` gives what is new and certain, `finish()` the rest."""
-        return GrowingBytes(self) if self.byte_level else GrowingPieces(self)
+        return ByteDetokenizer(self) if self.byte_level else PieceDetokenizer(self)
 
     @property
     def special(self) -> dict[str, int]:
@@ -124,7 +124,7 @@ class Tokenizer:
         if token in self._added:
             return piece
         if self.byte_level:
-            return readable(spelled(piece))
+            return readable(to_bytes(piece))
         if getattr(self.inner.model, "byte_fallback", False) and (byte := FALLBACK.fullmatch(piece)):
             return readable(bytes.fromhex(byte[1]))
         return piece.replace(SPACE, " ")

@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from regard.errors import UserError, nearest
 from regard.progress import Progress, shown
-from regard.text.byte_level import LETTERS
+from regard.text.byte_level import BYTE_TO_UNICODE
 from regard.text.tokenizer import ROLES, SPACE, SPECIALS, Tokenizer
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _too_small(options: "TokenizerOptions", least: int | None = None) -> UserErr
 
 
 def _bytes_need_room(options: "TokenizerOptions") -> None:
-    least = len(SPECIALS) + len(LETTERS)
+    least = len(SPECIALS) + len(BYTE_TO_UNICODE)
     if options.vocab_size < least:
         raise UserError(
             f"tokenizer.vocab_size = {options.vocab_size}: the 256 bytes and {len(SPECIALS)} special tokens alone "
@@ -196,14 +196,14 @@ def _characters(texts: Iterator[str], options: "TokenizerOptions") -> models.Mod
 def _bytes(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
     """Each of the 256 bytes; nothing is to be learnt."""
     _bytes_need_room(options)
-    return models.BPE({token: index for index, token in enumerate([*SPECIALS, *LETTERS])}, [])
+    return models.BPE({token: index for index, token in enumerate([*SPECIALS, *BYTE_TO_UNICODE])}, [])
 
 
 def _byte_bpe(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
     """Byte-pair encoding over bytes within words (Radford et al. 2019): no text is unknown, and none is changed."""
     _bytes_need_room(options)
     inner = _classroom(models.BPE(), options)
-    settings = {"min_frequency": options.min_frequency, "initial_alphabet": LETTERS, **_settings(options)}
+    settings = {"min_frequency": options.min_frequency, "initial_alphabet": BYTE_TO_UNICODE, **_settings(options)}
     inner.train_from_iterator(texts, trainers.BpeTrainer(**settings))
     return inner.model
 

@@ -18,7 +18,7 @@ from regard.interop.sentence_transformers import said_pooling, write_pooling
 from regard.layers.dropout import drop
 from regard.layers.lora import AdapterOptions, adapt
 from regard.models import registry as models
-from regard.models.heads.mlm import MaskedWords
+from regard.models.heads.mlm import MaskedLM
 from regard.models.layer_selection import shorten
 from regard.runtime.device import choose_device
 from regard.tasks.base import Task
@@ -74,7 +74,7 @@ def _prepare(recipe: Recipe, run: Path | None, display: Display) -> tuple[nn.Mod
     def write_model(folder: Path) -> None:
         network, vocabulary, generation, config, base, pooling = loaded
         folders.save(folder, network, vocabulary, generation, config=config, base=base)
-        if pooling and isinstance(network, MaskedWords):  # which is read as its body was
+        if pooling and isinstance(network, MaskedLM):  # which is read as its body was
             write_pooling(folder, pooling, network.config.width)
 
     return loaded.network, task, write_model

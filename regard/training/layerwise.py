@@ -17,7 +17,7 @@ from regard.errors import UserError
 from regard.layers.blocks import Stack
 from regard.layers.encoder import Encoder
 from regard.layers.lora import adapters
-from regard.layers.recurrent import Reader
+from regard.layers.recurrent import RNNEncoder
 from regard.models import registry as models
 
 Levels = list[list[nn.Parameter]]  # from the embeddings up to the head
@@ -40,7 +40,7 @@ def levels(network: nn.Module) -> Levels:
                 lies([block], top)
             lies([child.final], top)
             lies([child], 0)
-        elif isinstance(child, Reader) and isinstance(body, Encoder):
+        elif isinstance(child, RNNEncoder) and isinstance(body, Encoder):
             for directions in zip_longest(child.forwards, child.backwards):
                 top += 1
                 lies(filter(None, directions), top)
@@ -92,7 +92,7 @@ def rates(network: nn.Module, decay: float) -> dict[nn.Parameter, float]:
     return {each: decay ** (len(found) - 1 - number) for number, level in enumerate(found) for each in level}
 
 
-class Thaw:
+class GradualUnfreezing:
     """Gradual unfreezing: what lies highest is trained first, and every `steps` steps what lies below it too.
 
     A function of the step alone, so that a run goes on as if it had never been stopped.

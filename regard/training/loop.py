@@ -15,7 +15,7 @@ from torch import nn
 
 from regard.config.recipe import Recipe
 from regard.errors import UserError
-from regard.layers.pytree import moved
+from regard.layers.pytree import to_device
 from regard.runtime import machine
 from regard.runtime.device import choose_device
 from regard.runtime.threads import with_threads
@@ -23,11 +23,11 @@ from regard.tasks.base import Task
 from regard.training import checkpoint, distributed
 from regard.training import resume as state
 from regard.training.display import SHOWN_SAMPLES, SPEED, Display
-from regard.training.layerwise import Thaw
+from regard.training.layerwise import GradualUnfreezing
 from regard.training.microbatches import Gradients, pieces_for
-from regard.training.optim import AdamW, Average, learning_rate
+from regard.training.optim import EMA, AdamW, learning_rate
 from regard.training.resume import Progress
-from regard.training.run_folder import Journal, resume_command, settle_environment
+from regard.training.run_folder import MetricsLog, resume_command, settle_environment
 from regard.training.signals import Interrupt
 
 MEASURED_STEPS = 50  # after these a budget of minutes becomes a number of steps
@@ -92,8 +92,8 @@ class Loop:
         self.threads = torch.get_num_threads()
         self.pieces = 1 if reduced or task.whole else pieces_for(network, group.device)
         self.optimizer = AdamW(network, self.options, self.pieces)
-        self.average = Average(network, self.options.average_decay, self.pieces)
-        self.thaw = Thaw(network, self.options.unfreeze_steps)
+        self.average = EMA(network, self.options.average_decay, self.pieces)
+        self.thaw = GradualUnfreezing(network, self.options.unfreeze_steps)
         self.progress = Progress()
         self.saved = (0, 0)
         self.window = Window()
@@ -114,7 +114,7 @@ class Loop:
         if self.group.first:
             if progress.best_step is not None and progress.best_score is not None:
                 checkpoint.point_to_best(self.run, progress.best_step, progress.best_score)
-            self.journal = Journal(self.run, progress, options.tensorboard)
+            self.journal = MetricsLog(self.run, progress, options.tensorboard)
         return refused
 
     def go_on(self, interrupt: Interrupt, clock: Callable[[], float]) -> Outcome:
@@ -162,7 +162,7 @@ class Loop:
         loss = torch.zeros((), device=group.device)
         self.thaw(progress.step)
         for number, batch in zip(numbers, taken, strict=True):
-            loss += self.gradients.add(moved(batch, group.device), number, count)
+            loss += self.gradients.add(to_device(batch, group.device), number, count)
         group.sum_gradients(self.network)
         norm = self.optimizer.norm()
         progress.step += 1

@@ -122,7 +122,7 @@ def learning_rate(step: int, options: TrainOptions, max_steps: int) -> float:
     return peak * (1 - progress) if options.schedule == "linear" else peak * (1 + math.cos(math.pi * progress)) / 2
 
 
-class Average:
+class EMA:
     """An exponential moving average of the parameters; young averages forget faster, so the start does not linger."""
 
     def __init__(self, network: nn.Module, decay: float, pieces: int = 1) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.layers.pytree import moved
+from regard.layers.pytree import to_device
 from regard.runtime.threads import with_threads
 from regard.training.loop import Loop
 
@@ -86,7 +86,7 @@ def _step(loop: Loop, batches: list[Any]) -> None:
     """One update over these batches, by a rate of nothing."""
     count = sum(loop.task.count(batch) for batch in batches)
     for number, batch in enumerate(batches):
-        loss = loop.gradients.add(moved(batch, loop.group.device), number, count)
+        loss = loop.gradients.add(to_device(batch, loop.group.device), number, count)
         loss.item()  # waits for the device
     loop.optimizer.step(0.0)
     loop.optimizer.forget()
@@ -95,7 +95,7 @@ def _step(loop: Loop, batches: list[Any]) -> None:
 def _held(loop: Loop, batch: Any) -> int:
     """The bytes of activations that a batch leaves for its backward pass."""
     with activations(loop.network) as kept, loop.autocast:
-        loop.task.loss(loop.network, moved(batch, loop.group.device))
+        loop.task.loss(loop.network, to_device(batch, loop.group.device))
     return sum(kept.values())
 
 

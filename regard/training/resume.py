@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.training.optim import AdamW, Average
+from regard.training.optim import EMA, AdamW
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Progress:
     skipped: int = 0  # updates skipped in a row
 
 
-def save(folder: Path, progress: Progress, network: nn.Module, optimizer: AdamW, average: Average) -> None:
+def save(folder: Path, progress: Progress, network: nn.Module, optimizer: AdamW, average: EMA) -> None:
     """Write training.safetensors and training.json."""
     tensors = {f"weights/{name}": tensor for name, tensor in _weights(network, optimizer).items()}
     tensors |= {f"average/{name}": tensor for name, tensor in average.weights.items()}
@@ -45,7 +45,7 @@ def save(folder: Path, progress: Progress, network: nn.Module, optimizer: AdamW,
 
 
 @torch.no_grad()
-def load(folder: Path, network: nn.Module, optimizer: AdamW, average: Average) -> Progress:
+def load(folder: Path, network: nn.Module, optimizer: AdamW, average: EMA) -> Progress:
     """Put everything back as it was."""
     tensors = load_file(folder / "training.safetensors")
     weights = _weights(network, optimizer)
@@ -63,7 +63,7 @@ def load(folder: Path, network: nn.Module, optimizer: AdamW, average: Average) -
     return Progress(**json.loads((folder / "training.json").read_text()))
 
 
-def _refuse_unlike(tensors: dict[str, Tensor], weights: dict[str, Tensor], average: Average, folder: Path) -> None:
+def _refuse_unlike(tensors: dict[str, Tensor], weights: dict[str, Tensor], average: EMA, folder: Path) -> None:
     """The state must be of this very network, averaged if the recipe averages: else recipe.toml was changed."""
     averaged = any(name.startswith("average/") for name in tensors)
     if averaged != bool(average.weights):

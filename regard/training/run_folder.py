@@ -154,7 +154,7 @@ def settle_environment(
     return then["threads"], warnings
 
 
-class Journal:
+class MetricsLog:
     """metrics.jsonl, a line per event, and TensorBoard on request; a resume drops what it will do again."""
 
     def __init__(self, folder: Path, progress: Progress, tensorboard: bool) -> None:

@@ -11,9 +11,9 @@ from regard.attention.core import Attention, Memory
 from regard.attention.masks import Bias, Padding, Prefix, Rule, Window, causal
 from regard.attention.positions import Learned, Sinusoid, sinusoid
 from regard.attention.scores import Additive, dot, scaled_dot, uniform, weigh
-from regard.attention.trace import Trace, place, record
+from regard.attention.trace import Trace, record, scope
 from regard.attention.variants import NEED_EQUAL_WIDTHS, SCORES, multihead
-from regard.layers.state import pick
+from regard.layers.state import reorder
 
 BATCH, HEADS, QUERIES, LENGTH, WIDTH = 3, 5, 7, 11, 35
 
@@ -43,7 +43,7 @@ def test_the_worked_example():
 @pytest.mark.parametrize("score", SCORES)
 def test_weights_sum_to_one_and_make_the_context(score: str):
     attention = SCORES[score](WIDTH, WIDTH, 13)
-    with record(prove=True) as recorder, place("here"):
+    with record(prove=True) as recorder, scope("here"):
         attention(torch.randn(1, QUERIES, WIDTH), attention.remember(torch.randn(1, LENGTH, WIDTH)))
     trace = Trace(recorder)
     weights = trace.weights("here")
@@ -83,7 +83,7 @@ def test_a_row_with_nothing_to_see_gives_zeros_and_finite_gradients(score):
     source = torch.randn(BATCH, LENGTH, WIDTH, requires_grad=True)
     real = padded()
     real[1] = False
-    with record() as recorder, place("here"):
+    with record() as recorder, scope("here"):
         looked = attention(torch.randn(BATCH, QUERIES, WIDTH), attention.remember(source, real))
     assert torch.equal(looked[1], torch.zeros_like(looked[1]))
     assert torch.equal(recorder.looks["here"][0].weights()[1], torch.zeros(HEADS, QUERIES, LENGTH))
@@ -120,7 +120,7 @@ def test_every_way_down_to_the_kernel_is_the_same_mathematics(name, queries, ban
     monkeypatch.setattr(core, "BAND", band)
     attention, rule = multihead(WIDTH, HEADS), RULES[name]
     memory, x = memory_of(attention), torch.randn(BATCH, queries, WIDTH)
-    with record(prove=True) as recorder, place("here"):
+    with record(prove=True) as recorder, scope("here"):
         attention(x, memory, rule, bias)
     look = recorder.looks["here"][0]
     places, keys = torch.arange(LENGTH - queries, LENGTH), torch.arange(LENGTH)
@@ -157,7 +157,7 @@ def test_hypotheses_of_one_source_share_its_memory():
     attention, beams = multihead(WIDTH, HEADS), 2
     memory = memory_of(attention, real=padded())
     x = torch.randn(BATCH * beams, 1, WIDTH)
-    copied = pick(memory, torch.arange(BATCH).repeat_interleave(beams))
+    copied = reorder(memory, torch.arange(BATCH).repeat_interleave(beams))
     torch.testing.assert_close(attention(x, memory), attention(x, copied), atol=1e-5, rtol=0)
 
 
@@ -173,7 +173,7 @@ def test_a_trace_of_products_keeps_no_square():
     """Queries and keys are kept as they are; nothing of the size queries × keys is."""
     attention = multihead(WIDTH, HEADS)
     x = torch.randn(1, 509, WIDTH)
-    with record() as recorder, place("here"):
+    with record() as recorder, scope("here"):
         attention(x, attention.remember(x), causal)
     look = recorder.looks["here"][0]
     assert look.kept is None and look.value is None
@@ -183,8 +183,8 @@ def test_a_trace_of_products_keeps_no_square():
 def test_recorders_do_not_see_each_other():
     attention = multihead(WIDTH, HEADS)
     x = torch.randn(BATCH, LENGTH, WIDTH)
-    with record() as outer, place("outer"):
-        with record() as inner, place("inner"):
+    with record() as outer, scope("outer"):
+        with record() as inner, scope("inner"):
             attention(x, attention.remember(x))
         attention(x, attention.remember(x))
     attention(x, attention.remember(x))

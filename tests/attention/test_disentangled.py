@@ -81,7 +81,7 @@ def test_it_is_the_papers_equation(attention: Attention, band: int, monkeypatch:
     x, real = torch.randn(2, LENGTH, WIDTH), torch.arange(LENGTH) < torch.tensor([[LENGTH], [11]])
     for mask in (None, real):
         with record(prove=True) as recorder:
-            found, _ = attention.reflect(x, real=mask)
+            found, _ = attention.self_attend(x, real=mask)
         weights, expected = spelled_out(attention, x, mask)
         alike(found, expected)
         trace = Trace(recorder)
@@ -95,18 +95,18 @@ def test_it_is_the_papers_equation(attention: Attention, band: int, monkeypatch:
 def test_what_came_before_is_a_distance_away(attention: Attention) -> None:
     """Step by step, with a memory, places are as far apart as all at once."""
     x = torch.randn(2, LENGTH, WIDTH)
-    whole, _ = attention.reflect(x, causal)
-    first, memory = attention.reflect(x[:, :7], causal)
+    whole, _ = attention.self_attend(x, causal)
+    first, memory = attention.self_attend(x[:, :7], causal)
     parts: list[Tensor] = [first]
     for part in (x[:, 7:8], x[:, 8:15], x[:, 15:]):
-        found, memory = attention.reflect(part, causal, past=memory)
+        found, memory = attention.self_attend(part, causal, past=memory)
         parts.append(found)
     alike(torch.cat(parts, 1), whole)
     short = memory.recent(4)  # the others are forgotten; those left stand where they stood
     extra = torch.randn(2, 1, WIDTH)
-    later, grown = attention.reflect(extra, causal, past=short)
+    later, grown = attention.self_attend(extra, causal, past=short)
     assert isinstance(grown, Memory) and grown.start == LENGTH - 4
-    again, _ = attention.reflect(torch.cat([x[:, -4:], extra], 1), causal)
+    again, _ = attention.self_attend(torch.cat([x[:, -4:], extra], 1), causal)
     alike(later, again[:, -1:])
 
 
@@ -183,7 +183,7 @@ def test_a_layer_of_transformers_sees_and_says_the_same(version: int, terms: lis
     relative = distance if version == 1 else None
     said, seen = theirs(x, mask, True, relative_pos=relative, rel_embeddings=vectors)
     with record() as recorder:
-        found, _ = ours.reflect(x, real=real)
+        found, _ = ours.self_attend(x, real=real)
     alike(found[real], said[real])
     alike(Trace(recorder).weights(""), seen[0])
 
@@ -193,7 +193,7 @@ def test_gradients_are_those_of_the_equation(attention: Attention) -> None:
     attention = attention.double()
     x, goal = torch.randn(2, 2, LENGTH, WIDTH, dtype=torch.float64)
     parameters = list(attention.parameters())
-    ours = torch.autograd.grad((attention.reflect(x)[0] * goal).sum(), parameters)
+    ours = torch.autograd.grad((attention.self_attend(x)[0] * goal).sum(), parameters)
     expected = torch.autograd.grad((spelled_out(attention, x)[1] * goal).sum(), parameters)
     for one, other in zip(ours, expected, strict=True):
         alike(one, other)
@@ -214,7 +214,7 @@ def test_a_long_text_goes_by_in_bands(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.Tensor, "index_select", watched)
     with record(prove=True) as recorder:
-        attention.reflect(torch.randn(1, length, WIDTH))
+        attention.self_attend(torch.randn(1, length, WIDTH))
     assert 0 < largest <= 1 << 16 < HEADS * length**2
     alike(*Trace(recorder).proof(""))
 
@@ -224,7 +224,7 @@ def test_a_trace_of_one_head_makes_the_terms_of_one(monkeypatch: pytest.MonkeyPa
     """Of one text too, where several were read at once."""
     attention = made(reach=23)
     with record() as recorder:
-        attention.reflect(torch.randn(5, LENGTH, WIDTH))
+        attention.self_attend(torch.randn(5, LENGTH, WIDTH))
     heads, picked = [], torch.Tensor.index_select
     monkeypatch.setattr(
         torch.Tensor, "index_select", lambda tensor, *where: (heads.append(len(tensor)), picked(tensor, *where))[1]
@@ -238,6 +238,6 @@ def test_attention_without_a_relation_makes_no_bias() -> None:
     """What has none pays nothing for it."""
     attention = multihead(WIDTH, HEADS)
     with record() as recorder:
-        attention.reflect(torch.randn(2, LENGTH, WIDTH))
+        attention.self_attend(torch.randn(2, LENGTH, WIDTH))
     assert attention.relation is None
     assert Trace(recorder).looks[""][0].bias is None

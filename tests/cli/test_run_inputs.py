@@ -23,10 +23,10 @@ from regard.cli.run_inputs import from_file
 from regard.config.recipe import DataOptions, Recipe
 from regard.errors import UserError
 from regard.interop.folder import save
-from regard.models.heads.mlm import MaskedWords
+from regard.models.heads.mlm import MaskedLM
 from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import Spans
-from regard.models.heads.token import TokenLabels
+from regard.models.heads.span import SpanClassifier
+from regard.models.heads.token import TokenClassifier
 from regard.models.registry import build
 from tests.test_model import folder
 
@@ -45,8 +45,8 @@ def translator(place: Path) -> Path:
 MODELS: dict[str, Callable[[Path], Path]] = {
     "embed": folder,
     "classify": lambda place: folder(place, lambda body: Classifier(body, ["x", "y", "z"])),
-    "fill": lambda place: folder(place, MaskedWords),
-    "tag": lambda place: folder(place, lambda body: TokenLabels(body, ["O", "B-X", "I-X"])),
+    "fill": lambda place: folder(place, MaskedLM),
+    "tag": lambda place: folder(place, lambda body: TokenClassifier(body, ["O", "B-X", "I-X"])),
     "generate": lambda place: language_folder(place / "model"),
     "translate": translator,
 }
@@ -87,7 +87,7 @@ def test_rows_are_answered_as_texts_are(task: str, tmp_path: Path, call: Call) -
 
 
 def test_questions_and_pairs_are_read_from_two_columns(tmp_path: Path, call: Call) -> None:
-    place, table = folder(tmp_path / "q", Spans), written(tmp_path / "t.csv", CSV)
+    place, table = folder(tmp_path / "q", SpanClassifier), written(tmp_path / "t.csv", CSV)
     model: Any = regard.load(place)
     asks = [(1, "a", "hello, quotes"), (2, "the", "the\nspaces"), (4, "and", 'a "quote" and'), (5, "hello", "and the")]
     code, out, _ = call("run", place, "--file", table, "--column", "more", "--other", "text", "--json")
@@ -172,7 +172,7 @@ def test_words_that_are_tagged_stay_as_a_file_has_them(tmp_path: Path, call: Cal
 
 
 def test_what_cannot_be_answered_is_told_by_its_place(tmp_path: Path, call: Call) -> None:
-    place, table = folder(tmp_path, MaskedWords), written(tmp_path / "t.csv", "text\n[MASK] a\nhello\n")
+    place, table = folder(tmp_path, MaskedLM), written(tmp_path / "t.csv", "text\n[MASK] a\nhello\n")
     code, _, err = call("run", place, "--file", table)
     assert code == 1 and "t.csv:3: hides no word" in err
     written(table, f"text\n[MASK] a\n[MASK] {'the ' * 40}\n")

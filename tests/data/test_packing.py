@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.packing import Blocks, PackOptions, batches_per_epoch, blocks_per_epoch, epochs, packed, windows
+from regard.data.packing import BlockBatch, PackOptions, batches_per_epoch, blocks_per_epoch, epochs, packed, windows
 from regard.errors import UserError
 
 
@@ -29,11 +29,11 @@ def numbers(count: int) -> Any:
     return cast(Any, Numbers(count))
 
 
-def take(count: int, *arguments, **keywords) -> list[Blocks]:
+def take(count: int, *arguments, **keywords) -> list[BlockBatch]:
     return list(islice(packed(*arguments, **keywords), count))
 
 
-def same(first: list[Blocks], second: list[Blocks]) -> bool:
+def same(first: list[BlockBatch], second: list[BlockBatch]) -> bool:
     pairs = zip(first, second, strict=True)
     return all(torch.equal(a.tokens, b.tokens) and torch.equal(a.index, b.index) for a, b in pairs)
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from regard.config.recipe import DecodeOptions
-from regard.decoding.prefix_cache import Recall
-from regard.decoding.search import Hypothesis, conclude, grow
+from regard.decoding.prefix_cache import PrefixCache
+from regard.decoding.search import Hypothesis, decode_steps, run_to_end
 from regard.layers.inputs import pad
 from regard.tasks.generate.predict import Writer
 from regard.text.vocabulary import Tokenizer
@@ -15,7 +15,7 @@ from tests.models.test_language_models import LIMIT, MODELS, TOKENS, made, texts
 
 
 def found(network: Any, prompt: list[int], writer: Writer, options: DecodeOptions) -> Hypothesis:
-    return conclude(grow(network, pad([prompt], 0), writer.outset([prompt], options), options))[0][0]
+    return run_to_end(decode_steps(network, pad([prompt], 0), writer.outset([prompt], options), options))[0][0]
 
 
 @torch.no_grad()
@@ -24,7 +24,7 @@ def found(network: Any, prompt: list[int], writer: Writer, options: DecodeOption
 def test_a_conversation_is_answered_as_if_read_anew_each_time(kind: str, temperature: float) -> None:
     network = made(MODELS[kind])
     writer = Writer(network, Tokenizer.__new__(Tokenizer), ends=TOKENS - 1)
-    recall, first = Recall(network), texts(1, 9)[0].tolist()
+    recall, first = PrefixCache(network), texts(1, 9)[0].tolist()
     text, new = list(first), texts(1, 40, seed=6)[0].tolist()
     for number, length in enumerate((7, 5, 3, 40, 6)):  # the fourth outgrows the context
         options = DecodeOptions(max_new_tokens=length, temperature=temperature, seed=number)
@@ -41,7 +41,7 @@ def test_a_conversation_is_answered_as_if_read_anew_each_time(kind: str, tempera
 def test_only_what_is_new_is_read() -> None:
     network = made(MODELS["llama"])
     writer, options = Writer(network, Tokenizer.__new__(Tokenizer), ends=-1), DecodeOptions(max_new_tokens=5)
-    recall, prompt = Recall(network), texts(1, 11)[0].tolist()
+    recall, prompt = PrefixCache(network), texts(1, 11)[0].tolist()
     answer = found(recall, prompt, writer, options)
     assert recall.read == 11
     assert recall.past is not None

@@ -18,7 +18,7 @@ from regard.decoding.logits_processors import restrict
 from regard.decoding.sampling import draw, random_numbers, truncate
 from regard.decoding.topk import best
 from regard.errors import UserError
-from regard.layers.state import State, pick
+from regard.layers.state import State, reorder
 
 BEGIN, END = 1, 0
 law = settings(derandomize=True, deadline=None, max_examples=60)
@@ -81,7 +81,7 @@ def endings(
 ) -> Iterator[tuple[tuple[int, ...], bool, float]]:
     """All that can be said: tokens, finished, log probability."""
 
-    def grow(said: list[int], total: float) -> Iterator[tuple[tuple[int, ...], bool, float]]:
+    def decode_steps(said: list[int], total: float) -> Iterator[tuple[tuple[int, ...], bool, float]]:
         follow = tree.allowed(source, said, options) if len(said) < limit else {}
         if not follow:
             yield tuple(said), False, total
@@ -89,9 +89,9 @@ def endings(
             if token == END:
                 yield tuple(said), True, total + log_probability
             else:
-                yield from grow([*said, token], total + log_probability)
+                yield from decode_steps([*said, token], total + log_probability)
 
-    yield from grow([], 0.0)
+    yield from decode_steps([], 0.0)
 
 
 def plain_beam(tree: Tree, source: int, options: DecodeOptions, limit: int) -> list[float]:
@@ -325,7 +325,7 @@ def test_the_same_seed_gives_the_same_sample_and_another_seed_another() -> None:
 
 def test_pick_keeps_the_shape_of_a_state() -> None:
     state = Prefix(torch.arange(5), (torch.arange(10).view(5, 2), 3, None))
-    picked = pick(state, torch.tensor([4, 0, 0]))
+    picked = reorder(state, torch.tensor([4, 0, 0]))
     assert isinstance(picked, Prefix)
     assert picked.node.tolist() == [4, 0, 0]
     assert picked.extra[0].tolist() == [[8, 9], [0, 1], [0, 1]]

@@ -14,10 +14,10 @@ from torch import Tensor
 from regard.errors import UserError
 from regard.interop.folder import load, save
 from regard.interop.hf_module import Module
-from regard.models.heads.mlm import MaskedWords, Pretraining
+from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import Spans
-from regard.models.heads.token import TokenLabels
+from regard.models.heads.span import SpanClassifier
+from regard.models.heads.token import TokenClassifier
 from regard.models.registry import build
 
 TOKENS = 53
@@ -210,10 +210,10 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 MADE: dict[str, Any] = {
     "Model": lambda body: body,
-    "ForMaskedLM": MaskedWords,
+    "ForMaskedLM": MaskedLM,
     "ForSequenceClassification": lambda body: Classifier(body, ["x", "y", "z"]),
-    "ForTokenClassification": lambda body: TokenLabels(body, ["x", "y", "z"]),
-    "ForQuestionAnswering": Spans,
+    "ForTokenClassification": lambda body: TokenClassifier(body, ["x", "y", "z"]),
+    "ForQuestionAnswering": SpanClassifier,
 }
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from regard.errors import UserError
 from regard.interop.folder import load, save
 from regard.layers.inputs import pad
-from regard.models.heads.mlm import MaskedWords, Pretraining
+from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import build
 from tests.interop.test_bert import (
@@ -177,7 +177,7 @@ def test_files_as_published_are_read(tmp_path: Path) -> None:
         config.pop(key)
     (tmp_path / "config.json").write_text(json.dumps(config | {"pos_att_type": "p2c|c2p", "attention_head_size": 11}))
     network = load(tmp_path).network
-    assert isinstance(network, MaskedWords)
+    assert isinstance(network, MaskedLM)
     agree(asked(network, inputs), told(model, inputs, V2), inputs["attention_mask"])
 
 

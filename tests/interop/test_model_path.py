@@ -8,7 +8,7 @@ import pytest
 
 import regard
 from regard.errors import UserError
-from regard.models.heads.mlm import MaskedWords
+from regard.models.heads.mlm import MaskedLM
 from regard.training.build import start
 from tests.tasks.classify.test_task import lay_out, recipe, texts
 from tests.test_model import folder
@@ -22,7 +22,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "site" / "gt_mine_of_all"
     place.mkdir(parents=True)
     (place / "__init__.py").write_text("raise SystemExit('imported')\n")
-    shutil.copytree(folder(tmp_path, MaskedWords), place / "model")
+    shutil.copytree(folder(tmp_path, MaskedLM), place / "model")
     (place / "pooling").mkdir()
     (place / "pooling" / "config.json").write_text("{}")  # without weights it is no model
     monkeypatch.syspath_prepend(str(place.parent))

@@ -15,7 +15,7 @@ import regard
 from regard.errors import UserError
 from regard.interop.folder import load, save
 from regard.layers.inputs import pad
-from regard.models.heads.mlm import MaskedWords, Pretraining
+from regard.models.heads.mlm import MaskedLM, Pretraining
 
 PRINTED = 1e-4  # five decimals of numbers up to twenty, in float32
 REACTIONS = {"rxnfp-bert-pretrained": "bert", "rxnmapper-albert": None}
@@ -79,7 +79,7 @@ def test_the_head_that_maps_atoms_looks_as_published() -> None:
 @pytest.mark.parametrize("name", REACTIONS)
 def test_a_published_encoder_is_written_with_all_that_was_read(name: str, tmp_path: Path) -> None:
     loaded, _ = reactions(name)
-    assert type(loaded.network) is (Pretraining if name.startswith("rxnfp") else MaskedWords)
+    assert type(loaded.network) is (Pretraining if name.startswith("rxnfp") else MaskedLM)
     save(tmp_path, loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
     theirs, ours = load_file(need_weights(name) / "model.safetensors"), load_file(tmp_path / "model.safetensors")
     assert set(ours) <= set(theirs)

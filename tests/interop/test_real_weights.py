@@ -13,14 +13,14 @@ from needs import need
 from safetensors.torch import load_file
 from torch import nn
 
-from regard.attention.trace import place, record
+from regard.attention.trace import record, scope
 from regard.attention.variants import bahdanau
 from regard.config.recipe import DecodeOptions
 from regard.decoding.search import search
 from regard.interop.folder import Loaded, load, save
 from regard.layers.autoregressive import NOTHING
 from regard.layers.inputs import pad
-from regard.layers.recurrent import Reader
+from regard.layers.recurrent import RNNEncoder
 from regard.layers.state import State
 from regard.models.transformer import Transformer, TransformerConfig
 
@@ -35,14 +35,14 @@ class Diacritizer(nn.Module):
         super().__init__()
         width = 2 * config["hidden"]
         self.letters = nn.Embedding(len(config["vocab"]), config["embed_dim"])
-        self.reader = Reader("lstm", config["embed_dim"], config["hidden"], config["layers"], True, 0.0)
+        self.reader = RNNEncoder("lstm", config["embed_dim"], config["hidden"], config["layers"], True, 0.0)
         self.attend = bahdanau(width, width, width)
         self.classify = nn.Linear(width, len(config["labels"]))
 
     def forward(self, letters: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         states = self.reader(self.letters(letters), lengths).states
         real = torch.arange(letters.size(1)) < lengths[:, None]
-        with place("encoder"), place("self"):
+        with scope("encoder"), scope("self"):
             return self.classify(self.attend(states, self.attend.remember(states, real)))
 
 
@@ -113,7 +113,7 @@ OUTSIDE = {
     "decoder.projection": "output",
 }
 INSIDE = {  # what they keep in one matrix, we keep in several
-    "self_attention.layer_norm": ("own_residual.norm",),
+    "self_attention.layer_norm": ("self_attention_residual.norm",),
     "self_attention.linear_0": ("own.query", "own.key", "own.value"),
     "self_attention.linear_1": ("own.output",),
     "attention.layer_norm": ("cross_residual.norm",),

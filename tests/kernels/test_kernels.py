@@ -19,7 +19,7 @@ from regard.attention.sdpa import attended
 from regard.kernels import bindings as kernels
 from regard.layers.activations import ACTIVATIONS, NUMBERS, SMALL
 from regard.layers.blocks import FeedForward
-from regard.runtime.linear import Few, Int8, Laid, Panels
+from regard.runtime.linear import Few, PackedLinear, PackedWeights, WeightOnlyInt8Linear
 from tests.models.test_laws import alike
 
 SIZES = st.integers(1, 53)
@@ -44,7 +44,7 @@ def test_a_few_rows(rows: int, inputs: int, outputs: int, bias: bool, threads: i
     layer, x = linear(inputs, outputs, bias), torch.randn(rows, inputs)
     assert kernels.few(x)
     alike(Few(layer)(x), layer(x))
-    found, scale = Int8(layer.weight, layer.bias)(x), layer.weight.abs().amax(1, keepdim=True) / 127
+    found, scale = WeightOnlyInt8Linear(layer.weight, layer.bias)(x), layer.weight.abs().amax(1, keepdim=True) / 127
     alike(found, F.linear(x, (layer.weight / scale).round() * scale, layer.bias))
 
 
@@ -52,7 +52,7 @@ def test_a_few_rows(rows: int, inputs: int, outputs: int, bias: bool, threads: i
 @pytest.mark.parametrize("outputs", [13, 5000])
 def test_bytes_for_many_rows_are_the_same_bytes(outputs: int) -> None:
     layer, x = linear(43, outputs), torch.randn(3 * kernels.FEW, 43)
-    product = Int8(layer.weight, layer.bias)
+    product = WeightOnlyInt8Linear(layer.weight, layer.bias)
     alike(product(x), torch.cat([product(part) for part in x.split(kernels.FEW)]))
 
 
@@ -66,7 +66,7 @@ def test_many_rows(rows: int, inputs: int, outputs: int, bend: nn.Module | None,
     torch.set_num_threads(threads)
     layer, x = linear(inputs, outputs), torch.randn(rows, inputs)
     added = torch.randn(rows, outputs) if add else None
-    found = Laid([layer])(x, added, 0 if bend is None else NUMBERS[type(bend)])
+    found = PackedWeights([layer])(x, added, 0 if bend is None else NUMBERS[type(bend)])
     expected = layer(x) if added is None else layer(x) + added
     alike(found, expected if bend is None else bend(expected))
 
@@ -169,7 +169,7 @@ def test_torch_s_defaults_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None
     try:
         alike(network(x).detach(), expected)
         with torch.no_grad():
-            alike(Panels(network.widen)(x), network.widen(x))
+            alike(PackedLinear(network.widen)(x), network.widen(x))
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -237,9 +237,9 @@ def test_what_bends_is_right_everywhere(name: str) -> None:
     one, bend = nn.Linear(1, 1), ACTIVATIONS[name]
     one.weight.fill_(1.0)
     one.bias.fill_(0.0)
-    found, expected = Laid([one])(x, bend=NUMBERS[type(bend)]), bend(x)
+    found, expected = PackedWeights([one])(x, bend=NUMBERS[type(bend)]), bend(x)
     assert ((found - expected).abs() <= 1e-6 * expected.abs().clamp(min=1)).all()
-    assert Laid([one])(nothing, bend=NUMBERS[type(bend)]).isnan().all()
+    assert PackedWeights([one])(nothing, bend=NUMBERS[type(bend)]).isnan().all()
 
 
 @torch.no_grad()
@@ -261,7 +261,7 @@ def test_what_is_no_number_shows() -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", [Few, Panels, lambda layer: Int8(layer.weight, layer.bias)])
+@pytest.mark.parametrize("kind", [Few, PackedLinear, lambda layer: WeightOnlyInt8Linear(layer.weight, layer.bias)])
 def test_inputs_of_another_width_are_refused(kind: Any) -> None:
     with pytest.raises(RuntimeError):
         kind(linear(20, 16))(torch.randn(2, 30))
@@ -270,12 +270,12 @@ def test_inputs_of_another_width_are_refused(kind: Any) -> None:
 @torch.no_grad()
 def test_bytes_of_any_weights_for_any_rows() -> None:
     layer = linear(48, 40)
-    expected = Int8(layer.weight, layer.bias)(x := torch.randn(5, 48))
-    turned = Int8(layer.weight.t().contiguous().t(), layer.bias)
+    expected = WeightOnlyInt8Linear(layer.weight, layer.bias)(x := torch.randn(5, 48))
+    turned = WeightOnlyInt8Linear(layer.weight.t().contiguous().t(), layer.bias)
     assert torch.equal(turned(x), expected)
     assert torch.equal(turned(x.double()), expected)
     assert turned(x[:0]).shape == (0, 40)
-    half = Int8(layer.weight.bfloat16(), layer.bias)
+    half = WeightOnlyInt8Linear(layer.weight.bfloat16(), layer.bias)
     assert ((half(x) - expected).norm() / expected.norm()) < 0.02
 
 
@@ -283,13 +283,13 @@ def test_bytes_of_any_weights_for_any_rows() -> None:
 def test_weights_made_for_inference_are_read_too() -> None:
     with torch.inference_mode():
         layer, x = linear(20, 30), torch.randn(7, 20)
-        alike(Panels(layer)(x), layer(x))
+        alike(PackedLinear(layer)(x), layer(x))
 
 
 @torch.no_grad()
 def test_weights_are_laid_out_anew_when_they_change() -> None:
     layer, x = linear(20, 30), torch.randn(7, 20)
-    panels = Panels(layer)
+    panels = PackedLinear(layer)
     alike(panels(x), layer(x))
     layer.weight.mul_(2)
     alike(panels(x), layer(x))
@@ -303,7 +303,7 @@ def test_weights_are_laid_out_anew_when_they_change() -> None:
 
 def test_who_wants_gradients_gets_them() -> None:
     layer, x = linear(64, 80), torch.randn(3, 64)
-    for product in (Few(layer), Panels(layer)):
+    for product in (Few(layer), PackedLinear(layer)):
         layer.weight.grad = None
         product(x).sum().backward()
         grad: Any = layer.weight.grad

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.layers.dropout import Dropout, drop
-from regard.layers.recurrent import Reader, recurrence, reverse
+from regard.layers.recurrent import RNNEncoder, recurrence, reverse
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.97])
@@ -31,7 +31,7 @@ def test_dropout_is_repeatable_passes_gradients_and_sleeps_in_evaluation():
 
 def test_another_rate_reaches_every_place_that_drops():
     """Also torch's own layers, which drop between two of them."""
-    decoder, reader = recurrence("lstm", 5, 7, depth=2, dropout=0.3), Reader("gru", 5, 7, 2, True, 0.3)
+    decoder, reader = recurrence("lstm", 5, 7, depth=2, dropout=0.3), RNNEncoder("gru", 5, 7, 2, True, 0.3)
     for network in (decoder, reader):
         drop(network, 0.0)
     x, lengths = torch.randn(3, 11, 5), torch.tensor([11, 4, 9])
@@ -58,7 +58,7 @@ def test_reverse_leaves_padding_where_it_is():
 def test_a_reader_of_both_directions_is_torchs(cell: str):
     """Against torch's own stacked bidirectional module with packed rows, on the same weights."""
     torch.manual_seed(0)
-    reader = Reader(cell, 5, 7, 2, bidirectional=True, dropout=0.0)
+    reader = RNNEncoder(cell, 5, 7, 2, bidirectional=True, dropout=0.0)
     reference = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[cell](
         5, 7, 2, batch_first=True, bidirectional=True
     )

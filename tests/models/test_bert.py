@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from regard.attention.trace import Trace, record
 from regard.layers.encoder import Encoder
-from regard.layers.inputs import Sequences
-from regard.models.heads.mlm import MaskedWords, Pretraining
+from regard.layers.inputs import TokenBatch
+from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import Spans
-from regard.models.heads.token import TokenLabels
+from regard.models.heads.span import SpanClassifier
+from regard.models.heads.token import TokenClassifier
 from regard.models.registry import FAMILIES, build
 from tests.models.test_laws import alike
 
@@ -30,10 +30,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "deberta, third": DEBERTA | dict(buckets=8),
 }
 HEADS = {
-    "words": MaskedWords,
+    "words": MaskedLM,
     "labels": lambda body: Classifier(body, ["a", "b", "c"]),
-    "tokens": lambda body: TokenLabels(body, ["a", "b", "c"]),
-    "spans": Spans,
+    "tokens": lambda body: TokenClassifier(body, ["a", "b", "c"]),
+    "spans": SpanClassifier,
 }
 
 
@@ -56,22 +56,22 @@ def network(request) -> Encoder:
     return made(MODELS[request.param])
 
 
-def texts(network: Encoder, rows: int = 4, length: int = 13) -> Sequences:
+def texts(network: Encoder, rows: int = 4, length: int = 13) -> TokenBatch:
     tokens = torch.randint(0, TOKENS, (rows, length))
     segments = torch.randint(0, network.config.segments, tokens.shape) if network.config.segments else None
-    return Sequences(tokens, torch.tensor([13, 6, 1, 9])[:rows], segments)
+    return TokenBatch(tokens, torch.tensor([13, 6, 1, 9])[:rows], segments)
 
 
-def of(text: Sequences, row: int) -> Sequences:
+def of(text: TokenBatch, row: int) -> TokenBatch:
     """One row without its padding."""
     length = int(text.lengths[row])
     segments = None if text.segments is None else text.segments[row : row + 1, :length]
-    return Sequences(text.tokens[row : row + 1, :length], text.lengths[row : row + 1], segments)
+    return TokenBatch(text.tokens[row : row + 1, :length], text.lengths[row : row + 1], segments)
 
 
 def test_every_such_family_is_tested_here() -> None:
     """But the recurrent one, which has no blocks, no pooler and no segments: test_recurrent.py."""
-    encoders = {name for name, each in FAMILIES.items() if each.encodes}
+    encoders = {name for name, each in FAMILIES.items() if each.is_encoder}
     assert {model["family"] for model in MODELS.values()} == encoders - {"recurrent"}
 
 
@@ -79,7 +79,7 @@ def test_every_such_family_is_tested_here() -> None:
 def test_padding_and_batch_mates_change_nothing(network: Encoder) -> None:
     text = texts(network)
     together = network.encode(text)
-    garbage = Sequences(torch.where(text.real, text.tokens, 7), text.lengths, text.segments)
+    garbage = TokenBatch(torch.where(text.real, text.tokens, 7), text.lengths, text.segments)
     assert torch.equal(network.encode(garbage)[text.real], together[text.real])
     for row, length in enumerate(text.lengths.tolist()):
         alike(network.encode(of(text, row))[0], together[row, :length])
@@ -110,8 +110,8 @@ def test_every_place_sees_the_whole_text(network: Encoder) -> None:
 def test_places_and_segments_are_told_apart(network: Encoder) -> None:
     text = texts(network, rows=1)
     order = torch.arange(13).flip(0)
-    turned = Sequences(text.tokens[:, order], text.lengths)
-    straight = Sequences(text.tokens, text.lengths)
+    turned = TokenBatch(text.tokens[:, order], text.lengths)
+    straight = TokenBatch(text.tokens, text.lengths)
     assert not torch.allclose(network.encode(turned), network.encode(straight)[:, order], atol=1e-4)
     if network.config.segments > 1:
         zeros, ones = (torch.full_like(text.tokens, number) for number in (0, 1))
@@ -121,7 +121,7 @@ def test_places_and_segments_are_told_apart(network: Encoder) -> None:
 
 @torch.no_grad()
 def test_words_are_told_only_where_asked(network: Encoder) -> None:
-    headed, text = randomised(MaskedWords(network).eval()), texts(network)
+    headed, text = randomised(MaskedLM(network).eval()), texts(network)
     at = text.real & (torch.rand(text.tokens.shape) < 0.3)
     alike(headed(text, at), headed(text)[at])
     assert headed(text, at).shape == (int(at.sum()), TOKENS)
@@ -138,7 +138,7 @@ def test_both_tasks_of_pre_training_come_from_one_pass() -> None:
 
 
 def test_every_parameter_gets_a_gradient(network: Encoder) -> None:
-    headed, text = (Pretraining if network.pooler is not None else MaskedWords)(network), texts(network)
+    headed, text = (Pretraining if network.pooler is not None else MaskedLM)(network), texts(network)
     found = headed(text)
     parts: tuple[Tensor, ...] = tuple(found) if isinstance(found, tuple) else (found,)
     sum((part.square().mean() for part in parts), torch.zeros(())).backward()

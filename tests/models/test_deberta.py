@@ -13,13 +13,13 @@ from encoders import letters
 import regard
 from regard.errors import UserError
 from regard.interop import folder
-from regard.layers.inputs import Sequences
+from regard.layers.inputs import TokenBatch
 from regard.layers.lora import AdapterOptions, adapt, adapters
-from regard.models.heads.mlm import MaskedWords
+from regard.models.heads.mlm import MaskedLM
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import FAMILIES, build
-from regard.runtime.linear import Int8, Rounded
-from regard.runtime.optimize import hasten
+from regard.runtime.linear import DynamicInt8Linear, WeightOnlyInt8Linear
+from regard.runtime.optimize import optimize_for_inference
 from regard.text.vocabulary import Vocabulary
 from tests.tasks.classify.test_task import goes_on_to_the_same_bits, lay_out
 
@@ -69,8 +69,8 @@ SMALL = {"family": "deberta", "width": 22, "heads": 2, "depth": 2, "limit": 41, 
 VERSIONS: dict[str, dict[str, Any]] = {"first": SMALL | FIRST, "second": SMALL | {"buckets": 6, "kernel": 3}}
 
 
-def text(rows: int = 3, length: int = 13) -> Sequences:
-    return Sequences(torch.randint(4, 53, (rows, length)), torch.tensor([length, 5, 9])[:rows])
+def text(rows: int = 3, length: int = 13) -> TokenBatch:
+    return TokenBatch(torch.randint(4, 53, (rows, length)), torch.tensor([length, 5, 9])[:rows])
 
 
 @pytest.mark.parametrize("targets", ["query value", "query key value output"])
@@ -119,7 +119,7 @@ def test_merges_in_berts_spelling_are_read_as_transformers_reads_them(tmp_path: 
 def test_a_folder_fills_embeds_and_is_seen_into(tmp_path: Path) -> None:
     """From a saved folder, by the one call that loads everything."""
     body: Any = build(VERSIONS["second"], vocabulary=letters().size)
-    network = MaskedWords(body)
+    network = MaskedLM(body)
     folder.save(tmp_path, network, Vocabulary(letters(), letters()), {})
     model = regard.load(tmp_path)
     assert model.task == "fill"
@@ -138,9 +138,9 @@ def test_hastened_it_reads_the_same_and_nearly_in_eight_bits(version: str) -> No
     """Distances go through the same products as contents, whatever those were rewritten to."""
     plain, given = build(VERSIONS[version] | {"width": 66}, vocabulary=53).eval(), text()
     expected = plain(given)[given.real]
-    assert (hasten(deepcopy(plain))(given)[given.real] - expected).abs().max() <= 1e-5
-    rounded = hasten(deepcopy(plain), "int8")
-    assert any(isinstance(module, Int8 | Rounded) for module in rounded.modules())
+    assert (optimize_for_inference(deepcopy(plain))(given)[given.real] - expected).abs().max() <= 1e-5
+    rounded = optimize_for_inference(deepcopy(plain), "int8")
+    assert any(isinstance(module, WeightOnlyInt8Linear | DynamicInt8Linear) for module in rounded.modules())
     apart = (rounded(given)[given.real] - expected).norm() / expected.norm()
     assert 0 < apart < 0.05
 

@@ -14,7 +14,7 @@ import regard
 from regard.attention.trace import Trace, record
 from regard.cli.main import main
 from regard.errors import UserError
-from regard.layers.inputs import Sequences, pad
+from regard.layers.inputs import TokenBatch, pad
 from regard.models.heads.hierarchical import AT_ONCE, Documents
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import build
@@ -156,7 +156,7 @@ def test_every_segment_is_seen(tmp_path: Path) -> None:
     alone = model.network.body.eval()
     cut = model.network.cut(pad([model.vocabulary.target.inner.encode(text).ids], 0)).text
     with record() as recorder, torch.no_grad():
-        alone.encode(Sequences(cut.tokens[2:, :7], cut.lengths[2:]))
+        alone.encode(TokenBatch(cut.tokens[2:, :7], cut.lengths[2:]))
     expected = Trace(recorder).weights("encoder.blocks.1.self")
     torch.testing.assert_close(trace.weights(last), expected, atol=1e-5, rtol=0)
     assert torch.equal(trace.weights(last, 1, slice(2, 4)), trace.weights(last)[1, 2:4])

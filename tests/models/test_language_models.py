@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from regard.attention.trace import Trace, record
 from regard.config.recipe import DecodeOptions
 from regard.decoding.search import search
-from regard.decoding.speculative import Draft, PromptLookup, speculate
-from regard.layers.autoregressive import NOTHING, LanguageModel
-from regard.layers.inputs import Sequences, pad
-from regard.layers.state import State, pick
+from regard.decoding.speculative import DraftModel, PromptLookup, speculate
+from regard.layers.autoregressive import NOTHING, CausalLM
+from regard.layers.inputs import TokenBatch, pad
+from regard.layers.state import State, reorder
 from regard.models.registry import FAMILIES, build
 from regard.tasks.generate.likelihood import log_probabilities, of_endings
 from tests.models.test_laws import alike
@@ -34,16 +34,16 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(params=MODELS)
-def network(request) -> LanguageModel:
+def network(request) -> CausalLM:
     return made(MODELS[request.param])
 
 
-def made(model: dict[str, Any], seed: int = 0, vocabulary: int = TOKENS) -> LanguageModel:
+def made(model: dict[str, Any], seed: int = 0, vocabulary: int = TOKENS) -> CausalLM:
     torch.manual_seed(seed)
     network = build(model, vocabulary=vocabulary).eval()
     for parameter in network.parameters():  # biases too: zeros would hide what they do
         nn.init.normal_(parameter, std=0.3)
-    assert isinstance(network, LanguageModel)
+    assert isinstance(network, CausalLM)
     return network
 
 
@@ -52,12 +52,14 @@ def texts(rows: int, length: int, seed: int = 1) -> Tensor:
 
 
 def test_every_such_family_is_tested_here() -> None:
-    assert {model["family"] for model in MODELS.values()} == {name for name, each in FAMILIES.items() if each.continues}
+    assert {model["family"] for model in MODELS.values()} == {
+        name for name, each in FAMILIES.items() if each.is_causal_lm
+    }
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("chunks", [[1] * 17, [3, 1, 9, 2, 2], [16, 1]])
-def test_any_split_of_a_text_is_the_whole(network: LanguageModel, chunks: list[int]) -> None:
+def test_any_split_of_a_text_is_the_whole(network: CausalLM, chunks: list[int]) -> None:
     tokens, state, pieces = texts(3, 17), NOTHING, []
     for chunk in tokens.split(chunks, 1):
         logits, state = network.step(chunk, state)
@@ -66,7 +68,7 @@ def test_any_split_of_a_text_is_the_whole(network: LanguageModel, chunks: list[i
 
 
 @torch.no_grad()
-def test_the_future_does_not_change_the_past(network: LanguageModel) -> None:
+def test_the_future_does_not_change_the_past(network: CausalLM) -> None:
     tokens = texts(2, 17)
     changed = tokens.clone()
     changed[:, 9:] = texts(2, 8, seed=5)
@@ -74,9 +76,9 @@ def test_the_future_does_not_change_the_past(network: LanguageModel) -> None:
 
 
 @torch.no_grad()
-def test_prompts_of_other_lengths_change_nothing(network: LanguageModel) -> None:
+def test_prompts_of_other_lengths_change_nothing(network: CausalLM) -> None:
     tokens, lengths, more = texts(4, 13), torch.tensor([13, 6, 1, 9]), texts(4, 7, seed=3)
-    state = network.start(Sequences(tokens, lengths))
+    state = network.start(TokenBatch(tokens, lengths))
     last = tokens.gather(1, lengths[:, None] - 1)
     together, state = network.step(torch.cat([last, more[:, :3]], 1), state)
     later, _ = network.step(more[:, 3:], state)
@@ -86,12 +88,12 @@ def test_prompts_of_other_lengths_change_nothing(network: LanguageModel) -> None
 
 
 @torch.no_grad()
-def test_a_memory_with_room_is_one_without(network: LanguageModel) -> None:
+def test_a_memory_with_room_is_one_without(network: CausalLM) -> None:
     """Watched steps, reordered rows and a text cut back give what a fresh reading gives."""
     tokens = texts(3, 11)
     state = network.read(tokens)
     rows = torch.tensor([2, 0, 0, 1])
-    picked = State(None, pick(state.hypothesis, rows))
+    picked = State(None, reorder(state.hypothesis, rows))
     logits, picked = network.step(texts(4, 3, seed=8), picked)
     again = network(torch.cat([tokens[rows], texts(4, 3, seed=8)], 1))
     alike(logits, again[:, -3:])
@@ -101,7 +103,7 @@ def test_a_memory_with_room_is_one_without(network: LanguageModel) -> None:
 
 
 @torch.no_grad()
-def test_a_text_may_outgrow_the_context(network: LanguageModel) -> None:
+def test_a_text_may_outgrow_the_context(network: CausalLM) -> None:
     """What is forgotten has no influence any more, and what is kept is seen."""
     tokens, other = texts(1, 3 * LIMIT), texts(1, 3 * LIMIT, seed=4)
     last = []
@@ -119,7 +121,7 @@ def test_a_text_may_outgrow_the_context(network: LanguageModel) -> None:
 
 
 @torch.no_grad()
-def test_traced_is_untraced_and_weights_times_values_are_the_context(network: LanguageModel) -> None:
+def test_traced_is_untraced_and_weights_times_values_are_the_context(network: CausalLM) -> None:
     tokens = texts(1, 17)
     with record(prove=True) as recorder:
         traced = network(tokens)
@@ -145,13 +147,13 @@ def test_a_local_block_sees_its_window_alone() -> None:
     assert trace.weights("decoder.blocks.0.self")[:, far].gt(0).all()
 
 
-def test_every_parameter_gets_a_gradient(network: LanguageModel) -> None:
+def test_every_parameter_gets_a_gradient(network: CausalLM) -> None:
     network.train()(texts(2, 9)).square().mean().backward()
     assert not [name for name, parameter in network.named_parameters() if parameter.grad is None]
 
 
 @torch.no_grad()
-def test_log_probabilities_are_the_softmax(network: LanguageModel) -> None:
+def test_log_probabilities_are_the_softmax(network: CausalLM) -> None:
     tokens = texts(3, 9)
     expected = network(tokens[:, :-1]).log_softmax(-1).gather(-1, tokens[:, 1:, None]).squeeze(-1)
     alike(log_probabilities(network, tokens), expected)
@@ -161,7 +163,7 @@ def test_log_probabilities_are_the_softmax(network: LanguageModel) -> None:
     assert found[1] == pytest.approx(float(expected[1, 3:5].sum()), abs=1e-3)
 
 
-def continuations(network: LanguageModel, prompts: list[list[int]], options: DecodeOptions, limit: int, **more: Any):
+def continuations(network: CausalLM, prompts: list[list[int]], options: DecodeOptions, limit: int, **more: Any):
     """What a search writes after prompts of any lengths."""
     longest = max(map(len, prompts))
     begin = torch.tensor([[-1] * (longest - len(prompt)) + prompt for prompt in prompts])
@@ -177,7 +179,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("options", WAYS)
-def test_batch_mates_of_other_lengths_do_not_change_an_answer(network: LanguageModel, options: DecodeOptions) -> None:
+def test_batch_mates_of_other_lengths_do_not_change_an_answer(network: CausalLM, options: DecodeOptions) -> None:
     prompts = [texts(1, length, seed=length)[0].tolist() for length in (9, 2, 13, 1)]
     keys = [11, 12, 13, 14]
     together = continuations(network, prompts, options, 8, keys=keys)
@@ -186,7 +188,7 @@ def test_batch_mates_of_other_lengths_do_not_change_an_answer(network: LanguageM
         assert [each.tokens for each in alone] == [each.tokens for each in expected]
 
 
-def test_greedy_is_the_argmax_of_whole_passes(network: LanguageModel) -> None:
+def test_greedy_is_the_argmax_of_whole_passes(network: CausalLM) -> None:
     tokens = texts(1, 5)
     (found,) = continuations(network, tokens.tolist(), DecodeOptions(), 12)
     for _ in range(12):
@@ -196,12 +198,12 @@ def test_greedy_is_the_argmax_of_whole_passes(network: LanguageModel) -> None:
 
 @pytest.mark.parametrize("limit", [20, LIMIT + 9])
 @pytest.mark.parametrize("options", [DecodeOptions(), WAYS[2]])
-def test_guessing_ahead_changes_nothing(network: LanguageModel, options: DecodeOptions, limit: int) -> None:
+def test_guessing_ahead_changes_nothing(network: CausalLM, options: DecodeOptions, limit: int) -> None:
     """Also where the text outgrows the context, and whoever guesses: the network itself, another, or the prompt."""
     for seed in range(2):
         prompt = texts(1, 7, seed)
         (expected,) = continuations(network, prompt.tolist(), options, limit)
-        for guess in (PromptLookup(), Draft(network, "cpu"), Draft(made(MODELS["gpt-2"], seed=9), "cpu")):
+        for guess in (PromptLookup(), DraftModel(network, "cpu"), DraftModel(made(MODELS["gpt-2"], seed=9), "cpu")):
             found = speculate(network, prompt, (), options, limit, guess)
             assert found.answer.tokens == expected[0].tokens
             assert found.answer.log_probability == pytest.approx(expected[0].log_probability, abs=1e-2)
@@ -210,7 +212,7 @@ def test_guessing_ahead_changes_nothing(network: LanguageModel, options: DecodeO
 
 def test_a_perfect_guess_is_always_right() -> None:
     network = made(MODELS["llama"])
-    found = speculate(network, texts(1, 7), (), DecodeOptions(), 30, Draft(network, "cpu"))
+    found = speculate(network, texts(1, 7), (), DecodeOptions(), 30, DraftModel(network, "cpu"))
     assert found.right == found.guessed > 20
     assert found.steps < 9
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.attention.trace import Trace, record
 from regard.config.recipe import DecodeOptions
 from regard.decoding.search import search
-from regard.layers.inputs import Sequences
+from regard.layers.inputs import TokenBatch
 from regard.layers.state import State
 from regard.models.bytenet import ByteNet
 from regard.models.registry import FAMILIES, build
@@ -61,10 +61,10 @@ def network(request) -> nn.Module:
     return network
 
 
-def sequences(*lengths: int, seed: int = 1) -> Sequences:
+def sequences(*lengths: int, seed: int = 1) -> TokenBatch:
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(4, SOURCE, (len(lengths), max(lengths)), generator=generator)
-    return Sequences(tokens, torch.tensor(lengths))
+    return TokenBatch(tokens, torch.tensor(lengths))
 
 
 def targets(rows: int, length: int, seed: int = 2) -> Tensor:
@@ -82,7 +82,7 @@ def test_padding_and_batch_mates_change_nothing(network):
     together = network(source, target)  # what lies under the padding is garbage
     for row, length in enumerate(source.lengths.tolist()):
         alone = network(
-            Sequences(source.tokens[row : row + 1, :length], source.lengths[row : row + 1]), target[row, None]
+            TokenBatch(source.tokens[row : row + 1, :length], source.lengths[row : row + 1]), target[row, None]
         )
         alike(together[row, None], alone)
 
@@ -147,7 +147,7 @@ class Watched:
     def __init__(self, network: Any):
         self.network, self.seen = network, {}
 
-    def start(self, source: Sequences) -> State:
+    def start(self, source: TokenBatch) -> State:
         state = self.network.start(source)
         numbers = torch.arange(source.tokens.size(0))
         return State((state.source, numbers), (state.hypothesis, numbers[:, None]))
@@ -177,7 +177,7 @@ def test_the_trace_of_an_answer_is_what_the_search_looked_at(network, beams):
         length = int(source.lengths[number])
         with record() as recorder:
             network(
-                Sequences(source.tokens[number, None, :length], source.lengths[number, None]), torch.tensor([answer])
+                TokenBatch(source.tokens[number, None, :length], source.lengths[number, None]), torch.tensor([answer])
             )
         trace = Trace(recorder)
         compared = 0
@@ -202,7 +202,7 @@ def test_without_positions_permuting_the_input_permutes_the_output():
     )
     network = Transformer(config).eval()
     source, order = sequences(11, 11), torch.randperm(11)
-    permuted = Sequences(source.tokens[:, order], source.lengths)
+    permuted = TokenBatch(source.tokens[:, order], source.lengths)
     torch.testing.assert_close(network.encode(permuted), network.encode(source)[:, order], atol=1e-5, rtol=0)
     torch.testing.assert_close(network(permuted, targets(2, 7)), network(source, targets(2, 7)), atol=1e-5, rtol=0)
 
@@ -213,7 +213,7 @@ def test_with_positions_it_does_not():
     config = TransformerConfig(SOURCE, TARGET, width=24, heads=3, depth=2, feedforward=37, tied="none")
     network = Transformer(config).eval()
     source, order = sequences(11, 11), torch.arange(11).flip(0)
-    permuted = Sequences(source.tokens[:, order], source.lengths)
+    permuted = TokenBatch(source.tokens[:, order], source.lengths)
     assert not torch.allclose(network.encode(permuted), network.encode(source)[:, order], atol=1e-2)
 
 
@@ -226,7 +226,7 @@ def test_every_parameter_gets_a_gradient(network):
 def test_every_family_is_tested_here():
     """Those that turn one text into another; test_language_models and test_bert have the others."""
     assert {model["family"] for model in MODELS.values()} == {
-        name for name, family in FAMILIES.items() if family.translates
+        name for name, family in FAMILIES.items() if family.is_encoder_decoder
     }
 
 

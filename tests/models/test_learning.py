@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.attention.variants import SCORES
-from regard.layers.inputs import Sequences
+from regard.layers.inputs import TokenBatch
 from regard.models.registry import build
 
 SEQ2SEQ = dict(family="seq2seq", embedding=24, width=48, dropout=0.0)
@@ -40,10 +40,10 @@ WAYS = {
 SYMBOLS, LENGTH, BEGIN = 11, 5, 1
 
 
-def backwards(generator: torch.Generator) -> tuple[Sequences, torch.Tensor]:
+def backwards(generator: torch.Generator) -> tuple[TokenBatch, torch.Tensor]:
     """A small task: a few symbols, to be said backwards."""
     tokens = torch.randint(2, SYMBOLS, (32, LENGTH), generator=generator)
-    return Sequences(tokens, torch.full((32,), LENGTH)), tokens.flip(1)
+    return TokenBatch(tokens, torch.full((32,), LENGTH)), tokens.flip(1)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 
-from regard.layers.autoregressive import NOTHING, LanguageModel
-from regard.layers.inputs import Sequences
+from regard.layers.autoregressive import NOTHING, CausalLM
+from regard.layers.inputs import TokenBatch
 from regard.models.registry import build
 from tests.models.test_laws import alike
 
@@ -21,15 +21,15 @@ MODELS = {
 MEASURE = """
 import json, resource, sys
 import torch
-from regard.layers.inputs import Sequences
-from regard.models import build
+from regard.layers.inputs import TokenBatch
+from regard.models.registry import build
 
 model, lengths = json.loads(sys.argv[1])
 network = build(model, vocabulary=31).eval()
 with torch.inference_mode():
-    network.start(Sequences(torch.randint(0, 31, (len(lengths), 64)), torch.tensor([64] * len(lengths))))
+    network.start(TokenBatch(torch.randint(0, 31, (len(lengths), 64)), torch.tensor([64] * len(lengths))))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    network.start(Sequences(torch.randint(0, 31, (len(lengths), max(lengths))), torch.tensor(lengths)))
+    network.start(TokenBatch(torch.randint(0, 31, (len(lengths), max(lengths))), torch.tensor(lengths)))
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
 
@@ -57,7 +57,7 @@ def test_prompts_of_other_lengths_side_by_side_too() -> None:
 def test_splits_of_a_long_text_change_nothing(model: dict) -> None:
     torch.manual_seed(0)
     network, length = build(model, vocabulary=31).eval(), 2100
-    assert isinstance(network, LanguageModel)
+    assert isinstance(network, CausalLM)
     tokens = torch.randint(0, 31, (1, length))
     whole = network(tokens)
     state, pieces = NOTHING, []
@@ -65,6 +65,6 @@ def test_splits_of_a_long_text_change_nothing(model: dict) -> None:
         logits, state = network.step(chunk, state)
         pieces.append(logits)
     alike(torch.cat(pieces, 1), whole)
-    state = network.start(Sequences(torch.cat([tokens, tokens.flip(1)]), torch.tensor([length, 700])))
+    state = network.start(TokenBatch(torch.cat([tokens, tokens.flip(1)]), torch.tensor([length, 700])))
     logits, _ = network.step(torch.stack([tokens[0, -1:], tokens.flip(1)[0, 699:700]]), state)
     alike(logits[0, -1], whole[0, -1])

@@ -10,7 +10,7 @@ from torch import nn
 
 import regard
 from regard.errors import UserError
-from regard.layers.inputs import Sequences
+from regard.layers.inputs import TokenBatch
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import build, configure
 from regard.training.build import start
@@ -35,8 +35,8 @@ def network(pooling: str, **fields: Any) -> Any:
     return made
 
 
-def some(*lengths: int) -> Sequences:
-    return Sequences(torch.randint(WORDS, (len(lengths), max(lengths))), torch.tensor(lengths))
+def some(*lengths: int) -> TokenBatch:
+    return TokenBatch(torch.randint(WORDS, (len(lengths), max(lengths))), torch.tensor(lengths))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -46,7 +46,7 @@ def test_padding_and_batch_mates_change_nothing(pooling: str, shape: str) -> Non
     found, text = network(pooling, **SHAPES[shape]), some(11, 3, 7)
     together = found(text)
     for row, length in enumerate(text.lengths.tolist()):
-        alone = found(Sequences(text.tokens[row : row + 1, :length], torch.tensor([length])))
+        alone = found(TokenBatch(text.tokens[row : row + 1, :length], torch.tensor([length])))
         torch.testing.assert_close(alone[0], together[row], atol=1e-5, rtol=0)
 
 
@@ -62,11 +62,11 @@ def test_the_last_state_is_where_reading_ended(shape: str) -> None:
 @torch.no_grad()
 def test_a_mean_is_a_mean_and_attention_is_its_formula() -> None:
     text = some(11, 3, 7)
-    even = network("mean")
-    states = even.encode(text)
+    mean_pooling = network("mean")
+    states = mean_pooling.encode(text)
     expected = torch.stack([row[:length].mean(0) for row, length in zip(states, text.lengths, strict=True)])
-    torch.testing.assert_close(even.summary(states, text), expected, atol=1e-6, rtol=0)
-    assert not list(even.summary.parameters())
+    torch.testing.assert_close(mean_pooling.summary(states, text), expected, atol=1e-6, rtol=0)
+    assert not list(mean_pooling.summary.parameters())
     weighed = network("attention", comparison=9).summary
     for row, length, found in zip(states, text.lengths, weighed(states, text), strict=True):
         hidden = torch.tanh(weighed.question + row[:length] @ weighed.attend.key.weight.T)

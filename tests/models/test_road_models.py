@@ -13,7 +13,7 @@ from regard.attention.trace import Trace, record
 from regard.attention.variants import bilinear
 from regard.errors import UserError
 from regard.layers.convolution import Convolution
-from regard.layers.inputs import Sequences
+from regard.layers.inputs import TokenBatch
 from regard.layers.recurrent import LSTMN
 from regard.layers.state import tensors
 from regard.models.registry import build
@@ -29,9 +29,9 @@ def scattered(network: nn.Module) -> Any:
     return network.eval()
 
 
-def source_of(*lengths: int) -> Sequences:
+def source_of(*lengths: int) -> TokenBatch:
     tokens = torch.randint(4, 19, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(1))
-    return Sequences(tokens, torch.tensor(lengths))
+    return TokenBatch(tokens, torch.tensor(lengths))
 
 
 def as_conv1d(layer: Convolution, x: Tensor, left: int, right: int) -> Tensor:
@@ -75,7 +75,7 @@ def test_convs2s_is_the_papers() -> None:
     torch.testing.assert_close(network(source, target), network.output(network.decoder_out(h)), atol=1e-5, rtol=0)
 
 
-def seen_by(network: Any, source: Sequences, target: Tensor, place: int) -> tuple[set[int], set[int]]:
+def seen_by(network: Any, source: TokenBatch, target: Tensor, place: int) -> tuple[set[int], set[int]]:
     """Places of source and target that the logits of one place depend on, by gradient."""
     kept = {}
 

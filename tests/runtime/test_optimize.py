@@ -12,11 +12,11 @@ from needs import need_weights
 import regard
 from regard.attention.core import Attention
 from regard.attention.trace import Trace, record
-from regard.layers.autoregressive import NOTHING, LanguageModel
+from regard.layers.autoregressive import NOTHING, CausalLM
 from regard.layers.blocks import Block
-from regard.runtime.fused_decoder import Swift
-from regard.runtime.optimize import hasten
-from regard.runtime.packed_qkv import Joint
+from regard.runtime.fused_decoder import FusedDecoder
+from regard.runtime.optimize import optimize_for_inference
+from regard.runtime.packed_qkv import PackedQKV
 from regard.tasks.generate.likelihood import log_probabilities
 from regard.text.vocabulary import Tokenizer
 from tests.models.test_language_models import MODELS as SMALL
@@ -28,7 +28,7 @@ from tests.models.test_laws import alike
 MODELS = {name: model | dict(width=96, feedforward=388) for name, model in SMALL.items()}
 
 
-def made(model: dict) -> LanguageModel:
+def made(model: dict) -> CausalLM:
     """Logits are kept apart: the numbers of a few layers this wide would else run away."""
     network = built(model, vocabulary=103)
     for parameter in network.parameters():
@@ -42,8 +42,8 @@ def made(model: dict) -> LanguageModel:
 def test_the_same_numbers_at_once_and_step_by_step(model: dict, rows: int, kernels: str) -> None:
     torch.set_num_threads({1: 2, 3: 3, 20: 1}[rows])
     plain, swift, tokens = made(model), made(model), texts(rows, 17)
-    assert hasten(swift) is swift
-    assert isinstance(swift.decoder, Swift) is (kernels == "ours")
+    assert optimize_for_inference(swift) is swift
+    assert isinstance(swift.decoder, FusedDecoder) is (kernels == "ours")
     expected = plain(tokens)
     alike(swift(tokens), expected)
     state, pieces = NOTHING, []
@@ -60,7 +60,7 @@ def test_the_same_numbers_at_once_and_step_by_step(model: dict, rows: int, kerne
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_who_watches_sees_what_was_used(model: dict, precision: str, kernels: str) -> None:
-    network, tokens = hasten(made(model), precision), texts(1, 9)
+    network, tokens = optimize_for_inference(made(model), precision), texts(1, 9)
     with record(prove=True) as recorder:
         traced = network(tokens)
     assert torch.equal(traced, network(tokens))
@@ -72,7 +72,7 @@ def test_who_watches_sees_what_was_used(model: dict, precision: str, kernels: st
 @torch.no_grad()
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_eight_bits_are_nearly_the_same(model: dict, kernels: str) -> None:
-    plain, small, tokens = made(model), hasten(made(model), "int8"), texts(3, 17)
+    plain, small, tokens = made(model), optimize_for_inference(made(model), "int8"), texts(3, 17)
     expected = plain(tokens)
     away = (small(tokens) - expected).abs().max() / expected.abs().max()
     assert 0 < away < 0.05
@@ -83,7 +83,7 @@ def test_eight_bits_are_nearly_the_same(model: dict, kernels: str) -> None:
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_eight_bits_are_nearly_the_same_step_by_step(model: dict, rows: int, kernels: str) -> None:
     plain, small, tokens = made(model), made(model), texts(rows, 12)
-    hasten(small, "int8")
+    optimize_for_inference(small, "int8")
     expected, state = plain(tokens), NOTHING
     for place in range(12):
         logits, state = small.step(tokens[:, place : place + 1], state)
@@ -93,7 +93,7 @@ def test_eight_bits_are_nearly_the_same_step_by_step(model: dict, rows: int, ker
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_it_can_still_be_trained(model: dict, kernels: str) -> None:
-    plain, swift, tokens = made(model), hasten(made(model)), texts(3, 9)
+    plain, swift, tokens = made(model), optimize_for_inference(made(model)), texts(3, 9)
     for network in (plain, swift):
         network(tokens).square().mean().backward()
     for (name, theirs), ours in zip(plain.named_parameters(), swift.parameters(), strict=True):
@@ -104,7 +104,7 @@ def test_it_can_still_be_trained(model: dict, kernels: str) -> None:
 @torch.no_grad()
 def test_it_can_still_be_made_more_precise(kernels: str) -> None:
     network, tokens = made(MODELS["gpt-2"]), texts(2, 9)
-    hasten(network)
+    optimize_for_inference(network)
     expected = network(tokens)
     network.double()
     state, pieces = NOTHING, []
@@ -118,7 +118,7 @@ def test_it_can_still_be_made_more_precise(kernels: str) -> None:
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_in_eight_bits_batch_mates_do_not_matter(model: dict, kernels: str) -> None:
     """Each row is rounded by its own largest number: what is beside it may be a thousand times as large."""
-    network, tokens = hasten(made(model), "int8"), texts(3, 9)
+    network, tokens = optimize_for_inference(made(model), "int8"), texts(3, 9)
     together = network(tokens)
     for row in range(3):
         alike(together[row], network(tokens[row : row + 1])[0])
@@ -149,18 +149,18 @@ def test_a_model_in_eight_bits_is_not_saved(tmp_path: Path) -> None:
 
 @torch.no_grad()
 def test_a_network_that_wrote_can_be_copied(kernels: str) -> None:
-    network, tokens = hasten(made(MODELS["gpt-2"])), texts(2, 9)
+    network, tokens = optimize_for_inference(made(MODELS["gpt-2"])), texts(2, 9)
     state = network.step(tokens[:, :5], NOTHING)[1]
     expected = network.step(tokens[:, 5:6], state)[0]
     other = deepcopy(network)
     joints = [each.together for each in other.modules() if isinstance(each, Attention)]
-    assert all(isinstance(joint, Joint) and joint.holds for joint in joints)
+    assert all(isinstance(joint, PackedQKV) and joint.holds for joint in joints)
     assert torch.equal(other.step(tokens[:, 5:6], other.step(tokens[:, :5], NOTHING)[1])[0], expected)
 
 
 @torch.no_grad()
 def test_who_reckons_in_half_precision_goes_the_blocks_own_way(kernels: str) -> None:
-    plain, swift, tokens = made(MODELS["gpt-2"]), hasten(made(MODELS["gpt-2"])), texts(8, 17)
+    plain, swift, tokens = made(MODELS["gpt-2"]), optimize_for_inference(made(MODELS["gpt-2"])), texts(8, 17)
     with torch.autocast("cpu", torch.bfloat16):
         found = [
             network.step(tokens[:, 16:], network.step(tokens[:, :16], NOTHING)[1])[0] for network in (plain, swift)
@@ -171,7 +171,7 @@ def test_who_reckons_in_half_precision_goes_the_blocks_own_way(kernels: str) -> 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["widen", "narrow"])
 def test_weights_stored_otherwise_are_used_all_the_same(name: str, kernels: str) -> None:
-    plain, swift, tokens = made(MODELS["gpt-2"]), hasten(made(MODELS["gpt-2"])), texts(2, 9)
+    plain, swift, tokens = made(MODELS["gpt-2"]), optimize_for_inference(made(MODELS["gpt-2"])), texts(2, 9)
     for block in cast(list[Block], swift.decoder.blocks):
         linear = getattr(block.feedforward, name)
         linear.weight.data = linear.weight.data.t().contiguous().t()

@@ -8,7 +8,7 @@ import torch
 from regard.attention.core import Attention
 from regard.models.registry import build
 from regard.runtime.optimize import pack
-from regard.runtime.packed_qkv import Joint
+from regard.runtime.packed_qkv import PackedQKV
 
 MODELS = {
     "gpt": {"family": "gpt", "width": 16, "heads": 2, "depth": 2, "limit": 8, "dropout": 0.0},
@@ -30,7 +30,7 @@ def packed(model: dict) -> Any:
     network = made(model)
     for attention in [each for each in network.modules() if isinstance(each, Attention)]:
         pack(attention, "float32")
-        assert isinstance(attention.together, Joint) and attention.together.holds
+        assert isinstance(attention.together, PackedQKV) and attention.together.holds
     return network
 
 

@@ -10,14 +10,14 @@ from torch import nn
 from regard.attention.core import Attention
 from regard.attention.trace import record
 from regard.layers.blocks import PreNorm
-from regard.layers.inputs import Sequences, pad
-from regard.models.heads.mlm import MaskedWords
+from regard.layers.inputs import TokenBatch, pad
+from regard.models.heads.mlm import MaskedLM
 from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import Spans
-from regard.models.heads.token import TokenLabels
+from regard.models.heads.span import SpanClassifier
+from regard.models.heads.token import TokenClassifier
 from regard.models.registry import build
-from regard.runtime.linear import Laid, Rounded
-from regard.runtime.optimize import hasten
+from regard.runtime.linear import DynamicInt8Linear, PackedWeights
+from regard.runtime.optimize import optimize_for_inference
 from regard.runtime.unpadded import Layout, Unpadded
 from regard.tasks.batching import by_room
 from tests.models.test_laws import alike
@@ -32,10 +32,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 LENGTHS = [5, 19, 5, 1, 11, 19, 5]
 HEADS = {
-    "words": MaskedWords,
+    "words": MaskedLM,
     "labels": lambda body: Classifier(body, ("a", "b", "c")),
-    "tags": lambda body: TokenLabels(body, ("a", "b", "c")),
-    "spans": Spans,
+    "tags": lambda body: TokenClassifier(body, ("a", "b", "c")),
+    "spans": SpanClassifier,
 }
 
 
@@ -49,10 +49,10 @@ def made(fields: dict[str, Any], head: Any = lambda body: body) -> Any:
 
 
 def fast_of(network: nn.Module, precision: str = "float32") -> Any:
-    return hasten(network, precision)
+    return optimize_for_inference(network, precision)
 
 
-def texts(lengths: list[int] = LENGTHS) -> Sequences:
+def texts(lengths: list[int] = LENGTHS) -> TokenBatch:
     return pad([torch.randint(5, 103, (length,)).tolist() for length in lengths], 0)
 
 
@@ -60,10 +60,10 @@ def texts(lengths: list[int] = LENGTHS) -> Sequences:
 @pytest.mark.parametrize("fields", FAMILIES.values(), ids=FAMILIES)
 def test_states_of_real_tokens_are_the_same(fields: dict[str, Any], kernels: str) -> None:
     plain, fast = made(fields), made(fields)
-    assert hasten(fast) is fast
+    assert optimize_for_inference(fast) is fast
     assert isinstance(fast.encoder, Unpadded)
     packed: list[Any] = [each.together for each in fast.modules() if isinstance(each, Attention)]
-    assert all(isinstance(each, Laid) if kernels == "ours" else each.holds for each in packed)
+    assert all(isinstance(each, PackedWeights) if kernels == "ours" else each.holds for each in packed)
     for text in (texts(), texts([8, 8, 8]), texts([1]), texts([31, 2])):
         expected, found = plain.encode(text), fast.encode(text)
         alike(found[text.real], expected[text.real])
@@ -87,7 +87,7 @@ def test_what_stands_on_it_says_the_same(head: Any, kernels: str) -> None:
 def test_blocks_that_norm_first_are_known_too(kernels: str) -> None:
     plain = made({})
     for block in plain.encoder.blocks:
-        for name in ("own_residual", "feedforward_residual"):
+        for name in ("self_attention_residual", "feedforward_residual"):
             setattr(block, name, PreNorm(getattr(block, name).norm, 0.0))
     fast, text = fast_of(deepcopy(plain)), texts()
     assert isinstance(fast.encoder, Unpadded)
@@ -126,11 +126,11 @@ def test_weights_that_change_afterwards_are_used(kernels: str) -> None:
 @pytest.mark.parametrize("fields", FAMILIES.values(), ids=FAMILIES)
 def test_in_eight_bits_nearly_the_same_whatever_else_is_in_the_batch(fields: dict[str, Any]) -> None:
     plain, fast, text = made(fields), fast_of(made(fields), "int8"), texts()
-    assert isinstance(fast.encoder, Unpadded) and any(isinstance(each, Rounded) for each in fast.modules())
+    assert isinstance(fast.encoder, Unpadded) and any(isinstance(each, DynamicInt8Linear) for each in fast.modules())
     expected, found = plain.encode(text)[text.real], fast.encode(text)[text.real]
     assert 0 < float((found - expected).norm() / expected.norm()) < 0.05
     for row, length in enumerate(LENGTHS):
-        alone = Sequences(text.tokens[row : row + 1, :length], text.lengths[row : row + 1])
+        alone = TokenBatch(text.tokens[row : row + 1, :length], text.lengths[row : row + 1])
         with record() as recorder:
             seen = fast.encode(alone)
         assert recorder.looks
@@ -143,13 +143,16 @@ def test_a_product_of_bytes_rounds_each_row_by_its_own_numbers() -> None:
     weight, bias = torch.randn(31, 70), torch.randn(31)
     x = torch.randn(3, 5, 70) * torch.tensor([1e-3, 1.0, 1e3])[:, None, None]
     expected = nn.functional.linear(x, weight)
-    for found in (Rounded(weight, None)(x), Rounded(weight, bias)(x) - bias):
+    for found in (DynamicInt8Linear(weight, None)(x), DynamicInt8Linear(weight, bias)(x) - bias):
         assert ((found - expected).norm(dim=-1) / expected.norm(dim=-1)).max() < 0.03
     above = nn.functional.gelu(x)
     exact = nn.functional.linear(above, weight, bias)
-    errors = [(product(above) - exact).norm() for product in (Rounded(weight, bias, -0.1701), Rounded(weight, bias))]
+    errors = [
+        (product(above) - exact).norm()
+        for product in (DynamicInt8Linear(weight, bias, -0.1701), DynamicInt8Linear(weight, bias))
+    ]
     assert errors[0] < errors[1]
-    assert torch.allclose(Rounded(weight, bias)(torch.zeros(2, 70)), bias.expand(2, -1))
+    assert torch.allclose(DynamicInt8Linear(weight, bias)(torch.zeros(2, 70)), bias.expand(2, -1))
 
 
 @torch.no_grad()
@@ -165,7 +168,7 @@ def test_eight_bits_answer_without_no_grad(family: str) -> None:
     """There is nothing to train, so that nobody need say so."""
     if "fbgemm" not in torch.backends.quantized.supported_engines:
         pytest.skip("this torch has no products of eight bits")
-    network: Any = hasten(build(SIZES | {"family": family}, vocabulary=103).eval(), "int8")
+    network: Any = optimize_for_inference(build(SIZES | {"family": family}, vocabulary=103).eval(), "int8")
     assert not network.encode(texts()).requires_grad
 
 

@@ -184,5 +184,5 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"model\.depth = 1: only an encoder of blocks"):
         prepared(of_labels(tmp_path, f'from = "{tmp_path / "reader"}"\ndepth = 1', 1))
     lay_out_texts(tmp_path)
-    with pytest.raises(UserError, match="is a Classifier, its student a MaskedWords"):
+    with pytest.raises(UserError, match="is a Classifier, its student a MaskedLM"):
         prepared(of_words(tmp_path, f"distil.teacher={place}", pairs="none"))

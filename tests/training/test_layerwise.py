@@ -14,11 +14,11 @@ from regard.config.recipe import TrainOptions
 from regard.errors import UserError
 from regard.interop.folder import load
 from regard.models import registry as models
-from regard.models.heads.mlm import MaskedWords
+from regard.models.heads.mlm import MaskedLM
 from regard.models.heads.sequence import Classifier
 from regard.training.build import prepare_network, resume, start
 from regard.training.doctor import examine
-from regard.training.layerwise import Thaw, levels, rates
+from regard.training.layerwise import GradualUnfreezing, levels, rates
 from regard.training.optim import AdamW
 from tests.tasks.classify.test_task import SCRATCH, base, lay_out, recipe
 
@@ -60,7 +60,7 @@ def test_every_weight_lies_at_one_depth(family: str) -> None:
 def test_a_head_lies_above_its_body_and_a_tied_table_at_the_bottom() -> None:
     *_, head = named(Classifier(network("bert"), ("yes", "no")))
     assert head == {f"{part}.{kind}" for part in ("head", "body.pooler.dense") for kind in ("weight", "bias")}
-    bottom, *_, head = named(MaskedWords(network("bert", tied=True)))
+    bottom, *_, head = named(MaskedLM(network("bert", tied=True)))
     assert "body.embed.table.weight" in bottom and "words.output.bias" in head
 
 
@@ -118,7 +118,7 @@ def test_what_is_frozen_stays_and_the_rest_moves(freeze: str, moving: int, tmp_p
 
 def test_layers_thaw_from_the_top_one_after_another() -> None:
     plain = Classifier(network("gpt", depth=2), ("yes", "no"))
-    thaw = Thaw(plain, 3)
+    thaw = GradualUnfreezing(plain, 3)
     for step, count in [(0, 1), (2, 1), (3, 2), (5, 2), (6, 3), (9, 4), (40, 4)]:
         thaw(step)
         found = [all(each.requires_grad for each in level) for level in reversed(levels(plain))]
@@ -128,7 +128,7 @@ def test_layers_thaw_from_the_top_one_after_another() -> None:
 def test_nothing_is_waited_for_that_is_not_there() -> None:
     """A language model whose output is its embedding has no head: its top layer is the first to be trained."""
     plain = network("gpt", depth=2, tied=True)
-    Thaw(plain, 5)(0)
+    GradualUnfreezing(plain, 5)(0)
     moving = {name for name, each in plain.named_parameters() if each.requires_grad}
     assert moving and all(name.startswith(("decoder.blocks.1.", "decoder.final.")) for name in moving)
 

@@ -15,7 +15,7 @@ from regard.training import checkpoint
 from regard.training.display import SHOWN, Display
 from regard.training.distributed import Group
 from regard.training.loop import Loop, train
-from regard.training.optim import AdamW, Average, learning_rate
+from regard.training.optim import EMA, AdamW, learning_rate
 from regard.training.profile import measure
 
 
@@ -120,7 +120,7 @@ def test_updates_are_those_of_torchs_adamw(pieces: int, monkeypatch: pytest.Monk
 
 def test_the_average_is_applied_and_taken_away() -> None:
     network = Network()
-    average = Average(network, 0.5)
+    average = EMA(network, 0.5)
     before = digest(network)
     raw = network.mix.weight.detach().clone()
     with torch.no_grad():

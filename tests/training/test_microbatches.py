@@ -14,7 +14,7 @@ import tests.tasks.classify.test_task as test_classify
 import tests.tasks.fill.test_task as test_masked
 import tests.tasks.tag.test_task as test_tagging
 from regard.config.recipe import Recipe, load_recipe
-from regard.models.heads.mlm import MaskedWords
+from regard.models.heads.mlm import MaskedLM
 from regard.tasks.registry import build
 from regard.training.build import prepare_network, prepare_task, resume, start
 from regard.training.microbatches import Gradients, pieces_for
@@ -188,7 +188,7 @@ def test_one_sample_has_all_threads(tmp_path: Path) -> None:
 
 def test_a_teacher_sees_the_batch_whole(tmp_path: Path) -> None:
     """What it adds is a mean over the batch, not a sum."""
-    place = folder(tmp_path, MaskedWords)
+    place = folder(tmp_path, MaskedLM)
     (tmp_path / "fill.toml").write_text(
         f'task = "fill"\noutput = "{tmp_path}/run"\n[data]\ntrain = "text.txt"\nmax_length = 12\n'
         f'[model]\nfrom = "{place}"\n[distil]\nteacher = "{place}"\n[train]\nbatch_size = 4\nmax_steps = 1\n'

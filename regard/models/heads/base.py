@@ -1,10 +1,10 @@
 """What encoders are trained for and made into: a few layers over their states. Devlin et al. 2019, sections 3.1 and 4.
 
-    states ─▶ dense, bend, norm ─▶ table of the embedding ─▶ which word was hidden              MaskedWords
+    states ─▶ dense, bend, norm ─▶ table of the embedding ─▶ which word was hidden              MaskedLM
     first state ─▶ pooler ─▶ whether the second text follows the first, or their order          Pretraining has both
     means of two texts ─▶ their product, dense, bend ─▶ the same, where a body has no pooler    Comparison
-    states ─▶ a label for each token                                                            TokenLabels
-    states ─▶ where an answer begins, where it ends                                             Spans
+    states ─▶ a label for each token                                                            TokenClassifier
+    states ─▶ where an answer begins, where it ends                                             SpanClassifier
 
 Labels of whole texts are in classifier.py.
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.layers.inputs import Sequences
+from regard.layers.inputs import TokenBatch
 
 
 class Head(nn.Module):
@@ -34,6 +34,6 @@ class Head(nn.Module):
         """The longest text that is read."""
         return self.body.limit
 
-    def encode(self, text: Sequences) -> Tensor:
+    def encode(self, text: TokenBatch) -> Tensor:
         """The state of each place."""
         return self.body.encode(text)

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from regard.attention.trace import recorder
-from regard.layers.inputs import Sequences
-from regard.layers.recurrent import Reader
+from regard.layers.inputs import TokenBatch
+from regard.layers.recurrent import RNNEncoder
 from regard.models.heads.sequence import Classifier, Labelling
 
 WIDTH = 100  # of the LSTM: section 4.3
@@ -30,7 +30,7 @@ AT_ONCE = 64  # segments, so that what they need of memory does not grow with th
 class Segments(NamedTuple):
     """A batch of documents cut into rows; each place of a row is one of its document."""
 
-    text: Sequences
+    text: TokenBatch
     document: Tensor  # (segments,): whose each is
     places: Tensor  # (segments, length): where its tokens stand there
     last: Tensor  # (segments, length): whether no later segment has that place too
@@ -53,7 +53,7 @@ class Documents(Classifier):
         """Segments have `segment` tokens, with what stands round them; a new one begins every `stride` tokens."""
         super().__init__(body, labels, kind=kind, scale=scale, width=WIDTH, averaged=averaged)
         self.segment, self.stride = segment, stride
-        self.reader = Reader("lstm", body.config.width, WIDTH, depth=1, bidirectional=False, dropout=0.0)
+        self.reader = RNNEncoder("lstm", body.config.width, WIDTH, depth=1, bidirectional=False, dropout=0.0)
 
     @property
     def limit(self) -> int:
@@ -63,7 +63,7 @@ class Documents(Classifier):
     def new(self) -> list[nn.Module]:
         return [*super().new, self.reader]
 
-    def cut(self, text: Sequences) -> Segments:
+    def cut(self, text: TokenBatch) -> Segments:
         """Every document's segments, one after another."""
         inside, room = (text.lengths - 2).clamp(min=0), self.segment - 2
         counts = 1 + (inside - room).clamp(min=0).add(self.stride - 1) // self.stride
@@ -74,17 +74,17 @@ class Documents(Classifier):
         column = torch.arange(int(size.max()) + 2, device=counts.device)
         end = (text.lengths[document] - 1)[:, None]
         places = torch.where(column == 0, 0, torch.where(column <= size[:, None], begin[:, None] + column, end))
-        rows = Sequences(text.tokens[document[:, None], places], torch.minimum(size + 2, text.lengths[document]))
+        rows = TokenBatch(text.tokens[document[:, None], places], torch.minimum(size + 2, text.lengths[document]))
         first, final = (number == 0)[:, None], (number == counts[document] - 1)[:, None]
         latest = rows.real & torch.where(column == 0, first, final | (column <= self.stride))
         return Segments(rows._replace(tokens=rows.tokens.masked_fill(~rows.real, 0)), document, places, latest, counts)
 
-    def encode(self, text: Sequences) -> Tensor:
+    def encode(self, text: TokenBatch) -> Tensor:
         """The state of each place; one that lies in two segments has it from the later."""
         segments = self.cut(text)
         return self._back(self._read(segments)[0], segments, text)
 
-    def label(self, text: Sequences) -> Labelling:
+    def label(self, text: TokenBatch) -> Labelling:
         segments = self.cut(text)
         states, vectors = self._read(segments)
         rows = pad_sequence(list(vectors.split(segments.counts.tolist())), batch_first=True)
@@ -95,12 +95,12 @@ class Documents(Classifier):
         """The states of all segments, and a vector for each; some at a time, unless somebody watches them together."""
         tokens, lengths, _ = segments.text
         size = len(tokens) if recorder() else AT_ONCE
-        parts = [Sequences(*part) for part in zip(tokens.split(size), lengths.split(size), strict=True)]
+        parts = [TokenBatch(*part) for part in zip(tokens.split(size), lengths.split(size), strict=True)]
         states = [self.body.encode(part) for part in parts]
         vectors = [self.summary(each, part) for each, part in zip(states, parts, strict=True)]
         return torch.cat(states), torch.cat(vectors)
 
-    def _back(self, states: Tensor, segments: Segments, text: Sequences) -> Tensor:
+    def _back(self, states: Tensor, segments: Segments, text: TokenBatch) -> Tensor:
         """States of segments, each at its place in the document."""
         document, last = segments.document[:, None].expand_as(segments.last), segments.last
         found = states.new_zeros(*text.tokens.shape, states.size(-1))

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from regard.layers.activations import ACTIVATIONS
 from regard.layers.encoder import Encoder, initialise
-from regard.layers.inputs import Sequences
+from regard.layers.inputs import TokenBatch
 from regard.models.heads.base import Head
 
 
@@ -29,20 +29,20 @@ class Words(nn.Module):
         return self.output(self.norm(self.bend(self.dense(x))))
 
 
-class MaskedWords(Head):
+class MaskedLM(Head):
     """Says which word stands at each place."""
 
     def __init__(self, body: Encoder):
         super().__init__(body)
         self.words = Words(body.config, body.embed.table)
 
-    def forward(self, text: Sequences, at: Tensor | None = None) -> Tensor:
+    def forward(self, text: TokenBatch, at: Tensor | None = None) -> Tensor:
         """Logits (batch, length, vocabulary), or (places, vocabulary) where `at` is True: no others are made."""
         states = self.encode(text)
         return self.words(states if at is None else states[at])
 
 
-class Comparison(nn.Module):
+class PairPooler(nn.Module):
     """What two texts have in common: the product of their mean states, through one more layer.
 
     A layer over the first state has to find it there, which takes a small model millions of pairs.
@@ -53,7 +53,7 @@ class Comparison(nn.Module):
         self.dense, self.bend = nn.Linear(width, width), ACTIVATIONS[activation]
         self.apply(initialise)
 
-    def forward(self, states: Tensor, text: Sequences) -> Tensor:
+    def forward(self, states: Tensor, text: TokenBatch) -> Tensor:
         second = text.real & (text.segments == 1) if text.segments is not None else torch.zeros_like(text.real)
         return self.bend(self.dense(self._mean(states, text.real & ~second) * self._mean(states, second)))
 
@@ -62,28 +62,28 @@ class Comparison(nn.Module):
         return states.masked_fill(~at[:, :, None], 0.0).sum(1) / at.sum(1, keepdim=True).clamp(min=1)
 
 
-class Both(NamedTuple):
+class PretrainingLogits(NamedTuple):
     """What pre-training asks for: logits of hidden words, and (batch, 2) of how two texts stand to each other."""
 
     words: Tensor
     relation: Tensor
 
 
-class Pretraining(MaskedWords):
+class Pretraining(MaskedLM):
     """Hidden words, and how two texts stand to each other: 0, the second follows the first (BERT) or the two are in
     their order (ALBERT); 1, they are from different places or swapped."""
 
     def __init__(self, body: Encoder):
         super().__init__(body)
         config = body.config
-        self.compare = Comparison(config.width, config.pooler_activation) if body.pooler is None else None
+        self.compare = PairPooler(config.width, config.pooler_activation) if body.pooler is None else None
         self.relation = nn.Linear(config.width, 2)
         initialise(self.relation)
 
-    def forward(self, text: Sequences, at: Tensor | None = None) -> Both:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(self, text: TokenBatch, at: Tensor | None = None) -> PretrainingLogits:  # pyright: ignore[reportIncompatibleMethodOverride]
         states = self.encode(text)
-        return Both(self.words(states if at is None else states[at]), self.related(states, text))
+        return PretrainingLogits(self.words(states if at is None else states[at]), self.related(states, text))
 
-    def related(self, states: Tensor, text: Sequences) -> Tensor:
+    def related(self, states: Tensor, text: TokenBatch) -> Tensor:
         """Logits (batch, 2) from the body's states."""
         return self.relation(self.body.pooled(states) if self.compare is None else self.compare(states, text))

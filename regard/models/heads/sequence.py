@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.layers.autoregressive import LanguageModel
+from regard.layers.autoregressive import CausalLM
 from regard.layers.dropout import Dropout
 from regard.layers.encoder import Encoder
-from regard.layers.inputs import Sequences
-from regard.layers.pooling import even
+from regard.layers.inputs import TokenBatch
+from regard.layers.pooling import mean_pooling
 from regard.models.heads.base import Head
 
 KINDS = ("one", "several", "number")  # a text has one of the labels, any of them (a sigmoid each), or a value
 
 
-def last(states: Tensor, text: Sequences) -> Tensor:
+def last(states: Tensor, text: TokenBatch) -> Tensor:
     """The state of each text's last token, which alone has seen all of it."""
     return states[torch.arange(len(states), device=states.device), text.lengths - 1]
 
@@ -56,13 +56,13 @@ class Classifier(Head):
         super().__init__(body)
         self.labels, self.paired, self.kind = tuple(labels), paired, kind
         self.scale = scale  # the head tells values in units of it, so that it learns as fast whatever their size
-        encodes = isinstance(body, Encoder)
+        is_encoder = isinstance(body, Encoder)
         self.averaged = averaged
-        self.summary = even(body.config.width) if averaged else body.summary() if encodes else last
-        self.dropout = Dropout(body.config.dropout if encodes else 0.0)
-        self.head = nn.Linear(width or body.config.width, len(self.labels), bias=encodes)
+        self.summary = mean_pooling(body.config.width) if averaged else body.summary() if is_encoder else last
+        self.dropout = Dropout(body.config.dropout if is_encoder else 0.0)
+        self.head = nn.Linear(width or body.config.width, len(self.labels), bias=is_encoder)
         nn.init.normal_(self.head.weight, std=0.02)
-        if encodes:
+        if is_encoder:
             nn.init.zeros_(self.head.bias)
 
     @property
@@ -74,17 +74,17 @@ class Classifier(Head):
     @property
     def tells(self) -> bool:
         """Whether the body can also say what comes next."""
-        return isinstance(self.body, LanguageModel) and not isinstance(self.body.output, nn.Identity)
+        return isinstance(self.body, CausalLM) and not isinstance(self.body.output, nn.Identity)
 
-    def forward(self, text: Sequences) -> Tensor:
+    def forward(self, text: TokenBatch) -> Tensor:
         return self.label(text).logits
 
-    def label(self, text: Sequences) -> Labelling:
+    def label(self, text: TokenBatch) -> Labelling:
         """Logits, with what they come from."""
         states = self.encode(text)
         return Labelling(states, self.told(states, text))
 
-    def told(self, states: Tensor, text: Sequences) -> Tensor:
+    def told(self, states: Tensor, text: TokenBatch) -> Tensor:
         """Logits from the body's states, or values."""
         return self.tell(self.summary(states, text))
 

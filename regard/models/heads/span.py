@@ -1,10 +1,10 @@
 """Span prediction head for extractive question answering. Devlin et al. 2019, section 4.2."""
 
 from regard.layers.encoder import Encoder
-from regard.models.heads.token import TokenLabels
+from regard.models.heads.token import TokenClassifier
 
 
-class Spans(TokenLabels):
+class SpanClassifier(TokenClassifier):
     """Where an answer begins and where it ends: logits (batch, length, 2)."""
 
     def __init__(self, body: Encoder, silent: bool = False):

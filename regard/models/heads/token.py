@@ -6,11 +6,11 @@ from torch import Tensor, nn
 
 from regard.layers.dropout import Dropout
 from regard.layers.encoder import Encoder, initialise
-from regard.layers.inputs import Sequences
+from regard.layers.inputs import TokenBatch
 from regard.models.heads.base import Head
 
 
-class TokenLabels(Head):
+class TokenClassifier(Head):
     """A label for each token."""
 
     def __init__(self, body: Encoder, labels: Sequence[str]):
@@ -24,7 +24,7 @@ class TokenLabels(Head):
         """What is trained whole also where the body is only adapted."""
         return [self.head]
 
-    def forward(self, text: Sequences) -> Tensor:
+    def forward(self, text: TokenBatch) -> Tensor:
         """Logits (batch, length, labels)."""
         return self.told(self.encode(text))
 

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tokenizers
 
-from regard.data.cache import Report, hash_file, narrowest, opened, place_of, settle, unfinished, write_facts
+from regard.data.cache import (
+    Report,
+    atomic_folder,
+    cache_path,
+    hash_file,
+    open_cached,
+    settle,
+    smallest_uint,
+    write_facts,
+)
 from regard.data.files import expand
 from regard.data.ragged import RaggedWriter
 from regard.data.splits.hashed import file_of, fractions
@@ -22,7 +31,7 @@ from regard.errors import UserError
 from regard.progress import Progress, shown
 from regard.tasks.answer.files import Question, read
 from regard.tasks.answer.windows import ABSENT, Window, Windows
-from regard.text.special_tokens import Frame, pair_frame
+from regard.text.special_tokens import SpecialTokens, pair_frame
 from regard.text.vocabulary import Tokenizer
 
 if TYPE_CHECKING:
@@ -63,12 +72,12 @@ def prepare_questions(
 ) -> Windows:
     """Questions as Windows of this length and stride; `key` says all that decides them."""
     frame = pair_frame(tokenizer)
-    folder = place_of(cache, [FORMAT, key, json.dumps(size), tokenizer.content()])
+    folder = cache_path(cache, [FORMAT, key, json.dumps(size), tokenizer.content()])
     padding = max(tokenizer.pad, 0)
-    there = opened(folder, lambda place: Windows(place, frame, padding))
+    there = open_cached(folder, lambda place: Windows(place, frame, padding))
     if there is not None:
         return there
-    with unfinished(folder) as place, Writer(place, tokenizer, frame, *size) as writer:
+    with atomic_folder(folder) as place, Writer(place, tokenizer, frame, *size) as writer:
         with shown("preparing: {} questions", progress) as show:
             writer.write(iter(found), show)
         writer.finish(hashes)
@@ -94,13 +103,13 @@ def token_span(spans: np.ndarray, start: int, end: int) -> tuple[int, int] | Non
 class Writer:
     """Appends questions to the arrays of a folder, some hundred at once."""
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer, frame: Frame, max_length: int, stride: int):
+    def __init__(self, folder: Path, tokenizer: Tokenizer, frame: SpecialTokens, max_length: int, stride: int):
         self.folder, self.tokenizer, self.frame = folder, tokenizer, frame
         self.max_length, self.stride = max_length, stride
         self.report = Report(unit="questions")
         self.counts = {"contexts": 0, "questions": 0, "windows": 0, "unanswered": 0}
         self.widened = 0
-        self.dtype = narrowest(tokenizer.size)
+        self.dtype = smallest_uint(tokenizer.size)
         self._stack = ExitStack()
         self._context = ""
         self._spans = np.zeros((0, 2), np.int32)

@@ -9,7 +9,7 @@ from regard.data.files import is_text
 from regard.errors import UserError
 from regard.tasks.answer.dataset import cut, trimmed
 from regard.tasks.answer.windows import ABSENT, Window
-from regard.text.special_tokens import Placed, pair_frame
+from regard.text.special_tokens import FramedRow, pair_frame
 from regard.text.vocabulary import Tokenizer
 
 
@@ -66,7 +66,7 @@ class Asking:
     def spans(self, question: int) -> np.ndarray:
         return self._spans[self._asks[question].context]
 
-    def row(self, number: int) -> Placed:
+    def row(self, number: int) -> FramedRow:
         window = self._windows[number]
         context = self._tokens[self._asks[window.question].context]
         return self.frame.place(self._questions[window.question], context[window.begin : window.end])

@@ -9,7 +9,7 @@ import torch
 
 from regard.attention.trace import Trace, record
 from regard.errors import UserError
-from regard.models.heads.span import Spans
+from regard.models.heads.span import SpanClassifier
 from regard.tasks.answer.live_windows import Ask, Asking
 from regard.tasks.answer.spans import Told, best_apart, best_of, tell
 from regard.tasks.answer.task import BATCH, LONGEST, find, look
@@ -40,7 +40,7 @@ class Reply:
 
 
 def reply(
-    network: Spans,
+    network: SpanClassifier,
     tokenizer: Tokenizer,
     asks: Sequence[Ask],
     size: tuple[int, int] = (0, 0),
@@ -91,7 +91,9 @@ def asked(given: Any, number: int, context: str | None = None) -> Ask:
 
 
 @torch.no_grad()
-def look_for(network: Spans, tokenizer: Tokenizer, ask: Ask, truncate: bool = False, prove: bool = False) -> Trace:
+def look_for(
+    network: SpanClassifier, tokenizer: Tokenizer, ask: Ask, truncate: bool = False, prove: bool = False
+) -> Trace:
     """What is attended to while an answer is looked for in a text, which must fit into one window."""
     asking = Asking([ask], tokenizer, network.limit)
     if len(asking) > 1 and not truncate:

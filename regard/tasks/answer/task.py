@@ -25,7 +25,7 @@ from regard.tasks.answer.windows import Asked, Windowed, Windows, collate, strea
 from regard.tasks.batching import each_room
 from regard.tasks.fitting import answering
 from regard.tasks.prepared_task import Parted
-from regard.text.masking import maskable
+from regard.text.masking import with_mask_token
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 
 BATCH = 32  # windows that are read at once where nobody says how many
@@ -100,7 +100,7 @@ class Answer(Parted[Windows]):
 
 def learn_vocabulary(recipe: Recipe) -> Vocabulary:
     """A tokenizer trained on the questions and the texts of the training part, each text once where it is repeated."""
-    tokenizer = maskable(train_tokenizer(_texts(recipe), recipe.tokenizer, ends=False))
+    tokenizer = with_mask_token(train_tokenizer(_texts(recipe), recipe.tokenizer, ends=False))
     return Vocabulary(tokenizer, tokenizer)
 
 

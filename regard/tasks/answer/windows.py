@@ -25,10 +25,10 @@ from regard.data.cache import read_facts
 from regard.data.ragged import Ragged
 from regard.data.sampler import BatchOptions, shares
 from regard.data.window_files import WindowFiles
-from regard.layers.inputs import Sequences
-from regard.layers.pytree import moved
+from regard.layers.inputs import TokenBatch
+from regard.layers.pytree import to_device
 from regard.tasks.answer.files import Gold, Question
-from regard.text.special_tokens import Frame, Placed, padded
+from regard.text.special_tokens import FramedRow, SpecialTokens, padded
 
 ABSENT = -1  # no token of this window
 
@@ -46,14 +46,14 @@ class Window(NamedTuple):
 class Asked(NamedTuple):
     """Windows as a network reads them, and the places in their rows that it is to point at."""
 
-    text: Sequences
+    text: TokenBatch
     first: Tensor  # (batch): of the answer's first token; 0 where the window does not hold it
     last: Tensor  # (batch)
     context: Tensor  # (batch, 2): where the window's tokens of the text begin and end
     index: Tensor  # (batch): the windows' numbers
 
     def to(self, device: torch.device | str) -> "Asked":
-        return moved(self, device)
+        return to_device(self, device)
 
 
 class Windowed(Protocol):
@@ -68,13 +68,13 @@ class Windowed(Protocol):
 
     def windows_of(self, question: int) -> range: ...
 
-    def row(self, number: int) -> Placed: ...
+    def row(self, number: int) -> FramedRow: ...
 
 
 class Windows(WindowFiles):
     """Prepared questions, memory-mapped."""
 
-    def __init__(self, folder: Path, frame: Frame, padding: int):
+    def __init__(self, folder: Path, frame: SpecialTokens, padding: int):
         facts = read_facts(folder / "windows.json")
         self._counts: dict[str, int] = facts["counts"]
         super().__init__(folder, facts, self._counts["windows"], frame, padding)
@@ -118,7 +118,7 @@ class Windows(WindowFiles):
         """The first character of each token of a question's text, and that behind its last: (tokens, 2)."""
         return self._spans[self._record(question)["context"]].reshape(-1, 2)
 
-    def row(self, number: int) -> Placed:
+    def row(self, number: int) -> FramedRow:
         window = self.window(number)
         context = self._contexts[self._record(window.question)["context"]]
         return self.frame.place(self._questions[window.question], context[window.begin : window.end])

@@ -29,9 +29,9 @@ from regard.data.splits.stratified import strata
 from regard.data.splits.substrings import CONTAINING, LEFT_OUT, placed, plain
 from regard.data.targets import Numbers, Targets, known
 from regard.errors import UserError
-from regard.layers.inputs import Ids, Sequences, pad
-from regard.layers.pytree import moved
-from regard.text.special_tokens import Frame, frame_of
+from regard.layers.inputs import Ids, TokenBatch, pad
+from regard.layers.pytree import to_device
+from regard.text.special_tokens import SpecialTokens, special_tokens_of
 from regard.text.vocabulary import MISSING, Tokenizer
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def learn_scale(data: "DataOptions", beside: Path | None = None) -> tuple[float,
 # ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def enclosed(tokenizer: Tokenizer) -> Tokenizer:
+def with_end_token(tokenizer: Tokenizer) -> Tokenizer:
     """The same tokenizer, whose own post-processor puts an end behind each text: the token that a label is told from.
 
     Padding must be another token than the end, since others find a text's last token by it.
@@ -211,7 +211,7 @@ class Texts:
         found = [each.ids for each in self.tokenizer.inner.encode_batch_fast(list(texts))]  # type: ignore[arg-type]
         return [self._unpadded(row) for row in found]
 
-    def sequences(self, rows: Sequence[Ids]) -> Sequences:
+    def sequences(self, rows: Sequence[Ids]) -> TokenBatch:
         """Rows as a network reads them: of pairs with their segments, where the tokenizer tells them apart."""
         text = pad(rows, 0)
         if not self.paired or len({*self._frame.kinds}) < 2 or not self._frame.specials[1]:
@@ -225,8 +225,8 @@ class Texts:
         return np.where(np.arange(len(found)) < begin, *self._frame.kinds)
 
     @cached_property
-    def _frame(self) -> Frame:
-        return frame_of(self.tokenizer, 2)
+    def _frame(self) -> SpecialTokens:
+        return special_tokens_of(self.tokenizer, 2)
 
     def _unpadded(self, row: list[int]) -> list[int]:
         last = len(row)
@@ -262,12 +262,12 @@ def prepare(
 class Labelled(NamedTuple):
     """Texts and the numbers of their labels."""
 
-    text: Sequences
+    text: TokenBatch
     labels: Tensor  # (batch), of several a text (batch, labels)
     index: Tensor  # (batch): the samples' numbers in the corpus
 
     def to(self, device: torch.device | str) -> "Labelled":
-        return moved(self, device)
+        return to_device(self, device)
 
 
 def collate(corpus: Corpus, numbers: Sequence[int], sides: Sides) -> Labelled:

@@ -20,18 +20,18 @@ from regard.tasks.classify.dataset import (
     Sides,
     Texts,
     collate,
-    enclosed,
     prepare,
     read,
     split_pair,
     stream,
+    with_end_token,
 )
 from regard.tasks.classify.predict import BATCH, classify
 from regard.tasks.classify.problem_type import kind_of, weigh
 from regard.tasks.distillation import Predicted
 from regard.tasks.fitting import labelled
 from regard.tasks.prepared_task import Parted
-from regard.text.masking import maskable
+from regard.text.masking import with_mask_token
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 
 
@@ -44,7 +44,7 @@ class Classify(Parted[Corpus]):
 
     @staticmethod
     def able(family: Family) -> bool:
-        return not family.translates
+        return not family.is_encoder_decoder
 
     def know(self, network: Any) -> None:
         self.kind = kind_of(network, self.options)
@@ -123,6 +123,6 @@ def learn_vocabulary(recipe: Recipe) -> Vocabulary:
     records = read(recipe.data, "train", Path(recipe.origin))
     texts = (text for record in records for text in record.source.split(BETWEEN))
     family = FAMILIES.get(recipe.model.get("family", ""))
-    around = maskable if family and family.encodes else enclosed
+    around = with_mask_token if family and family.is_encoder else with_end_token
     both = around(train_tokenizer(texts, recipe.tokenizer, ends=False))
     return Vocabulary(both, both)

@@ -15,7 +15,7 @@ from torch import Tensor
 from regard.attention.trace import Segmented, Trace, record
 from regard.errors import UserError
 from regard.interop.sentence_transformers import Pooling
-from regard.layers.inputs import Sequences, pad
+from regard.layers.inputs import TokenBatch, pad
 from regard.models.heads.hierarchical import Documents
 from regard.models.heads.sequence import Classifier
 from regard.tasks.batching import check_texts, each_room, too_long
@@ -76,7 +76,7 @@ def _behind(special: list[int]) -> int:
     return next((number for number, mark in enumerate(reversed(special)) if not mark), 0)
 
 
-def together(rows: Sequence[Read], padding: int = 0) -> Sequences:
+def together(rows: Sequence[Read], padding: int = 0) -> TokenBatch:
     """Rows as one batch."""
     text = pad([row.tokens for row in rows], padding)
     if not any(any(row.segments) for row in rows):
@@ -84,7 +84,7 @@ def together(rows: Sequence[Read], padding: int = 0) -> Sequences:
     return text._replace(segments=pad([row.segments for row in rows], 0).tokens)
 
 
-def pooled(states: Tensor, text: Sequences, pooling: Pooling) -> Tensor:
+def pooled(states: Tensor, text: TokenBatch, pooling: Pooling) -> Tensor:
     """One vector a text, from the states of its real tokens."""
     states, real = states.float(), text.real[:, :, None]
     if pooling.kind == "cls":

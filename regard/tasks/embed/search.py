@@ -16,7 +16,16 @@ import numpy as np
 
 from regard.cli.options import Output, given_texts
 from regard.cli.output import document, harmless
-from regard.data.cache import cache_folder, hash_file, opened, place_of, read_facts, settle, unfinished, write_facts
+from regard.data.cache import (
+    atomic_folder,
+    cache_folder,
+    cache_path,
+    hash_file,
+    open_cached,
+    read_facts,
+    settle,
+    write_facts,
+)
 from regard.data.columns import named_by_column
 from regard.data.files import expand, find, lines, rows
 from regard.errors import UserError
@@ -117,8 +126,8 @@ class Index:
     def of(cls, model: Any, source: Source, truncate: bool = False, size: int = 32, quiet: bool = True) -> "Index":
         """The vectors of all texts: as they were made before of the same files by the same model, else made now."""
         words = [FORM, *fingerprint(model), source.column, str(truncate), *(hash_file(file) for file in source.files)]
-        folder = place_of(cache_folder() / "search", words)
-        found = opened(folder, cls)
+        folder = cache_path(cache_folder() / "search", words)
+        found = open_cached(folder, cls)
         if found is None:
             make(folder, model, source, truncate, size, quiet)
             found = cls(folder)
@@ -157,7 +166,7 @@ def make(folder: Path, model: Any, source: Source, truncate: bool, size: int, qu
     total = sum(1 for _ in source.entries())
     if not total:
         raise UserError(f"{source.files[0] if source.files else 'the pattern'}: no text to search in")
-    with unfinished(folder) as place, counted("embedding", total, quiet) as progress:
+    with atomic_folder(folder) as place, counted("embedding", total, quiet) as progress:
         vectors, done, cut = np.empty((0, 0), np.float32), 0, 0
         places = np.lib.format.open_memmap(place / "places.npy", "w+", np.int64, (total, 2))
         for some in chunks(source.entries(), AT_ONCE):

@@ -30,11 +30,11 @@ from regard.data.packing import PackOptions, blocks_per_epoch, packed
 from regard.data.sampler import ROUNDS, permute
 from regard.data.token_stream import Stream
 from regard.errors import UserError
-from regard.layers.inputs import Sequences
-from regard.layers.pytree import chosen, dealt, moved
+from regard.layers.inputs import TokenBatch
+from regard.layers.pytree import select_ragged, select_rows, to_device
 from regard.tasks.fill.sentences import Sentences
 from regard.text.masking import Masker, masker_of
-from regard.text.special_tokens import frame_of, padded, pair_frame
+from regard.text.special_tokens import padded, pair_frame, special_tokens_of
 from regard.text.vocabulary import Tokenizer
 
 SHORTER = 0.1  # of the pairs
@@ -44,24 +44,24 @@ ANOTHER = 0.5  # of the second texts are another document's, or stand before the
 TRIES = 8  # of finding another text as long
 
 
-class Masked(NamedTuple):
+class MaskedBatch(NamedTuple):
     """Texts with hidden words, what these were, and what the second text is to the first."""
 
-    text: Sequences
+    text: TokenBatch
     at: Tensor  # (batch, length): True where a token is to be told
     words: Tensor  # (hidden): what stood there, row by row
     labels: Tensor | None  # (batch): 0 where the second text follows the first
     index: Tensor  # (batch): the numbers of chunks or blocks in their epoch
     words_per_pair: float  # of the whole batch, also where this is a part of it
 
-    def to(self, device: torch.device | str) -> "Masked":
-        return moved(self, device)
+    def to(self, device: torch.device | str) -> "MaskedBatch":
+        return to_device(self, device)
 
-    def rows(self, some: slice) -> "Masked":
+    def rows(self, some: slice) -> "MaskedBatch":
         """Some of its rows."""
-        labels, words = None if self.labels is None else self.labels[some], dealt(self.at, self.words, some)
+        labels, words = None if self.labels is None else self.labels[some], select_ragged(self.at, self.words, some)
         return self._replace(
-            text=chosen(self.text, some), at=self.at[some], words=words, labels=labels, index=self.index[some]
+            text=select_rows(self.text, some), at=self.at[some], words=words, labels=labels, index=self.index[some]
         )
 
 
@@ -92,7 +92,7 @@ def rows_per_epoch(part: Stream | Sentences, tokenizer: Tokenizer, options: Mask
 
 def masked_rows(
     part: Stream | Sentences, tokenizer: Tokenizer, options: MaskOptions, start: int = 0, rank: int = 0, world: int = 1
-) -> Iterator[Masked]:
+) -> Iterator[MaskedBatch]:
     """Rows with hidden words without end, from the rank's own number `start`: pairs or blocks, as was prepared."""
     if isinstance(part, Sentences):
         return masked_pairs(part, tokenizer, options, start, rank, world)
@@ -101,7 +101,7 @@ def masked_rows(
 
 def block_size(tokenizer: Tokenizer, options: MaskOptions) -> PackOptions:
     """How running text is packed for these rows."""
-    room = options.length - frame_of(tokenizer, 1).size
+    room = options.length - special_tokens_of(tokenizer, 1).size
     if room < 2:
         raise UserError(f"data.max_length = {options.length} leaves room for {room} tokens of a text: give more")
     return PackOptions(room - 1, options.batch_size, options.seed)
@@ -109,9 +109,9 @@ def block_size(tokenizer: Tokenizer, options: MaskOptions) -> PackOptions:
 
 def masked_blocks(
     stream: Stream, tokenizer: Tokenizer, options: MaskOptions, start: int = 0, rank: int = 0, world: int = 1
-) -> Iterator[Masked]:
-    """Blocks with hidden words without end, from the rank's own number `start`."""
-    frame, masker, number = frame_of(tokenizer, 1), masker_of(tokenizer), start * world + rank
+) -> Iterator[MaskedBatch]:
+    """BlockBatch with hidden words without end, from the rank's own number `start`."""
+    frame, masker, number = special_tokens_of(tokenizer, 1), masker_of(tokenizer), start * world + rank
     for blocks in packed(stream, block_size(tokenizer, options), start, rank, world):
         rows = [frame.place(row) for row in blocks.tokens.numpy()]
         yield _masked(padded(rows, 0), masker, options, _chance(options, number), None, blocks.index)
@@ -120,7 +120,7 @@ def masked_blocks(
 
 def masked_pairs(
     sentences: Sentences, tokenizer: Tokenizer, options: MaskOptions, start: int = 0, rank: int = 0, world: int = 1
-) -> Iterator[Masked]:
+) -> Iterator[MaskedBatch]:
     """Pairs with hidden words without end, from the rank's own number `start`."""
     frame, masker, number = pair_frame(tokenizer), masker_of(tokenizer), start * world + rank
     padding = max(tokenizer.pad, 0)
@@ -155,18 +155,18 @@ def _chance(options: MaskOptions, number: int) -> np.random.Generator:
 
 
 def _masked(
-    text: Sequences,
+    text: TokenBatch,
     masker: Masker,
     options: MaskOptions,
     chance: np.random.Generator,
     labels: Tensor | None,
     index: Tensor,
-) -> Masked:
+) -> MaskedBatch:
     tokens, real = text.tokens.numpy(), text.real.numpy()
     hidden, at = masker.hide(tokens, real, chance, options.share, options.whole_words)
     shown = text._replace(tokens=torch.from_numpy(hidden))
     words = torch.from_numpy(tokens[at])
-    return Masked(shown, torch.from_numpy(at), words, labels, index, len(words) / max(1, len(index)))
+    return MaskedBatch(shown, torch.from_numpy(at), words, labels, index, len(words) / max(1, len(index)))
 
 
 # ── pairs ────────────────────────────────────────────────────────────────────────────────────────────────────────────

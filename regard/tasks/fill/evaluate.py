@@ -18,7 +18,7 @@ from regard.tasks.fill.predict import hidden_in, some_rows
 from regard.tasks.fill.sentences import Sentences
 from regard.tasks.generate.evaluate import named
 from regard.tasks.scoring import chosen as part_of
-from regard.text.special_tokens import frame_of
+from regard.text.special_tokens import special_tokens_of
 
 
 class Selection(NamedTuple):
@@ -39,7 +39,7 @@ def select(model: Any, file: str | None, column: str) -> Selection:
     length = min(data.max_length or model.network.limit, model.network.limit)
     text = hidden_in(data, part, tokenizer, cache_folder(), length, Path(recipe.origin))
     if isinstance(text, Stream):  # a short text is one row
-        length = min(length, len(text) + frame_of(tokenizer, 1).size)
+        length = min(length, len(text) + special_tokens_of(tokenizer, 1).size)
     options = MaskOptions(length, 1, DRAWN, data.pairs, data.masked, data.whole_words)
     return Selection(file or part, text, options)
 

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from regard.models.heads.mlm import MaskedWords
+from regard.models.heads.mlm import MaskedLM
 from regard.tasks.distillation import Predicted
-from regard.tasks.fill.batches import Masked
+from regard.tasks.fill.batches import MaskedBatch
 
 
-def predict(network: Any, batch: Masked) -> Predicted:
+def predict(network: Any, batch: MaskedBatch) -> Predicted:
     """Logits of words are made for hidden places alone."""
     states = network.encode(batch.text)
     words = network.words(states[batch.at]).float()
@@ -59,7 +59,7 @@ class Guesses(NamedTuple):
 
 @torch.no_grad()
 def guess(
-    network: MaskedWords, batches: Iterable[Masked], progress: Callable[[int], None] = lambda done: None
+    network: MaskedLM, batches: Iterable[MaskedBatch], progress: Callable[[int], None] = lambda done: None
 ) -> Guesses:
     """What the network makes of these batches."""
     device, rows, words = next(network.parameters()).device, [], []

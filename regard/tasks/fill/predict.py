@@ -10,10 +10,10 @@ import torch
 from regard.config.recipe import DataOptions
 from regard.data.token_stream import Stream
 from regard.errors import UserError
-from regard.models.heads.mlm import MaskedWords, Pretraining
+from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.tasks.batching import each_room
 from regard.tasks.embed.predict import BATCH, Read, Text, read_texts, together
-from regard.tasks.fill.batches import Masked, MaskOptions, masked_rows, pair_room, rows_per_epoch
+from regard.tasks.fill.batches import MaskedBatch, MaskOptions, masked_rows, pair_room, rows_per_epoch
 from regard.tasks.fill.sentences import Sentences, prepare_sentences, prepare_stream
 from regard.text.masking import mask_of
 from regard.text.vocabulary import Tokenizer
@@ -31,7 +31,7 @@ def hidden_in(
     return prepare_sentences(data, part, tokenizer, cache, pair_room(tokenizer, length), beside)
 
 
-def some_rows(part: Stream | Sentences, tokenizer: Tokenizer, options: MaskOptions, most: int) -> Iterator[Masked]:
+def some_rows(part: Stream | Sentences, tokenizer: Tokenizer, options: MaskOptions, most: int) -> Iterator[MaskedBatch]:
     """At most so many rows of a part, with the same words hidden whoever asks."""
     count = min(most, rows_per_epoch(part, tokenizer, options))
     batches = masked_rows(part, tokenizer, replace(options, batch_size=ROWS, seed=SEED))
@@ -71,7 +71,7 @@ class Filled:
 
 @torch.inference_mode()
 def fill(
-    network: MaskedWords,
+    network: MaskedLM,
     tokenizer: Tokenizer,
     texts: Sequence[Text],
     batch_size: int = BATCH,

@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from regard.data.cache import Report, hash_file, narrowest, opened, place_of, read_facts, unfinished, write_facts
+from regard.data.cache import (
+    Report,
+    atomic_folder,
+    cache_path,
+    hash_file,
+    open_cached,
+    read_facts,
+    smallest_uint,
+    write_facts,
+)
 from regard.data.documents import PIECE, Document, documents, of_text
 from regard.data.files import expand
 from regard.data.ragged import Ragged, RaggedWriter
@@ -104,8 +113,8 @@ def prepare_stream(
 ) -> Stream:
     """A part's documents one after another as a Stream, to be packed into blocks."""
     key, hashes = _key(data, part, beside)
-    folder = place_of(cache, [FORMAT, "stream", key, tokenizer.content()])
-    found = opened(folder, Stream)
+    folder = cache_path(cache, [FORMAT, "stream", key, tokenizer.content()])
+    found = open_cached(folder, Stream)
     report = Report(unit="documents")
     return found or written(paragraphs(data, part, beside), folder, tokenizer, report, hashes, None)
 
@@ -149,12 +158,12 @@ def prepare_sentences(
     if room < 4:
         raise UserError(f"data.max_length leaves room for {room} tokens: two texts need at least 4")
     key, hashes = _key(data, part, beside)
-    folder = place_of(cache, [FORMAT, "chunks", key, str(room), tokenizer.content()])
-    if found := opened(folder, Sentences):
+    folder = cache_path(cache, [FORMAT, "chunks", key, str(room), tokenizer.content()])
+    if found := open_cached(folder, Sentences):
         return found
     report = Report(unit="documents")
-    with unfinished(folder) as place:
-        dtype = narrowest(tokenizer.size)
+    with atomic_folder(folder) as place:
+        dtype = smallest_uint(tokenizer.size)
         with (
             RaggedWriter(place / "sentence.tokens", dtype) as rows,
             RaggedWriter(place / "chunks.table", "int64") as table,

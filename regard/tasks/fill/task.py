@@ -13,13 +13,13 @@ from regard.data.documents import lessons
 from regard.data.token_stream import Stream
 from regard.errors import UserError
 from regard.tasks.distillation import Predicted
-from regard.tasks.fill.batches import Masked, MaskOptions, masked_rows, rows_per_epoch
+from regard.tasks.fill.batches import MaskedBatch, MaskOptions, masked_rows, rows_per_epoch
 from regard.tasks.fill.guesses import guess, predict
 from regard.tasks.fill.predict import hidden_in, some_rows
 from regard.tasks.fill.sentences import Sentences
 from regard.tasks.fitting import masked
 from regard.tasks.prepared_task import Parted
-from regard.text.masking import mask_of, maskable
+from regard.text.masking import mask_of, with_mask_token
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 
 SHOWN = 40  # tokens of a text that is shown between steps
@@ -54,13 +54,13 @@ class Fill(Parted[Stream | Sentences]):
     def epoch(self, batches: int) -> float:
         return batches * self.masking.batch_size / self.rows
 
-    def batches(self, start: int, rank: int, world: int) -> Iterator[Masked]:
+    def batches(self, start: int, rank: int, world: int) -> Iterator[MaskedBatch]:
         return masked_rows(self.training, self.tokenizer, self.masking, start, rank, world)
 
-    def count(self, batch: Masked) -> int:
+    def count(self, batch: MaskedBatch) -> int:
         return len(batch.words)
 
-    def loss(self, network: Any, batch: Masked) -> Tensor:
+    def loss(self, network: Any, batch: MaskedBatch) -> Tensor:
         """Cross-entropy of each hidden word, summed; the mean over pairs counts as much as the mean over words."""
         found, smoothing = self.predict(network, batch), self.options.label_smoothing
         loss = F.cross_entropy(found.logits[0], batch.words, label_smoothing=smoothing, reduction="sum")
@@ -68,7 +68,7 @@ class Fill(Parted[Stream | Sentences]):
             loss = loss + batch.words_per_pair * F.cross_entropy(found.logits[1], batch.labels, reduction="sum")
         return self.taught(loss, found, batch)
 
-    def predict(self, network: Any, batch: Masked) -> Predicted:
+    def predict(self, network: Any, batch: MaskedBatch) -> Predicted:
         return predict(network, batch)
 
     def validate(self, network: Any) -> dict[str, float]:
@@ -106,5 +106,5 @@ class Fill(Parted[Stream | Sentences]):
 def learn_vocabulary(recipe: Recipe) -> Vocabulary:
     """A tokenizer trained on the training part, with a token that hides others."""
     texts = lessons(recipe.data, "train", Path(recipe.origin))
-    both = maskable(train_tokenizer(texts, recipe.tokenizer, ends=False))
+    both = with_mask_token(train_tokenizer(texts, recipe.tokenizer, ends=False))
     return Vocabulary(both, both)

@@ -88,13 +88,13 @@ class Conversation:
     """What was said so far, and the model that answers; what it has read of it is not read again."""
 
     def __init__(self, model: Any, system: str = "", **options: Any):
-        if not model.continues:
+        if not model.is_causal_lm:
             raise UserError(f"this model cannot chat: it was made to {model.task}")
-        from regard.decoding.prefix_cache import Recall  # torch
+        from regard.decoding.prefix_cache import PrefixCache  # torch
 
         tokenizer = model.vocabulary.target
         template = template_of(tokenizer)
-        self.model, self.messages, self.recall = model, list[Message](), Recall(model.network)
+        self.model, self.messages, self.recall = model, list[Message](), PrefixCache(model.network)
         self.form: Form = Running(tokenizer) if template is None else Templated(tokenizer, template)
         self.options: dict[str, Any] = {}
         self.choose(**options)

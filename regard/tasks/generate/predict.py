@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from regard.config.recipe import DecodeOptions
-from regard.decoding.prefix_cache import Recall
+from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.sampling import key_of
-from regard.decoding.search import Ends, Hypothesis, Outset, conclude, grow
-from regard.decoding.speculative import Guess, Speculation, speculate
+from regard.decoding.search import DecodeStart, Ends, Hypothesis, decode_steps, run_to_end
+from regard.decoding.speculative import DraftProposer, Speculation, speculate
 from regard.errors import UserError
 from regard.layers.inputs import pad
 from regard.tasks.batching import Row, by_length, check_texts
@@ -49,7 +49,7 @@ class Writer:
     network: Any
     tokenizer: Tokenizer
     ends: Ends
-    guess: Callable[[], Guess] | None = None
+    guess: Callable[[], DraftProposer] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -121,17 +121,19 @@ class Writer:
         """The best continuations of prompts given as tokens, best first."""
         if self.guess is not None:
             return [[self.speculate(prompt, options).answer] for prompt in prompts]
-        found = conclude(grow(self.network, pad(prompts, 0).to(self.device), self.outset(prompts, options), options))
+        found = run_to_end(
+            decode_steps(self.network, pad(prompts, 0).to(self.device), self.outset(prompts, options), options)
+        )
         if not all(found):
             raise UserError(BROKEN)
         return found
 
-    def outset(self, prompts: list[list[int]], options: DecodeOptions) -> Outset:
+    def outset(self, prompts: list[list[int]], options: DecodeOptions) -> DecodeStart:
         """Prompts as forced first tokens, of which all but the last are read at the start."""
         longest = max(map(len, prompts))
         begin = torch.tensor([[-1] * (longest - len(prompt)) + prompt for prompt in prompts], device=self.device)
         keys = [key_of(prompt) for prompt in prompts] if options.temperature else ()
-        return Outset(begin, self._ends(options), _limit(options), longest - 1, keys, self._stopped(options))
+        return DecodeStart(begin, self._ends(options), _limit(options), longest - 1, keys, self._stopped(options))
 
     def _ends(self, options: DecodeOptions) -> tuple[int, ...]:
         """The tokens that end a text, and those to stop at that are never spelled out."""
@@ -190,13 +192,13 @@ class Writer:
         return tuple(log_probabilities(self.network, tokens)[0, len(prompt) - 1 :].tolist())
 
 
-class Writing:
+class GenerationStream:
     """An answer while it is written: iterate for its text, piece by piece; `answer` is all of it, afterwards.
 
     With `recall`, what the last text had in common with this prompt is not read again.
     """
 
-    def __init__(self, writer: Writer, row: Row, options: DecodeOptions, recall: Recall | None = None):
+    def __init__(self, writer: Writer, row: Row, options: DecodeOptions, recall: PrefixCache | None = None):
         if options.num_beams > 1 or options.num_return_sequences > 1:
             raise UserError("what a beam writes is known only in the end: stream with num_beams = 1 and one answer")
         self.writer, self.row, self.options = writer, row, options
@@ -206,7 +208,9 @@ class Writing:
 
     def __iter__(self) -> Iterator[str]:
         writer, options, prompt = self.writer, self.options, self.row.tokens
-        growing = grow(self.network, pad([prompt], 0).to(writer.device), writer.outset([prompt], options), options)
+        growing = decode_steps(
+            self.network, pad([prompt], 0).to(writer.device), writer.outset([prompt], options), options
+        )
         decoder, held = writer.tokenizer.incremental(), ""
         decoder.feed(prompt)
         while True:

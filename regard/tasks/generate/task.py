@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.config.recipe import DecodeOptions, Recipe
 from regard.data.documents import lessons
-from regard.data.packing import Blocks, PackOptions, batches_per_epoch, epochs, packed, windows
+from regard.data.packing import BlockBatch, PackOptions, batches_per_epoch, epochs, packed, windows
 from regard.data.synthetic.in_context import DOCUMENTS
 from regard.data.token_stream import Stream, prepare_documents, prepare_stream
 from regard.errors import UserError, nearest
@@ -48,27 +48,27 @@ class Generate(Parted[Stream]):
 
     @staticmethod
     def able(family: Family) -> bool:
-        return family.continues
+        return family.is_causal_lm
 
     def corpus(self, part: str) -> Stream | None:
         return corpus(self.recipe, part, self.tokenizer, self.cache)
 
     def plan(self) -> None:
-        """Blocks of one length, cut out of all texts in a row."""
+        """BlockBatch of one length, cut out of all texts in a row."""
         size = self.options.batch_size or max(1, self.options.batch_tokens // self.length)
         self.packing = PackOptions(self.length, size, self.recipe.seed)
         self.batches_per_epoch = batches_per_epoch(self.training, self.packing)
 
-    def batches(self, start: int, rank: int, world: int) -> Iterator[Blocks]:
+    def batches(self, start: int, rank: int, world: int) -> Iterator[BlockBatch]:
         return packed(self.training, self.packing, start, rank, world)
 
     def epoch(self, batches: int) -> float:
         return epochs(self.training, self.packing, batches)
 
-    def count(self, batch: Blocks) -> int:
+    def count(self, batch: BlockBatch) -> int:
         return batch.tokens[:, 1:].numel()
 
-    def loss(self, network: nn.Module, batch: Blocks) -> Tensor:
+    def loss(self, network: nn.Module, batch: BlockBatch) -> Tensor:
         """Cross-entropy of each next token, summed."""
         logits = network(batch.tokens[:, :-1]).flatten(0, 1).float()
         smoothing = self.options.label_smoothing

@@ -19,7 +19,7 @@ from regard.tasks.tag.windows import tag_numbers
 
 
 class Selection(NamedTuple):
-    """Tagged sentences, and where they come from."""
+    """TaggedBatch sentences, and where they come from."""
 
     name: str
     sentences: list[Sentence]

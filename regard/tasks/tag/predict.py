@@ -18,12 +18,12 @@ import torch
 from regard.errors import UserError
 from regard.metrics import entities
 from regard.metrics.iob import is_span_tag
-from regard.models.heads.token import TokenLabels
+from regard.models.heads.token import TokenClassifier
 from regard.tasks.batching import check_texts, each_room
 from regard.tasks.tag.answers import Tags, found_in, spaced
 from regard.tasks.tag.dataset import Window, marked
 from regard.tasks.tag.windows import cut, pieces
-from regard.text.special_tokens import frame_of, padded
+from regard.text.special_tokens import padded, special_tokens_of
 from regard.text.vocabulary import MISSING, Tokenizer
 
 BATCH = 64  # windows that are read at once where nobody says how many
@@ -47,14 +47,14 @@ def figures(chances: Sequence[np.ndarray], wanted: Sequence[Sequence[int]], tags
 
 @torch.inference_mode()
 def read_words(
-    network: TokenLabels,
+    network: TokenClassifier,
     tokenizer: Tokenizer,
     sentences: Sequence[Sequence[str]],
     batch_size: int = BATCH,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[np.ndarray]:
     """How likely each tag is of each word, (words, tags) a sentence; windows are read in batches of like length."""
-    frame = frame_of(tokenizer, 1)
+    frame = special_tokens_of(tokenizer, 1)
     rows, found = [], [np.zeros((len(words), len(network.labels)), np.float32) for words in sentences]
     for number, each in enumerate(pieces(tokenizer, sentences)):
         if MISSING in each.tokens:
@@ -81,7 +81,7 @@ def read_words(
 
 
 def tag(
-    network: TokenLabels,
+    network: TokenClassifier,
     tokenizer: Tokenizer,
     inputs: Sequence[Any],
     batch_size: int = BATCH,

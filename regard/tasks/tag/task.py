@@ -13,11 +13,11 @@ from regard.metrics.iob import is_span_tag
 from regard.tasks.fitting import tagging
 from regard.tasks.prepared_task import Parted
 from regard.tasks.tag.answers import found_in
-from regard.tasks.tag.dataset import Tagged, TaggedCorpus, stream
+from regard.tasks.tag.dataset import TaggedBatch, TaggedCorpus, stream
 from regard.tasks.tag.files import read
 from regard.tasks.tag.predict import figures, read_words, tag
 from regard.tasks.tag.windows import prepare
-from regard.text.masking import maskable
+from regard.text.masking import with_mask_token
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 
 
@@ -43,13 +43,13 @@ class Tag(Parted[TaggedCorpus]):
             return None
         return prepare(data, part, self.tokenizer, self.tags, self.cache, self.length, beside, self.recipe.seed)
 
-    def batches(self, start: int, rank: int, world: int) -> Iterator[Tagged]:
+    def batches(self, start: int, rank: int, world: int) -> Iterator[TaggedBatch]:
         return stream(self.training, self.batching, start, rank, world)
 
-    def count(self, batch: Tagged) -> int:
+    def count(self, batch: TaggedBatch) -> int:
         return len(batch.tags)
 
-    def loss(self, network: Any, batch: Tagged) -> Tensor:
+    def loss(self, network: Any, batch: TaggedBatch) -> Tensor:
         """Cross-entropy of each word's tag, summed."""
         logits = network.told(network.encode(batch.text)[batch.at]).float()
         return F.cross_entropy(logits, batch.tags, label_smoothing=self.options.label_smoothing, reduction="sum")
@@ -79,5 +79,5 @@ def learn_vocabulary(recipe: Recipe) -> Vocabulary:
     """A tokenizer trained on the sentences of the training part."""
     sentences = read(recipe.data, "train", Path(recipe.origin), recipe.seed)
     texts = (" ".join(sentence.words) for sentence in sentences)
-    tokenizer = maskable(train_tokenizer(texts, recipe.tokenizer, ends=False))
+    tokenizer = with_mask_token(train_tokenizer(texts, recipe.tokenizer, ends=False))
     return Vocabulary(tokenizer, tokenizer)

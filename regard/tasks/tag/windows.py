@@ -1,4 +1,4 @@
-"""Tagged sentences → tokens on disk: the pieces of words, and windows over sentences that are too long."""
+"""TaggedBatch sentences → tokens on disk: the pieces of words, and windows over sentences that are too long."""
 
 import hashlib
 import json
@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from regard.data.cache import Report, hash_file, narrowest, opened, place_of, settle, unfinished, write_facts
+from regard.data.cache import (
+    Report,
+    atomic_folder,
+    cache_path,
+    hash_file,
+    open_cached,
+    settle,
+    smallest_uint,
+    write_facts,
+)
 from regard.data.files import expand
 from regard.data.ragged import RaggedWriter
 from regard.data.splits.hashed import file_of, fractions
@@ -20,7 +29,7 @@ from regard.errors import UserError
 from regard.metrics.iob import unbegun
 from regard.tasks.tag.dataset import TaggedCorpus, Window
 from regard.tasks.tag.files import Sentence, read
-from regard.text.special_tokens import frame_of
+from regard.text.special_tokens import special_tokens_of
 from regard.text.vocabulary import MISSING, Tokenizer
 
 if TYPE_CHECKING:
@@ -115,14 +124,14 @@ def prepare(
     else:
         hashes = {name or path.name: hash_file(path) for name, path in expand(file_of(data, part, beside)).items()}
     key = json.dumps([hashes, data.text, data.label, fractions(data), part, max_length])
-    folder = place_of(cache, [FORMAT, key, tags.content(), tokenizer.content()])
-    frame, padding = frame_of(tokenizer, 1), max(tokenizer.pad, 0)
-    found = opened(folder, lambda place: TaggedCorpus(place, frame, padding))
+    folder = cache_path(cache, [FORMAT, key, tags.content(), tokenizer.content()])
+    frame, padding = special_tokens_of(tokenizer, 1), max(tokenizer.pad, 0)
+    found = open_cached(folder, lambda place: TaggedCorpus(place, frame, padding))
     if found is not None:
         return found
     if max_length - frame.size < 2:
         raise UserError(f"data.max_length = {max_length} leaves no room for words: give more")
-    with unfinished(folder) as place, Writer(place, tokenizer, tags, max_length, frame.size) as writer:
+    with atomic_folder(folder) as place, Writer(place, tokenizer, tags, max_length, frame.size) as writer:
         writer.write(read(data, part, beside, seed))
         writer.finish(hashes)
     return TaggedCorpus(folder, frame, padding)
@@ -136,7 +145,7 @@ class Writer:
         self.max_length, self.frame = max_length, frame
         self.report = Report(unit="sentences")
         self.windows = self.unbegun = 0
-        self.dtype = narrowest(tokenizer.size)
+        self.dtype = smallest_uint(tokenizer.size)
         self._stack = ExitStack()
 
     def __enter__(self) -> "Writer":

@@ -11,7 +11,7 @@ from regard.data.parallel_batch import collate
 from regard.decoding.sampling import key_of
 from regard.decoding.search import Hypothesis, search
 from regard.errors import UserError
-from regard.layers.inputs import Sequences
+from regard.layers.inputs import TokenBatch
 from regard.tasks.batching import Row, by_length, check_texts, too_long
 from regard.tasks.translate.alignment import align, look
 from regard.text.vocabulary import Vocabulary
@@ -75,7 +75,7 @@ def generate(
     network: Any, vocabulary: Vocabulary, rows: list[list[int]], options: DecodeOptions
 ) -> list[list[Hypothesis]]:
     """Hypotheses for each row of source ids, best first. By default at most twice the source's length and 20 more."""
-    source: Sequences = collate(rows, None, vocabulary).to(next(network.parameters()).device)
+    source: TokenBatch = collate(rows, None, vocabulary).to(next(network.parameters()).device)
     limit = torch.tensor([options.max_new_tokens or 2 * len(row) + 20 for row in rows]).clamp(max=network.limit - 1)
     keys = [key_of(row) for row in rows] if options.temperature else ()
     found = search(network, source, vocabulary.target.begin, vocabulary.target.end, options, limit, keys=keys)

@@ -28,7 +28,7 @@ class Translate(Parted[Corpus]):
 
     @staticmethod
     def able(family: Family) -> bool:
-        return family.translates
+        return family.is_encoder_decoder
 
     def longest(self, wanted: int, limit: int) -> int:
         room = limit - 1

@@ -21,7 +21,7 @@ from regard.tasks.answer.dataset import cut, prepare, token_span
 from regard.tasks.answer.files import Gold, Question, questions, read
 from regard.tasks.answer.spans import Seen, best_of, best_spans, best_threshold, report, tell
 from regard.tasks.answer.windows import ABSENT, Windows, collate, stream
-from regard.text.special_tokens import frame_of
+from regard.text.special_tokens import special_tokens_of
 from regard.text.vocabulary import Tokenizer
 
 CONTEXT = "Ada wrote notes. Bob, who read them, wrote a longer book about (Ada)."
@@ -205,7 +205,7 @@ def test_a_frame_joins_as_the_tokenizer_does() -> None:
     tokenizer = letters()
     for texts in (["one two"], ["one two", "3, four"]):
         encoded, rows = tokenizer.inner.encode(texts[0], *texts[1:]), tokenizer.encode_many(texts)  # type: ignore[arg-type]
-        placed = frame_of(tokenizer, len(texts)).place(*rows)
+        placed = special_tokens_of(tokenizer, len(texts)).place(*rows)
         assert placed.tokens.tolist() == encoded.ids and placed.segments.tolist() == encoded.type_ids
 
 

@@ -19,8 +19,8 @@ from regard.cli.main import app
 from regard.cli.passages import shown
 from regard.config.recipe import Recipe, load_recipe
 from regard.errors import UserError
-from regard.models.heads.mlm import MaskedWords
-from regard.models.heads.span import Spans
+from regard.models.heads.mlm import MaskedLM
+from regard.models.heads.span import SpanClassifier
 from regard.tasks.answer.live_windows import Ask, Asking
 from regard.tasks.answer.spans import Seen, best_apart, best_of, best_spans, spans_apart
 from regard.tasks.answer.task import Answer, look
@@ -105,7 +105,7 @@ def test_it_learns_and_its_folder_is_a_published_one(learnt: Path, model: Any) -
     assert config["architectures"] == ["BertForQuestionAnswering"] and "has_pooler" not in config
     assert 'model.run({"question": "…", "context": "…"})' in (model.folder / "README.md").read_text()
     again = regard.load(model.folder)  # without the run's recipe beside it
-    assert model.task == "answer" and type(again.network) is Spans
+    assert model.task == "answer" and type(again.network) is SpanClassifier
     lines = [json.loads(line) for line in (learnt / "run/metrics.jsonl").read_text().splitlines()]
     assert {"loss", "exact_match", "f1"} <= next(line for line in lines if "validation" in line)["validation"].keys()
 
@@ -153,21 +153,21 @@ def test_a_stopped_run_comes_to_the_same_weights(tmp_path: Path) -> None:
 
 
 def test_a_body_with_other_heads_is_taken_and_its_pooler_left(tmp_path: Path) -> None:
-    place = folder(tmp_path, MaskedWords, pooler=True)
+    place = folder(tmp_path, MaskedLM, pooler=True)
     options = recipe(lay_out(tmp_path, 8), f'from = "{place}"', 3)
     loaded = prepare_network(options)
     network: Any = loaded.network
-    assert type(network) is Spans and network.body.pooler is None
+    assert type(network) is SpanClassifier and network.body.pooler is None
     task: Any = build(options, loaded.vocabulary, network)
     task.loss(network, next(task.batches(0, 0, 1))).backward()
     assert all(parameter.grad is not None for parameter in network.parameters())
 
 
 def test_an_adapter_is_written_and_added_again(tmp_path: Path) -> None:
-    place = folder(tmp_path, MaskedWords)
+    place = folder(tmp_path, MaskedLM)
     start(recipe(lay_out(tmp_path, 20), f'from = "{place}"\nlora_rank = 2', 3), quiet=True)
     model: Any = regard.load(tmp_path / "run")
-    assert type(model.network) is Spans and (model.folder / "adapter_config.json").is_file()
+    assert type(model.network) is SpanClassifier and (model.folder / "adapter_config.json").is_file()
     base: Any = regard.load(place)
     changed = model.network.body.encoder.blocks[0].own.query.weight
     assert not torch.equal(changed, base.network.body.encoder.blocks[0].own.query.weight)

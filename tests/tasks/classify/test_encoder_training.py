@@ -16,8 +16,8 @@ from regard.config.recipe import load_recipe
 from regard.errors import UserError
 from regard.interop.folder import save
 from regard.interop.sentence_transformers import Pooling, write_pooling
-from regard.layers.inputs import Sequences
-from regard.models.heads.mlm import MaskedWords, Pretraining
+from regard.layers.inputs import TokenBatch
+from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.models.heads.sequence import Classifier
 from regard.tasks.registry import build
 from regard.training.build import prepare_network, resume, start
@@ -40,7 +40,7 @@ def test_from_nothing_it_learns_and_its_folder_opens(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run/best.json").read_text())["score"] > 0.5
 
 
-@pytest.mark.parametrize("head", [MaskedWords, Pretraining])
+@pytest.mark.parametrize("head", [MaskedLM, Pretraining])
 def test_what_found_hidden_words_tells_labels(head: Any, tmp_path: Path) -> None:
     """Its body is taken, with the pooler it was trained with if it has one, and its tokenizer as it is."""
     place = folder(tmp_path, head, pooler=head is Pretraining)
@@ -61,7 +61,7 @@ def test_what_found_hidden_words_tells_labels(head: Any, tmp_path: Path) -> None
     assert all(parameter.grad is not None for parameter in network.parameters())
 
 
-@pytest.mark.parametrize("head", [MaskedWords, Pretraining])
+@pytest.mark.parametrize("head", [MaskedLM, Pretraining])
 def test_an_adapter_of_an_encoder_is_written_and_added_again(head: Any, tmp_path: Path) -> None:
     """With the pooler, which is trained whole; what pre-training left in the base is not in the way."""
     place = folder(tmp_path, head, pooler=head is Pretraining)
@@ -99,7 +99,7 @@ def test_what_was_trained_to_be_averaged_tells_labels_from_the_mean(tmp_path: Pa
     for text, answer in zip(texts(), model.run(texts()), strict=True):
         ids = torch.tensor([model.vocabulary.target.inner.encode(text).ids])
         with torch.no_grad():
-            states = network.encode(Sequences(ids, torch.tensor([ids.size(1)])))
+            states = network.encode(TokenBatch(ids, torch.tensor([ids.size(1)])))
             expected = network.head(states[0].mean(0)).softmax(-1).tolist()
         assert [answer.scores[label] for label in network.labels] == pytest.approx(expected, abs=1e-5)
     weights = model.trace(text).weights("pooling")

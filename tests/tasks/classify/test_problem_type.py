@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import regard
 from regard.cli.main import main
 from regard.errors import UserError
-from regard.models.heads.mlm import MaskedWords
+from regard.models.heads.mlm import MaskedLM
 from regard.tasks.classify.problem_type import Several
 from regard.tasks.registry import build
 from regard.training.build import prepare_network, start
@@ -125,7 +125,7 @@ def test_numbers_are_learnt_in_a_scale_and_written_in_their_own(
 
 @pytest.mark.parametrize("kind", ["several", "number"])
 def test_a_pre_trained_encoder_is_adapted_to_either(kind: str, tmp_path: Path) -> None:
-    place = folder(tmp_path, MaskedWords)
+    place = folder(tmp_path, MaskedLM)
     start(made(tmp_path, kind, 3, model=f'from = "{place}"\nlora_rank = 2'), quiet=True)
     model: Any = regard.load(tmp_path / "run")
     assert model.network.kind == kind

@@ -28,17 +28,17 @@ from regard.tasks.classify.dataset import (
     Sides,
     Texts,
     collate,
-    enclosed,
     learn_labels,
     learn_scale,
     prepare,
     read,
     stream,
+    with_end_token,
 )
 
 
 def sides(targets: Any) -> Sides:
-    return Sides(Texts(enclosed(vocabulary(53).target)), targets)
+    return Sides(Texts(with_end_token(vocabulary(53).target)), targets)
 
 
 def corpus(data: DataOptions, targets: Any, place: Path, cache: Path) -> Corpus:
@@ -114,7 +114,7 @@ def test_pairs_have_the_segments_of_their_tokenizer(tmp_path: Path, cache: Path)
     for row, encoded in enumerate(wanted):
         assert batch.text.tokens[row, : len(encoded.ids)].tolist() == encoded.ids
         assert batch.text.segments[row, : len(encoded.ids)].tolist() == encoded.type_ids
-    alike = Texts(enclosed(vocabulary(53).target), paired=True)
+    alike = Texts(with_end_token(vocabulary(53).target), paired=True)
     assert alike.sequences(alike.rows([("w1", "w2")])).segments is None
 
 

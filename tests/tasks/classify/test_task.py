@@ -26,7 +26,7 @@ from regard.layers.inputs import pad
 from regard.metrics import classification as marks
 from regard.models import registry as models
 from regard.models.heads.sequence import Classifier
-from regard.tasks.classify.dataset import BETWEEN, Texts, enclosed, learn_labels, read
+from regard.tasks.classify.dataset import BETWEEN, Texts, learn_labels, read, with_end_token
 from regard.tasks.classify.evaluate import select
 from regard.tasks.classify.predict import classify
 from regard.tasks.registry import build
@@ -251,7 +251,7 @@ def test_a_label_that_training_never_showed_is_an_error_with_its_place(
 def test_two_texts_have_an_end_between_and_padding_is_another_token() -> None:
     plain = tokenizer(TOKENS)
     plain.pad = plain.end
-    made = enclosed(plain)
+    made = with_end_token(plain)
     rows = Texts(made, paired=True).encode_many([f"w0 w1{BETWEEN}w2", f"w3{BETWEEN}"])
     assert rows == [[4, 5, 2, 6, 2], [7, 2, 2]]
     assert Texts(made).encode_many(["w0 w1"]) == [[4, 5, 2]]
@@ -311,7 +311,7 @@ def test_the_loss_is_that_of_the_label_and_of_the_text(tmp_path: Path) -> None:
 
 @torch.no_grad()
 def test_batch_mates_and_padding_change_nothing() -> None:
-    made, found = enclosed(tokenizer(TOKENS)), network()
+    made, found = with_end_token(tokenizer(TOKENS)), network()
     together = classify(found, Texts(made), texts())
     for text, expected in zip(texts(), together, strict=True):
         (alone,) = classify(found, Texts(made), [text])

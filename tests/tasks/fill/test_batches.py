@@ -18,9 +18,9 @@ from needs import need
 
 from regard.config.recipe import DataOptions, TokenizerOptions
 from regard.errors import UserError
-from regard.tasks.fill.batches import Masked, MaskOptions, draw_pair, masked_blocks, masked_pairs, pair_room
+from regard.tasks.fill.batches import MaskedBatch, MaskOptions, draw_pair, masked_blocks, masked_pairs, pair_room
 from regard.tasks.fill.sentences import Sentences, paragraphs, prepare_sentences, prepare_stream
-from regard.text.masking import maskable, masker_of
+from regard.text.masking import masker_of, with_mask_token
 from regard.text.sentences import sentences
 from regard.text.vocabulary import Tokenizer, train_tokenizer
 
@@ -143,7 +143,7 @@ def test_whole_words_are_hidden_together() -> None:
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe", "unigram", "wordpiece"])
 def test_words_of_every_kind_of_pieces(kind: Any) -> None:
     texts = ["The readers read unreadable, reread things.", "Things unread: readable (things) reader!"] * 9
-    tokenizer = maskable(
+    tokenizer = with_mask_token(
         train_tokenizer(texts, TokenizerOptions(kind=kind, vocab_size=290 if kind == "byte_bpe" else 40))
     )
     masker, row = masker_of(tokenizer), tokenizer.encode(texts[0])
@@ -170,7 +170,7 @@ def test_without_a_mask_there_is_an_error() -> None:
 # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def same(one: Masked, other: Masked) -> bool:
+def same(one: MaskedBatch, other: MaskedBatch) -> bool:
     pairs = [(one.text.tokens, other.text.tokens), (one.at, other.at), (one.words, other.words)]
     pairs += [(one.labels, other.labels)] if one.labels is not None and other.labels is not None else []
     return all(torch.equal(a, b) for a, b in [*pairs, (one.index, other.index)])

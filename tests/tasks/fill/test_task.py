@@ -15,8 +15,8 @@ import regard
 from regard.cli.main import main
 from regard.config.recipe import load_recipe
 from regard.errors import UserError
-from regard.layers.inputs import Sequences
-from regard.models.heads.mlm import MaskedWords, Pretraining
+from regard.layers.inputs import TokenBatch
+from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.tasks.fill.batches import draw_pair
 from regard.tasks.fill.guesses import guess, predict
 from regard.tasks.fill.predict import some_rows
@@ -77,7 +77,7 @@ def prepared(options: Any) -> tuple[Any, Any]:
     return loaded.network, build(options, loaded.vocabulary, loaded.network)
 
 
-@pytest.mark.parametrize(("pairs", "kind"), [("none", MaskedWords), ("next", Pretraining), ("order", Pretraining)])
+@pytest.mark.parametrize(("pairs", "kind"), [("none", MaskedLM), ("next", Pretraining), ("order", Pretraining)])
 def test_the_loss_is_the_paper_s(pairs: str, kind: Any, tmp_path: Path) -> None:
     """Of hidden places alone, and of pairs the mean as much as the mean of words."""
     network, task = prepared(recipe(lay_out(tmp_path), pairs=pairs))
@@ -128,7 +128,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pairs", ["none", "next"])
-@pytest.mark.parametrize("head", [MaskedWords, Pretraining])
+@pytest.mark.parametrize("head", [MaskedLM, Pretraining])
 def test_pre_training_goes_on_from_weights(head: Any, pairs: str, tmp_path: Path) -> None:
     """With the head it has, and a new one beside it where pairs are asked for; an unused pooler is not touched."""
     place = folder(tmp_path, head, pooler=True)
@@ -140,7 +140,7 @@ def test_pre_training_goes_on_from_weights(head: Any, pairs: str, tmp_path: Path
         assert torch.equal(network.relation.weight, before.relation.weight)
     start(options, quiet=True)
     after: Any = regard.load(tmp_path / "run").network
-    assert type(after) is (MaskedWords if pairs == "none" else Pretraining)
+    assert type(after) is (MaskedLM if pairs == "none" else Pretraining)
     assert not torch.equal(after.words.dense.weight, before.words.dense.weight)
     same = torch.equal(after.body.pooler.dense.weight, before.body.pooler.dense.weight)
     assert same == (pairs == "none")
@@ -230,7 +230,7 @@ def test_without_a_pooler_two_texts_are_compared_by_their_means(tmp_path: Path) 
     together = network(batch.text).relation
     for row, length in enumerate(batch.text.lengths.tolist()):
         tokens, segments = (each[row : row + 1, :length] for each in (batch.text.tokens, batch.text.segments))
-        states = network.encode(Sequences(tokens, torch.tensor([length]), segments))[0]
+        states = network.encode(TokenBatch(tokens, torch.tensor([length]), segments))[0]
         first, second = (states[segments[0] == number].mean(0) for number in (0, 1))
         expected = network.relation(F.gelu(network.compare.dense(first * second)))
         torch.testing.assert_close(together[row], expected, atol=1e-6, rtol=1e-5)

@@ -15,7 +15,7 @@ from regard.cli.main import main
 from regard.config.recipe import DataOptions, Recipe, TokenizerOptions
 from regard.data.token_stream import Stream
 from regard.errors import UserError
-from regard.layers.autoregressive import LanguageModel
+from regard.layers.autoregressive import CausalLM
 from regard.tasks.generate.evaluate import evaluate, named, scores, select
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 from tests.models.test_language_models import GPT, LIMIT, TOKENS, made
@@ -30,14 +30,14 @@ def text(tokens: np.ndarray = TEXT) -> tuple[str, Stream]:
     return "text", cast(Stream, type("Text", (), {**vars(found), "__len__": lambda self: len(tokens)})())
 
 
-def model(network: LanguageModel, length: int = 0) -> Any:
+def model(network: CausalLM, length: int = 0) -> Any:
     data = DataOptions(train=1, generate="mappings", max_length=length)
     recipe = Recipe(task="generate", output="", data=data)
     return SimpleNamespace(network=network, recipe=recipe, vocabulary=Vocabulary(WORDS, WORDS))
 
 
 @torch.no_grad()
-def by_hand(network: LanguageModel, length: int, stride: int) -> float:
+def by_hand(network: CausalLM, length: int, stride: int) -> float:
     """The sum over tokens of −log p, each in the window that first reaches it: one token at a time."""
     total = 0.0
     for place in range(1, len(TEXT)):

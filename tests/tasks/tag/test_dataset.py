@@ -1,4 +1,4 @@
-"""Tagged words: files, pieces, windows, spans of every scheme, and conlleval's figures worked by hand."""
+"""TaggedBatch words: files, pieces, windows, spans of every scheme, and conlleval's figures worked by hand."""
 
 import json
 from itertools import islice, pairwise

@@ -14,8 +14,8 @@ from regard.config.recipe import load_recipe
 from regard.data.synthetic.entities import names
 from regard.errors import UserError
 from regard.metrics import entities
-from regard.models.heads.mlm import MaskedWords
-from regard.models.heads.token import TokenLabels
+from regard.models.heads.mlm import MaskedLM
+from regard.models.heads.token import TokenClassifier
 from regard.tasks.registry import build
 from regard.tasks.tag.evaluate import select
 from regard.tasks.tag.files import read
@@ -131,7 +131,7 @@ def test_a_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
         start(made(tmp_path / name, steps, "train.schedule=constant"), quiet=True)
     resume(tmp_path / "halves" / "run", quiet=True, overrides=["train.max_steps=4"])
     ours, theirs = (regard.load(tmp_path / name / "run/checkpoint-4").network for name in ("whole", "halves"))
-    assert isinstance(ours, TokenLabels)
+    assert isinstance(ours, TokenClassifier)
     for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert torch.equal(one, other)
 
@@ -192,7 +192,7 @@ def test_long_texts_and_batch_mates_change_nothing(trained: Path) -> None:
 def test_a_pre_trained_encoder_is_taught_and_others_read_it(tmp_path: Path) -> None:
     from transformers import AutoModelForTokenClassification
 
-    place = folder(tmp_path, MaskedWords)
+    place = folder(tmp_path, MaskedLM)
     for name, model in (("whole", f'from = "{place}"'), ("adapter", f'from = "{place}"\nlora_rank = 2')):
         (tmp_path / name).mkdir()
         start(made(tmp_path / name, 2, model=model), quiet=True)
