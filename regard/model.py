@@ -23,10 +23,7 @@ from regard.interop.hf_module import Module
 from regard.interop.model_path import find_model
 from regard.interop.sentence_transformers import POOLINGS, Pooling, pooling_of, write_pooling
 from regard.layers.autoregressive import CausalLM
-from regard.models.heads.mlm import MaskedLM
 from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import SpanClassifier
-from regard.models.heads.token import TokenClassifier
 from regard.models.registry import FAMILIES, family_of
 from regard.runtime.device import choose_device
 from regard.runtime.machine import use_huge_pages
@@ -44,11 +41,6 @@ from regard.text.vocabulary import Vocabulary
 from regard.training.run_folder import open_run
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.float32}  # int8: of the weights
-HEADS = {
-    MaskedLM: "fill",
-    SpanClassifier: "answer",
-    TokenClassifier: "tag",
-}  # what encoders are for, by what stands on them
 LARGE = 1 << 26  # bytes of weights: more than caches hold
 
 
@@ -67,12 +59,8 @@ class Model:
 
     @property
     def task(self) -> str:
-        """What it was trained for, else what its kind is for."""
-        if self.recipe is not None:
-            return self.recipe.task
-        if self.is_encoder and not self.is_classifier:
-            return next((task for head, task in HEADS.items() if isinstance(self.network, head)), "embed")
-        return "generate" if self.is_causal_lm else "classify" if self.is_classifier else "translate"
+        """The task it was trained for, else the one its network declares."""
+        return self.network.task if self.recipe is None else self.recipe.task
 
     @property
     def is_causal_lm(self) -> bool:

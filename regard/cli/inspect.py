@@ -5,19 +5,15 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from torch import nn, tensor
+from torch import nn
 
 from regard.attention.trace import record
 from regard.config.recipe import about, load_recipe, shipped_recipes
 from regard.errors import UserError
 from regard.explorer.induction import heads as scored_heads
-from regard.layers.autoregressive import CausalLM
-from regard.layers.inputs import TokenBatch
 from regard.model import load
-from regard.models.heads.sequence import Classifier
 from regard.models.registry import FAMILIES, family_of
 from regard.tasks.registry import TASKS
-from regard.text.vocabulary import Vocabulary
 
 
 def catalogue() -> dict[str, Any]:
@@ -57,24 +53,16 @@ def describe(path: str, heads: bool = False, model_type: str | None = None) -> d
         "bytes": size,
         "config": asdict(model.network.config),
         "parameters_by_part": parameters,
-        "sites": sites(model.network, model.vocabulary),
+        "sites": sites(model.network),
         **({"heads": scored_heads(model)} if heads else {}),
         "files": {file.name: _file(file) for file in sorted(folder.iterdir()) if file.is_file()},
     }
 
 
-def sites(network: nn.Module, vocabulary: Vocabulary) -> list[str]:
-    """Every place where the network attends, found by letting it read one token."""
-    source = TokenBatch(tensor([[vocabulary.source.end]]), tensor([1]))
+def sites(network: Any) -> list[str]:
+    """Every attention site of the network, listed by one pass over its smallest input."""
     with record() as recorder:
-        if FAMILIES[family_of(network)].is_encoder:
-            network(TokenBatch(tensor([[0]]), tensor([1])))
-        elif isinstance(network, CausalLM):
-            network(tensor([[0]]))
-        elif isinstance(network, Classifier):
-            network(source)
-        else:
-            network(source, tensor([[vocabulary.target.begin]]))
+        network(*network.dummy_inputs)
     return list(recorder.looks)
 
 

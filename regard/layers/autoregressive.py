@@ -20,7 +20,16 @@ from regard.layers.state import State
 class Generator(nn.Module):
     """A family says how it starts and how it advances; steps and the teacher-forced pass follow from that."""
 
+    task = "translate"  # what the network is for, unless a recipe names another task
+    input_type = TokenBatch
+
     output: nn.Module
+
+    @property
+    def dummy_inputs(self) -> tuple:
+        """The smallest arguments of `forward`, for example to list the attention sites."""
+        source = self.input_type.minimal(next(self.parameters()).device)
+        return source, source.tokens
 
     def start(self, source: TokenBatch) -> State:
         """What is known before the first token."""
@@ -65,9 +74,15 @@ class CausalLM(Generator):
     A text may grow beyond `limit`. What is read then no longer holds all of it: the older half is forgotten.
     """
 
+    task = "generate"
+
     embed: Embedding
     decoder: Stack
     rotary: Rotary | None
+
+    @property
+    def dummy_inputs(self) -> tuple:
+        return (self.input_type.minimal(next(self.parameters()).device).tokens,)
 
     @property
     def limit(self) -> int:

@@ -65,11 +65,19 @@ class Encoder(nn.Module):
     Its config has `width`, `limit`, `dropout`, `pooler_activation` and `output_activation`, which heads ask for.
     """
 
+    task = "embed"
+    input_type = TokenBatch
+
     config: Any
     embed: Reading
     widen: nn.Module  # where embeddings are narrower than states, else nothing
     encoder: Stack
     pooler: Pooler | None
+
+    @property
+    def dummy_inputs(self) -> tuple:
+        """The smallest arguments of `forward`, for example to list the attention sites."""
+        return (self.input_type.minimal(next(self.parameters()).device),)
 
     @property
     def limit(self) -> int:

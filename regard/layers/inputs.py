@@ -27,6 +27,11 @@ class TokenBatch(NamedTuple):
     def to(self, device: torch.device | str) -> "TokenBatch":
         return to_device(self, device)
 
+    @classmethod
+    def minimal(cls, device: torch.device | str = "cpu") -> "TokenBatch":
+        """One sequence of one token: the smallest input that a network accepts."""
+        return cls(torch.zeros(1, 1, dtype=torch.long, device=device), torch.ones(1, dtype=torch.long, device=device))
+
 
 def pad(rows: Sequence[Ids], padding: int, first: Sequence[int] = (), last: Sequence[int] = ()) -> TokenBatch:
     """Rows as one tensor, each with `first` before it and `last` behind it."""

@@ -21,9 +21,20 @@ from regard.layers.inputs import TokenBatch
 class Head(nn.Module):
     """A body that gives each place a state (`encode`), with something on top of it."""
 
+    task: str  # set by each head
+
     def __init__(self, body: Any):
         super().__init__()
         self.body = body
+
+    @property
+    def input_type(self) -> type[TokenBatch]:
+        return self.body.input_type
+
+    @property
+    def dummy_inputs(self) -> tuple:
+        """The smallest arguments of `forward`, for example to list the attention sites."""
+        return (self.input_type.minimal(next(self.parameters()).device),)
 
     @property
     def config(self) -> Any:

@@ -32,6 +32,8 @@ class Words(nn.Module):
 class MaskedLM(Head):
     """Says which word stands at each place."""
 
+    task = "fill"
+
     def __init__(self, body: Encoder):
         super().__init__(body)
         self.words = Words(body.config, body.embed.table)

@@ -39,6 +39,8 @@ class Labelling(NamedTuple):
 class Classifier(Head):
     """A body that gives each place a state (`encode`), and a head on their summary."""
 
+    task = "classify"
+
     def __init__(
         self,
         body: Any,

@@ -7,6 +7,8 @@ from regard.models.heads.token import TokenClassifier
 class SpanClassifier(TokenClassifier):
     """Where an answer begins and where it ends: logits (batch, length, 2)."""
 
+    task = "answer"
+
     def __init__(self, body: Encoder, silent: bool = False):
         super().__init__(body, ("start", "end"))
         self.silent = silent  # whether it was trained on questions that have none

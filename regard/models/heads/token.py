@@ -13,6 +13,8 @@ from regard.models.heads.base import Head
 class TokenClassifier(Head):
     """A label for each token."""
 
+    task = "tag"
+
     def __init__(self, body: Encoder, labels: Sequence[str]):
         super().__init__(body)
         self.labels = tuple(labels)
