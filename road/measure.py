@@ -16,7 +16,8 @@ import torch
 
 from regard.cli.evaluate import lengths
 from regard.config.recipe import Recipe
-from regard.metrics.bleu import Score, compare, score
+from regard.metrics.bleu import compare, score
+from regard.metrics.bootstrap import Score
 from regard.model import load
 from regard.runtime.machine import choose_threads
 from regard.tasks.translate.alignment import alignment_site

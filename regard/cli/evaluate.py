@@ -211,7 +211,7 @@ def evaluate(
     ]
     result["scores"] = named
     differences = scores.compare(answers[0], answers[1], references, lowercase)
-    return result | {"comparison": [each.told() for each in differences]}
+    return result | {"comparison": [each.to_dict() for each in differences]}
 
 
 def lengths(

@@ -1,19 +1,20 @@
-"""How well labels are told: accuracy, F1, and which label was taken for which.
+"""Metrics of classifiers: accuracy, F1, Matthews' correlation and the confusion matrix.
 
-Shapes: confusion (labels wanted, labels found), in counts.
+Shapes: confusion (expected labels, predicted labels), in counts; multi-label arrays (samples, labels).
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from regard.metrics.bleu import RESAMPLES, SEED, Score, resampled, spread
+from regard.metrics.bootstrap import SIGNATURE, bootstrap
 
 
-def confusion(found: Sequence[int], wanted: Sequence[int], labels: int) -> np.ndarray:
-    """How often each label (row) was called each (column)."""
+def confusion(predicted: Sequence[int], expected: Sequence[int], labels: int) -> np.ndarray:
+    """How often each label (row) was predicted as each (column)."""
     table = np.zeros((labels, labels), np.int64)
-    np.add.at(table, (np.asarray(wanted, int), np.asarray(found, int)), 1)
+    np.add.at(table, (np.asarray(expected, int), np.asarray(predicted, int)), 1)
     return table
 
 
@@ -23,14 +24,12 @@ def accuracy(table: np.ndarray) -> float:
 
 
 def by_class(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Precision, recall and F1 of each label, in percent; 0 where nothing was called so, or was to be."""
-    right, found, wanted = np.diag(table), table.sum(0), table.sum(1)
-    precision, recall = (100.0 * right / np.maximum(1, all_of) for all_of in (found, wanted))
-    return precision, recall, 200.0 * right / np.maximum(1, found + wanted)
+    """Precision, recall and F1 of each label, in percent."""
+    return _precision_recall_f1(np.diag(table), table.sum(0), table.sum(1))
 
 
 def macro_f1(table: np.ndarray) -> float:
-    """The mean F1 of the labels that occur, as answers or as references: rare ones count as much as frequent ones."""
+    """The mean F1 of the labels that occur, predicted or expected: rare labels count as much as frequent ones."""
     occur = table.sum(0) + table.sum(1) > 0
     return float(by_class(table)[2][occur].mean()) if occur.any() else 0.0
 
@@ -41,100 +40,103 @@ def f1_of(table: np.ndarray, label: int) -> float:
 
 
 def matthews(table: np.ndarray) -> float:
-    """Matthews' correlation, in percent (Warstadt et al. 2019, CoLA); of more labels than two, Gorodkin's R_K (2004).
+    """Matthews' correlation, in percent (Warstadt et al. 2019, CoLA); for more than two labels Gorodkin's R_K (2004).
 
-    0 where all are called the same, or are to be.
+    0 if all predictions, or all expected labels, are the same.
     """
-    right, total = float(np.trace(table)), float(table.sum())
-    found, wanted = table.sum(0).astype(float), table.sum(1).astype(float)
-    size = float(np.sqrt((total**2 - found @ found) * (total**2 - wanted @ wanted)))
-    return 100.0 * (right * total - float(found @ wanted)) / size if size > 0 else 0.0
+    right = float(np.trace(table))
+    total = float(table.sum())
+    predicted = table.sum(0).astype(float)
+    expected = table.sum(1).astype(float)
+    norm = float(np.sqrt((total**2 - predicted @ predicted) * (total**2 - expected @ expected)))
+    return 100.0 * (right * total - float(predicted @ expected)) / norm if norm > 0 else 0.0
 
 
-def figures(table: np.ndarray) -> dict[str, float]:
-    """Every figure of one label a text; `f1` is that of the second of two labels, as of "1" beside "0"."""
-    found = {"accuracy": accuracy(table), "macro_f1": macro_f1(table), "matthews_correlation": matthews(table)}
-    return found | ({"f1": f1_of(table, 1)} if len(table) == 2 else {})
+def single_label_metrics(table: np.ndarray) -> dict[str, float]:
+    """Every metric of one label per text; `f1` is that of the second of two labels, as of "1" besides "0"."""
+    metrics = {"accuracy": accuracy(table), "macro_f1": macro_f1(table), "matthews_correlation": matthews(table)}
+    return metrics | ({"f1": f1_of(table, 1)} if len(table) == 2 else {})
 
 
-def several(found: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
-    """Texts of several labels, True where one holds (samples, labels): F1 over all, the labels' mean, all right."""
-    right, called, held = (found & wanted).sum(0), found.sum(0), wanted.sum(0)
-    each = 200.0 * right / np.maximum(1, called + held)
-    occur = called + held > 0
+def multi_label_metrics(predicted: np.ndarray, expected: np.ndarray) -> dict[str, float]:
+    """Micro F1, macro F1 of the labels that occur, and the share of texts with all labels right."""
+    right = (predicted & expected).sum(0)
+    total = predicted.sum(0) + expected.sum(0)
+    f1 = 200.0 * right / np.maximum(1, total)
     return {
-        "micro_f1": 200.0 * float(right.sum()) / max(1, int((called + held).sum())),
-        "macro_f1": float(each[occur].mean()) if occur.any() else 0.0,
-        "exact": 100.0 * float((found == wanted).all(1).mean()),
+        "micro_f1": 200.0 * float(right.sum()) / max(1, int(total.sum())),
+        "macro_f1": float(f1[total > 0].mean()) if total.any() else 0.0,
+        "exact": 100.0 * float((predicted == expected).all(1).mean()),
     }
 
 
-def report(found: Sequence[int], wanted: Sequence[int], chances: Sequence[float], labels: Sequence[str]) -> dict:
-    """Scores with intervals, a row a label, and the confusions; `chances` are those given to what was wanted.
+def single_label_report(
+    predicted: Sequence[int], expected: Sequence[int], probabilities: Sequence[float], labels: Sequence[str]
+) -> dict[str, Any]:
+    """Scores with intervals, a row per label, and the confusion matrix; `probabilities` are of the expected labels.
 
-    `most_frequent` is the accuracy of always saying the label that occurs most.
+    `most_frequent` is the accuracy of always predicting the most frequent label.
     """
-    table = confusion(found, wanted, len(labels))
-    loss = float(-np.log(np.maximum(np.asarray(chances, float), 1e-30)).mean())
-    precision, recall, f1 = by_class(table)
-    counts = {label: dict(zip(labels, table[number].tolist(), strict=True)) for number, label in enumerate(labels)}
+    size = len(labels)
+    table = confusion(predicted, expected, size)
+    cells = np.asarray(expected) * size + np.asarray(predicted)  # of the flattened table
+
+    def statistic(rows: np.ndarray) -> dict[str, float]:
+        return single_label_metrics(np.bincount(cells[rows], minlength=size**2).reshape(size, size))
+
+    signature = {
+        "macro_f1": f"mean of {len({*predicted, *expected})} labels|{SIGNATURE}",
+        "f1": f"of {labels[-1]!r}|{SIGNATURE}",
+        "matthews_correlation": f"of {size}|{SIGNATURE}",
+    }
     return {
-        "loss": loss,
+        "loss": float(-np.log(np.maximum(np.asarray(probabilities, float), 1e-30)).mean()),
         "most_frequent": 100.0 * float(table.sum(1).max()) / max(1, int(table.sum())),
-        "scores": _scores(table, labels, np.asarray(found), np.asarray(wanted)),
-        "by_label": _rows(labels, table.sum(1), precision, recall, f1),
-        "called": counts,
+        "scores": bootstrap(statistic, len(cells), signature),
+        "by_label": _by_label(labels, table.sum(1), *by_class(table)),
+        "called": {label: dict(zip(labels, table[index].tolist(), strict=True)) for index, label in enumerate(labels)},
     }
 
 
-def report_several(chances: np.ndarray, wanted: np.ndarray, labels: Sequence[str], least: float) -> dict:
-    """The same of several labels a text, by the probabilities of each and what holds (samples, labels).
+def multi_label_report(
+    probabilities: np.ndarray, expected: np.ndarray, labels: Sequence[str], threshold: float
+) -> dict[str, Any]:
+    """Scores with intervals and a row per label; a label is predicted from the probability `threshold` on.
 
-    `least` is the probability from which on a label holds; `nothing_said` is the `exact` of never telling any.
+    `nothing_said` is the `exact` of never predicting any label.
     """
-    found = chances >= least
-    occurring = int((found | wanted).any(0).sum())
-    right, called, held = (found & wanted).sum(0), found.sum(0), wanted.sum(0)
-    precision, recall = (100.0 * right / np.maximum(1, count) for count in (called, held))
-    sure = np.clip(np.where(wanted, chances, 1 - chances), 1e-30, 1)
-
-    def score(name: str) -> Score:
-        which = {"micro_f1": "over all|", "macro_f1": f"mean of {occurring} labels|", "exact": "all labels|"}[name]
-        return resampled(name, lambda some: several(found[some], wanted[some])[name], len(found), which)
-
+    predicted = probabilities >= threshold
+    occurring = int((predicted | expected).any(0).sum())
+    signature = {
+        "micro_f1": f"over all|{SIGNATURE}",
+        "macro_f1": f"mean of {occurring} labels|{SIGNATURE}",
+        "exact": f"all labels|{SIGNATURE}",
+    }
+    likelihood = np.clip(np.where(expected, probabilities, 1 - probabilities), 1e-30, 1)
+    by_class = _precision_recall_f1((predicted & expected).sum(0), predicted.sum(0), expected.sum(0))
     return {
-        "loss": float(-np.log(sure).mean()),
-        "threshold": least,
-        "nothing_said": 100.0 * float((~wanted).all(1).mean()),
-        "scores": [score(name) for name in ("micro_f1", "macro_f1", "exact")],
-        "by_label": _rows(labels, held, precision, recall, 200.0 * right / np.maximum(1, called + held)),
+        "loss": float(-np.log(likelihood).mean()),
+        "threshold": threshold,
+        "nothing_said": 100.0 * float((~expected).all(1).mean()),
+        "scores": bootstrap(
+            lambda rows: multi_label_metrics(predicted[rows], expected[rows]), len(predicted), signature
+        ),
+        "by_label": _by_label(labels, expected.sum(0), *by_class),
     }
 
 
-def _rows(labels: Sequence[str], samples: np.ndarray, *figures: np.ndarray) -> dict[str, dict[str, float]]:
-    """A row a label: its samples, and precision, recall and F1 of it alone."""
-    names = ("precision", "recall", "f1")
-    return {
-        label: {"samples": int(samples[number])}
-        | {name: float(each[number]) for name, each in zip(names, figures, strict=True)}
-        for number, label in enumerate(labels)
-    }
+def _precision_recall_f1(
+    right: np.ndarray, predicted: np.ndarray, expected: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """From counts per label, in percent; 0 where a denominator is."""
+    precision = 100.0 * right / np.maximum(1, predicted)
+    recall = 100.0 * right / np.maximum(1, expected)
+    return precision, recall, 200.0 * right / np.maximum(1, predicted + expected)
 
 
-def _scores(table: np.ndarray, labels: Sequence[str], found: np.ndarray, wanted: np.ndarray) -> list[Score]:
-    """Every figure, with its interval over resamples of the samples (Efron 1979); which F1 is which, it says."""
-    chance, codes, size = np.random.default_rng(SEED), wanted * len(labels) + found, len(labels)
-    rows = [
-        figures(np.bincount(codes[chance.integers(len(codes), size=len(codes))], minlength=size**2).reshape(size, size))
-        for _ in range(RESAMPLES)
-    ]
-    occurring = len({*found.tolist(), *wanted.tolist()})
-    which = {
-        "macro_f1": f"mean of {occurring} labels|",
-        "f1": f"of {labels[-1]!r}|",
-        "matthews_correlation": f"of {size}|",
-    }
-    return [
-        spread(name, value, [row[name] for row in rows], f"{which.get(name, '')}bs:{RESAMPLES}|seed:{SEED}")
-        for name, value in figures(table).items()
-    ]
+def _by_label(labels: Sequence[str], samples: np.ndarray, *metrics: np.ndarray) -> dict[str, dict[str, float]]:
+    """A row per label: its samples, precision, recall and F1."""
+    names = ("samples", "precision", "recall", "f1")
+    columns = (samples.tolist(), *(metric.tolist() for metric in metrics))
+    rows = zip(*columns, strict=True)
+    return {label: dict(zip(names, row, strict=True)) for label, row in zip(labels, rows, strict=True)}

@@ -1,46 +1,51 @@
-"""How well numbers are told: Pearson's and Spearman's correlation, and the mean squared error. Pure functions."""
+"""Metrics of regression: Pearson's and Spearman's correlation, and the mean squared error. Pure functions."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from regard.metrics.bleu import Score, resampled
+from regard.metrics.bootstrap import Score, bootstrap
+
+Values = Sequence[float] | np.ndarray
 
 
-def pearson(found: Sequence[float] | np.ndarray, wanted: Sequence[float] | np.ndarray) -> float:
-    """Covariance ÷ both deviations, between −1 and 1; 0 where one of both never changes."""
-    one, other = (np.asarray(each, float) - np.mean(each) for each in (found, wanted))
-    size = float(np.sqrt((one @ one) * (other @ other)))
-    return float(np.clip((one @ other) / size, -1.0, 1.0)) if size > 0 else 0.0
+def pearson(predicted: Values, expected: Values) -> float:
+    """Covariance ÷ both standard deviations, between −1 and 1; 0 where one of both is constant."""
+    x = np.asarray(predicted, float) - np.mean(predicted)
+    y = np.asarray(expected, float) - np.mean(expected)
+    norm = float(np.sqrt((x @ x) * (y @ y)))
+    return float(np.clip((x @ y) / norm, -1.0, 1.0)) if norm > 0 else 0.0
 
 
-def spearman(found: Sequence[float] | np.ndarray, wanted: Sequence[float] | np.ndarray) -> float:
+def spearman(predicted: Values, expected: Values) -> float:
     """Pearson's correlation of the ranks."""
-    return pearson(ranks(found), ranks(wanted))
+    return pearson(ranks(predicted), ranks(expected))
 
 
-def ranks(values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """The place of each value in their order, from 1 on; equal ones share the mean of their places."""
-    _, which, counts = np.unique(np.asarray(values, float), return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return (ends - (counts - 1) / 2)[which]
+def ranks(values: Values) -> np.ndarray:
+    """The rank of each value, from 1 on; equal values share the mean of their ranks."""
+    _, inverse, counts = np.unique(np.asarray(values, float), return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2)[inverse]
 
 
-def squared_error(found: Sequence[float] | np.ndarray, wanted: Sequence[float] | np.ndarray) -> float:
-    return float(np.mean((np.asarray(found, float) - np.asarray(wanted, float)) ** 2))
+def squared_error(predicted: Values, expected: Values) -> float:
+    """The mean of the squared errors."""
+    return float(np.mean((np.asarray(predicted, float) - np.asarray(expected, float)) ** 2))
 
 
-def correlations(found: Sequence[float] | np.ndarray, wanted: Sequence[float] | np.ndarray) -> list[Score]:
-    """Both in percent, with intervals."""
-    one, other = np.asarray(found, float), np.asarray(wanted, float)
-    return [
-        resampled("pearsonr", lambda some: 100 * pearson(one[some], other[some]), len(one)),
-        resampled("spearmanr", lambda some: 100 * spearman(one[some], other[some]), len(one)),
-    ]
+def correlations(predicted: Values, expected: Values) -> list[Score]:
+    """Both correlations in percent, with intervals."""
+    x = np.asarray(predicted, float)
+    y = np.asarray(expected, float)
+    return bootstrap(
+        lambda rows: {"pearsonr": 100 * pearson(x[rows], y[rows]), "spearmanr": 100 * spearman(x[rows], y[rows])},
+        len(x),
+    )
 
 
-def report(found: Sequence[float], wanted: Sequence[float]) -> list[Score]:
+def report(predicted: Values, expected: Values) -> list[Score]:
     """Both correlations in percent and the squared error, with intervals."""
-    one, other = np.asarray(found, float), np.asarray(wanted, float)
-    error = resampled("squared_error", lambda some: squared_error(one[some], other[some]), len(one))
-    return [*correlations(one, other), error]
+    x = np.asarray(predicted, float)
+    y = np.asarray(expected, float)
+    return correlations(x, y) + bootstrap(lambda rows: {"squared_error": squared_error(x[rows], y[rows])}, len(x))

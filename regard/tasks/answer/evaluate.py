@@ -9,7 +9,7 @@ import numpy as np
 from regard.config.recipe import DataOptions, Recipe
 from regard.data.cache import cache_folder
 from regard.errors import UserError
-from regard.metrics.bleu import compare_hits
+from regard.metrics.bootstrap import paired_test
 from regard.metrics.squad import SCORES
 from regard.progress import counted
 from regard.tasks.answer.dataset import prepare
@@ -117,7 +117,7 @@ def _scored(told: list[Told], said: list[str]) -> dict[str, Any]:
 def _compare(said: list[list[str]], golds: list[list[str]]) -> list[dict[str, Any]]:
     rows = [list(zip(some, golds, strict=True)) for some in said]
     return [
-        compare_hits(name, *(100.0 * np.array([score(*each) for each in some]) for some in rows)).told()
+        paired_test(name, *(100.0 * np.array([score(*each) for each in some]) for some in rows)).to_dict()
         for name, score in SCORES.items()
     ]
 

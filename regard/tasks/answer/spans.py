@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from regard.metrics.bleu import mean_score
+from regard.metrics.bootstrap import SIGNATURE, bootstrap_mean
 from regard.metrics.squad import exact, f1
 
 # ── the best spans ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -139,7 +139,8 @@ def report(answers: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, 
     hits = 100.0 * np.array([exact(answer, gold) for answer, gold in zip(answers, golds, strict=True)])
     shared = 100.0 * np.array([f1(answer, gold) for answer, gold in zip(answers, golds, strict=True)])
     answered = np.array([bool(gold) for gold in golds])
-    scores = [mean_score("exact_match", hits, "squad|"), mean_score("f1", shared, "squad|")]
+    signature = f"squad|{SIGNATURE}"
+    scores = [bootstrap_mean("exact_match", hits, signature), bootstrap_mean("f1", shared, signature)]
     found: dict[str, object] = {"scores": scores}
     if not answered.all():
         for name, some in (("answerable", answered), ("unanswerable", ~answered)):

@@ -13,7 +13,7 @@ from regard.errors import UserError
 from regard.explorer.charts import heatmap
 from regard.metrics import classification as marks
 from regard.metrics import correlation
-from regard.metrics.bleu import compare_hits
+from regard.metrics.bootstrap import paired_test
 from regard.progress import counted
 from regard.tasks.classify.answers import LIKELY, Number, Several, Told
 from regard.tasks.classify.dataset import read, split_pair
@@ -79,7 +79,7 @@ def evaluate(
     if len(models) == 1:
         return found
     marks_of = [np.array([mark(a, w) for a, w in zip(each, wanted, strict=True)], float) for each in answers]
-    return found | {"comparison": compare_hits(name, *marks_of).told(ascending=name != "squared_error")}
+    return found | {"comparison": paired_test(name, *marks_of).to_dict(higher_is_better=name != "squared_error")}
 
 
 WRITTEN: dict[str, Callable[[str], Any]] = {"one": str, "several": json.loads, "number": float}  # labels, by their kind
@@ -94,7 +94,7 @@ def _said(answer: Told) -> str | tuple[str, ...] | float:
 
 def _one(answers: list[Any], wanted: list[str], labels: Sequence[str]) -> dict[str, Any]:
     numbers = {label: number for number, label in enumerate(labels)}
-    return marks.report(
+    return marks.single_label_report(
         [numbers[answer.label] for answer in answers],
         [numbers[label] for label in wanted],
         [answer.scores[label] for answer, label in zip(answers, wanted, strict=True)],
@@ -105,7 +105,7 @@ def _one(answers: list[Any], wanted: list[str], labels: Sequence[str]) -> dict[s
 def _several(answers: list[Any], wanted: list[str], labels: Sequence[str]) -> dict[str, Any]:
     chances = np.array([[answer.scores[label] for label in labels] for answer in answers])
     held = np.array([[label in json.loads(each) for label in labels] for each in wanted])
-    return marks.report_several(chances, held, labels, LIKELY)
+    return marks.multi_label_report(chances, held, labels, LIKELY)
 
 
 def _numbers(answers: list[Any], wanted: list[str], labels: Sequence[str]) -> dict[str, Any]:

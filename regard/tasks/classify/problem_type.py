@@ -37,7 +37,7 @@ class One:
     def figures(self, logits: Tensor, wanted: Tensor) -> dict[str, float]:
         table = marks.confusion(logits.argmax(1).tolist(), wanted.tolist(), self.labels)
         loss = float(F.cross_entropy(logits, wanted))
-        return {"loss": loss, **marks.figures(table)}
+        return {"loss": loss, **marks.single_label_metrics(table)}
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Several:
     def figures(self, logits: Tensor, wanted: Tensor) -> dict[str, float]:
         loss = float(F.binary_cross_entropy_with_logits(logits, wanted))
         found = (logits.sigmoid() >= LIKELY).numpy()
-        return {"loss": loss, **marks.several(found, wanted.numpy() > 0)}
+        return {"loss": loss, **marks.multi_label_metrics(found, wanted.numpy() > 0)}
 
 
 @dataclass

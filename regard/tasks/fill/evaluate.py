@@ -8,7 +8,7 @@ import numpy as np
 from regard.data.cache import cache_folder
 from regard.data.documents import in_rows
 from regard.data.token_stream import Stream
-from regard.metrics.bleu import RESAMPLES, SEED, Score, spread
+from regard.metrics.bootstrap import SIGNATURE, Score, bootstrap
 from regard.models.heads.mlm import Pretraining
 from regard.progress import counted
 from regard.tasks.fill.batches import MaskOptions, rows_per_epoch
@@ -60,25 +60,19 @@ def evaluate(model: Any, chosen: Selection, quiet: bool = True) -> dict[str, Any
     words = "whole" if options.whole_words else "pieces"
     signature = (
         f"tokens:{named(tokenizer)}|length:{options.length}|pairs:{options.pairs}|hidden:{options.share:g} {words}"
-        f"|drawn:{options.seed}|bs:{RESAMPLES}|seed:{SEED}"
+        f"|drawn:{options.seed}|{SIGNATURE}"
     )
     facts = {"part": chosen.name, "rows": count, "hidden_words": len(found.words), "unigram_entropy": found.unigram}
     return facts | {"scores": scores(found, signature)}
 
 
 def scores(found: Guesses, signature: str) -> list[Score]:
-    """The figures, and those of rows that the bootstrap draws anew."""
-    chance, rows = np.random.default_rng(SEED), len(found.counts)
-    drawn = [chance.integers(rows, size=rows) for _ in range(RESAMPLES)]
-    losses, hits = (
-        np.array([each[some].sum() / found.counts[some].sum() for some in drawn]) for each in (found.losses, found.hits)
-    )
-    told = [
-        spread("loss", found.loss, losses, signature),
-        spread("perplexity", np.exp(found.loss), np.exp(losses), signature),
-        spread("accuracy", found.accuracy, 100 * hits, signature),
-    ]
-    if found.relations is not None:
-        shares = [100 * found.relations[some].mean() for some in drawn]
-        told.append(spread("pairs", found.related, shares, signature))
-    return told
+    """The metrics with intervals over resampled rows."""
+
+    def statistic(rows: np.ndarray) -> dict[str, float]:
+        count = found.counts[rows].sum()
+        loss = found.losses[rows].sum() / count
+        metrics = {"loss": loss, "perplexity": np.exp(loss), "accuracy": 100 * (found.hits[rows].sum() / count)}
+        return metrics | ({} if found.relations is None else {"pairs": 100 * found.relations[rows].mean()})
+
+    return bootstrap(statistic, len(found.counts), signature)

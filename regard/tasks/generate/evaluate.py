@@ -12,7 +12,7 @@ from regard.data.cache import cache_folder
 from regard.data.packing import windows
 from regard.data.token_stream import Stream
 from regard.errors import UserError
-from regard.metrics.bleu import RESAMPLES, SEED, Score, spread
+from regard.metrics.bootstrap import SIGNATURE, Score, bootstrap
 from regard.progress import counted
 from regard.tasks.generate.likelihood import of_windows
 from regard.tasks.generate.task import corpus
@@ -44,7 +44,7 @@ def evaluate(
         sums = list(
             of_windows(model.network, lambda *place: stream.tokens[slice(*place)], iter(spans), batch_size, progress)
         )
-    signature = f"tokens:{named(model.vocabulary.target)}|context:{length}|stride:{stride}|bs:{RESAMPLES}|seed:{SEED}"
+    signature = f"tokens:{named(model.vocabulary.target)}|context:{length}|stride:{stride}|{SIGNATURE}"
     facts = {"part": name, "tokens": len(stream), "bytes": stream.bytes, "windows": len(spans)}
     return facts | {"scores": scores(sums, stream.bytes, signature)}
 
@@ -52,15 +52,13 @@ def evaluate(
 def scores(counted: Sequence[tuple[float, int]], size: int, signature: str) -> list[Score]:
     """The figures of a text of `size` bytes from the sum and count of each window, which the bootstrap draws anew."""
     totals, counts = np.array(counted, float).T
-    chance = np.random.default_rng(SEED)
-    drawn = (chance.integers(len(totals), size=len(totals)) for _ in range(RESAMPLES))
-    losses = np.array([-totals[rows].sum() / counts[rows].sum() for rows in drawn])
-    loss, bits = -totals.sum() / counts.sum(), counts.sum() / size / math.log(2)
-    return [
-        spread("loss", loss, losses, signature),
-        spread("perplexity", np.exp(loss), np.exp(losses), signature),
-        spread("bits_per_byte", bits * loss, bits * losses, signature),
-    ]
+    bits = counts.sum() / size / math.log(2)
+
+    def statistic(rows: np.ndarray) -> dict[str, float]:
+        loss = -totals[rows].sum() / counts[rows].sum()
+        return {"loss": loss, "perplexity": np.exp(loss), "bits_per_byte": bits * loss}
+
+    return bootstrap(statistic, len(totals), signature)
 
 
 def named(tokenizer: Tokenizer) -> str:

@@ -15,7 +15,7 @@ from regard.data.synthetic.prompts import TEMPLATE
 from regard.data.synthetic.sql import items as sql
 from regard.errors import UserError, nearest
 from regard.explorer.charts import Line, line_chart
-from regard.metrics.bleu import RESAMPLES, SEED
+from regard.metrics.bootstrap import SIGNATURE
 from regard.progress import counted
 from regard.tasks.generate.prompting import (
     Draw,
@@ -75,7 +75,7 @@ def evaluate(model: Any, exam: Exam, shots: Sequence[int], batch_size: int = 32,
                 of_kind = [hit for hit, each in zip(hits, some, strict=True) if each.kind == kind]
                 if of_kind:
                     kinds.append({"shots": few, "questions": kind, **_scored(of_kind), **_beside(ideal, kind)})
-    signature = f"by:{exam.by}|template:{exam.template!r}|bs:{RESAMPLES}|seed:{SEED}"
+    signature = f"by:{exam.by}|template:{exam.template!r}|{SIGNATURE}"
     result = {"part": exam.name, **exam.facts, "signature": signature, "shots": rows}
     return result | ({"kinds": kinds} if kinds else {})
 

@@ -18,7 +18,7 @@ from regard.data.files import find, rows
 from regard.data.synthetic.in_context import Question
 from regard.data.synthetic.prompts import TEMPLATE, Pair, completion, prompt
 from regard.errors import UserError
-from regard.metrics.bleu import RESAMPLES, SEED
+from regard.metrics.bootstrap import bootstrap_mean
 from regard.tasks.generate.likelihood import of_endings
 from regard.tasks.generate.predict import Writer
 from regard.text.vocabulary import Tokenizer
@@ -149,8 +149,5 @@ def longest(tokenizer: Tokenizer, questions: Sequence[Question], template: str) 
 
 def accuracy(hits: Sequence[bool], seeds: int = 1) -> tuple[float, float]:
     """Percent right, and half the 95 % bootstrap interval; a row's answers with other shots are drawn together."""
-    rows = 100.0 * np.asarray(hits, float).reshape(-1, seeds).mean(1)
-    chance = np.random.default_rng(SEED)
-    means = np.array([chance.choice(rows, len(rows)).mean() for _ in range(RESAMPLES)])
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(rows.mean()), float(high - low) / 2
+    score = bootstrap_mean("accuracy", 100.0 * np.asarray(hits, float).reshape(-1, seeds).mean(1))
+    return score.value, score.interval

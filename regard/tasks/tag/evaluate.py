@@ -9,7 +9,7 @@ import numpy as np
 from regard.data.targets import Labels
 from regard.errors import UserError
 from regard.metrics import entities
-from regard.metrics.bleu import compare_hits, mean_score
+from regard.metrics.bootstrap import bootstrap_mean, paired_test
 from regard.metrics.iob import is_span_tag
 from regard.progress import counted
 from regard.tasks.scoring import chosen as part_of
@@ -50,9 +50,9 @@ def evaluate(models: list[Any], chosen: Selection, batch_size: int = 32, quiet: 
         found |= entities.report(answers[0], wanted)
     else:
         words = [_right(*pair) for pair in zip(answers[0], wanted, strict=True)]
-        found["scores"] = [mean_score("accuracy", np.concatenate(words))]
+        found["scores"] = [bootstrap_mean("accuracy", np.concatenate(words))]
     whole = [_right(each, wanted) for each in answers]
-    return found | ({"comparison": compare_hits("whole_sentences", *whole).told()} if len(models) > 1 else {})
+    return found | ({"comparison": paired_test("whole_sentences", *whole).to_dict()} if len(models) > 1 else {})
 
 
 def _right(found: Sequence[Any], wanted: Sequence[Any]) -> np.ndarray:

@@ -213,11 +213,11 @@ def test_correlations_worked_by_hand() -> None:
 
 def test_the_mean_of_labels_says_of_how_many_it_is() -> None:
     """A label that is neither wanted nor told has no F1: it counts for nothing, and is not counted."""
-    told = marks.report([0, 0, 2], [0, 0, 2], [0.9, 0.9, 0.9], ["a", "b", "c"])["scores"]
+    told = marks.single_label_report([0, 0, 2], [0, 0, 2], [0.9, 0.9, 0.9], ["a", "b", "c"])["scores"]
     (one,) = [score for score in told if score.name == "macro_f1"]
     assert one.value == 100 and one.signature.startswith("mean of 2 labels|")
     holds = np.array([[True, False, False], [True, False, True]])
-    several = marks.report_several(np.where(holds, 0.9, 0.1), holds, ["a", "b", "c"], 0.5)["scores"]
+    several = marks.multi_label_report(np.where(holds, 0.9, 0.1), holds, ["a", "b", "c"], 0.5)["scores"]
     (mean,) = [score for score in several if score.name == "macro_f1"]
     assert mean.value == 100 and mean.signature.startswith("mean of 2 labels|")
 
@@ -233,7 +233,7 @@ def test_matthews_and_the_f1_of_a_class_worked_by_hand() -> None:
 def test_several_labels_worked_by_hand() -> None:
     wanted = np.array([[1, 0, 1], [0, 1, 0], [0, 0, 0]], bool)
     found = np.array([[1, 0, 0], [0, 1, 0], [0, 1, 0]], bool)
-    told = marks.several(found, wanted)
+    told = marks.multi_label_metrics(found, wanted)
     assert told == pytest.approx({"micro_f1": 100 * 4 / 6, "macro_f1": (100 + 200 / 3 + 0) / 3, "exact": 100 / 3})
 
 
