@@ -26,8 +26,8 @@ from regard.config.recipe import (
     TokenizerOptions,
     TrainOptions,
     load_recipe,
-    shipped_recipes,
 )
+from regard.config.recipe_files import shipped_recipes
 from regard.data.synthetic.pairs import GENERATORS
 from regard.models.registry import FAMILIES, outline
 from regard.models.seq2seq import INFORM

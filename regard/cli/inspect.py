@@ -8,7 +8,8 @@ from typing import Any
 from torch import nn
 
 from regard.attention.trace import record
-from regard.config.recipe import about, load_recipe, shipped_recipes
+from regard.config.recipe import load_recipe
+from regard.config.recipe_files import about, find_recipe, shipped_recipes
 from regard.errors import UserError
 from regard.explorer.induction import heads as scored_heads
 from regard.model import load
@@ -18,7 +19,8 @@ from regard.tasks.registry import TASKS
 
 def catalogue() -> dict[str, Any]:
     """Families with their fields and presets, tasks, and the recipes that ship."""
-    recipes = {name: load_recipe(name) for name in shipped_recipes()}
+    paths = {name: path for name in shipped_recipes() if (path := find_recipe(name))}
+    recipes = {name: load_recipe(name) for name in paths}
     return {
         "families": {
             name: {
@@ -30,7 +32,7 @@ def catalogue() -> dict[str, Any]:
         "presets": {name: family.presets for name, family in FAMILIES.items()},
         "tasks": sorted(TASKS),
         "recipes": {
-            name: {"task": recipe.task, "family": recipe.model.get("family"), "about": about(name)}
+            name: {"task": recipe.task, "family": recipe.model.get("family"), "about": about(paths[name])}
             for name, recipe in recipes.items()
         },
     }

@@ -1,6 +1,5 @@
 """A recipe: a TOML file that says what to train, on which data, and how; read into frozen dataclasses."""
 
-import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -19,15 +18,14 @@ from regard.config.options import (
     TrainOptions,
     require,
 )
+from regard.config.recipe_files import find_recipe, is_shipped, shipped_recipes
 from regard.config.schema import Places, build, override, show, write, write_key
 from regard.errors import UserError, nearest
 
 __all__ = [
-    "EXCLUSIVE", "SHIPPED", "DataOptions", "DecodeOptions", "DistilOptions", "Recipe", "TokenizerOptions",
-    "TrainOptions", "about", "load_recipe", "shipped_recipes", "to_toml",
+    "EXCLUSIVE", "DataOptions", "DecodeOptions", "DistilOptions", "Recipe", "TokenizerOptions",
+    "TrainOptions", "load_recipe", "to_toml",
 ]  # fmt: skip
-
-SHIPPED = Path(__file__).parents[1] / "recipes"
 
 ADAPTERS = ("lora_rank", "lora_alpha", "lora_targets")  # keys of [model] beside `from`
 
@@ -57,18 +55,6 @@ class Recipe:
     decode: DecodeOptions = field(default_factory=DecodeOptions)
 
 
-def shipped_recipes() -> list[str]:
-    """The names that `regard train NAME` knows without a file."""
-    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
-
-
-def about(name: str) -> str:
-    """What a shipped recipe is for, in the words of its first lines."""
-    lines = (SHIPPED / f"{name}.toml").read_text(encoding="utf-8").splitlines()
-    said = itertools.takewhile(lambda line: line.startswith("# ") and not line.startswith(("#   ", "# Result")), lines)
-    return " ".join(line.removeprefix("# ") for line in said)
-
-
 def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe by path or shipped name and apply `key.sub=value` overrides; all is checked here."""
     path = _locate(name_or_path)
@@ -79,7 +65,7 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     _fill_in(table)
     _follow_teacher(table)
     table.setdefault("output", f"runs/{path.stem}")
-    beside = Path.cwd() if path.parent == SHIPPED else path.resolve().parent  # no data lies beside what ships
+    beside = Path.cwd() if is_shipped(path) else path.resolve().parent  # no data lies beside what ships
     table.setdefault("origin", str(beside))
     require("task" in table, f'{path}: `task` is missing, such as task = "translate"')
     recipe = build(Recipe, table, "", places)
@@ -106,8 +92,8 @@ def to_toml(recipe: Recipe) -> str:
 
 def _locate(name_or_path: str | Path) -> Path:
     path = Path(name_or_path)
-    shipped = SHIPPED / f"{name_or_path}.toml"
-    if path.suffix != ".toml" and path.name == str(name_or_path) and shipped.is_file():
+    shipped = find_recipe(str(name_or_path)) if path.suffix != ".toml" else None
+    if shipped:
         return shipped
     if not path.is_file():
         raise UserError(
@@ -128,12 +114,12 @@ def _read(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Pla
     if base is None:
         return table, places
     require(isinstance(base, str), f'{places("base")}: base = {show(base)}: name a recipe, such as base = "translate"')
-    below = path.parent / base if base.endswith(".toml") else SHIPPED / f"{base}.toml"
-    require(
-        below.is_file(),
-        f"{places('base')}: base = {show(base)}: no such file beside this one, nor a recipe that ships"
-        f"{nearest(base, shipped_recipes())}",
-    )
+    below = path.parent / base if base.endswith(".toml") else find_recipe(base)
+    if below is None or not below.is_file():
+        raise UserError(
+            f"{places('base')}: base = {show(base)}: no such file beside this one, nor a recipe that ships"
+            f"{nearest(base, shipped_recipes())}"
+        )
     above = (*above, path.resolve())
     require(below.resolve() not in above, f"{places('base')}: base = {show(base)}: a recipe cannot stand on itself")
     beneath, places.base = _read(below, above)

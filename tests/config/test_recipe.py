@@ -3,12 +3,14 @@
 import string
 import subprocess
 import sys
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regard.config import recipe_files
 from regard.config.recipe import (
     DataOptions,
     DecodeOptions,
@@ -16,9 +18,9 @@ from regard.config.recipe import (
     TokenizerOptions,
     TrainOptions,
     load_recipe,
-    shipped_recipes,
     to_toml,
 )
+from regard.config.recipe_files import shipped_recipes
 from regard.errors import UserError
 
 SMALL = """task = "translate"
@@ -257,3 +259,46 @@ def test_a_wrong_key_of_the_base_is_told_at_its_place(path: Path) -> None:
     child.write_text('base = "small.toml"\n')
     with pytest.raises(UserError, match=r"small.toml:11: unknown key 'train.max_step'"):
         load_recipe(child)
+
+
+# ── recipes of other packages ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def declared(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
+    """The entry points of the group `regard.recipes`, in place of those that are installed."""
+    points: list[EntryPoint] = []
+    monkeypatch.setattr(recipe_files, "entry_points", lambda group: EntryPoints(points))
+    return points
+
+
+def test_recipes_of_a_declared_package_are_found_last(
+    declared: list[EntryPoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "moreofthem" / "recipes"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text("raise RuntimeError('finding its recipes must not import a package')")
+    (folder / "small.toml").write_text(SMALL)
+    (folder / "dates.toml").write_text(SMALL)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="no recipe 'small'"):
+        load_recipe("small")
+    declared.append(EntryPoint("more", "moreofthem", recipe_files.GROUP))
+    assert shipped_recipes()[-1] == "small"
+    assert shipped_recipes().count("dates") == 1
+    assert load_recipe("small").origin == str(tmp_path)  # as with those of the package
+    assert load_recipe("dates").data.train != "train.tsv"  # nor can they replace one
+    (tmp_path / "mine.toml").write_text('base = "small"\n[train]\nmax_steps = 9\n')
+    assert load_recipe("mine.toml").train.max_steps == 9
+
+
+@pytest.mark.parametrize("module", ["no_such_package", "no_such_package.inside", "json.decoder"])
+def test_a_declared_package_that_is_gone_or_has_no_folder_is_passed_over(
+    declared: list[EntryPoint], module: str
+) -> None:
+    declared.append(EntryPoint("gone", module, recipe_files.GROUP))
+    assert "dates" in shipped_recipes()
+    assert "multi30k-luong" not in shipped_recipes()
+    with pytest.raises(UserError, match=r"no recipe 'multi30k-luong'.*multi30k-transformer"):
+        load_recipe("multi30k-luong")

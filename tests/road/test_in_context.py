@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from regard.config.recipe import SHIPPED, load_recipe
+from regard.config.recipe import load_recipe
+from regard.config.recipe_files import find_recipe
 from road.in_context import FIGURES, HOME, LESSON, MEASURED, PAGE, draw, filled
 
 FOUND: dict[str, Any] = json.loads((HOME / MEASURED).read_text(encoding="utf-8"))
@@ -27,7 +28,9 @@ def test_the_pictures_are_what_was_measured(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FOUND)
 def test_a_recipe_states_the_accuracies_that_were_measured(name: str) -> None:
-    lines = (SHIPPED / f"{name}.toml").read_text(encoding="utf-8").splitlines()
+    path = find_recipe(name)
+    assert path is not None
+    lines = path.read_text(encoding="utf-8").splitlines()
     told = " ".join(line.removeprefix("# ") for line in lines if line.startswith("# "))
     for row in FOUND[name]["shots"]:
         assert re.search(rf"(?<![\d.]){row['accuracy']:.1f}(?![\d])", told), f"{name}: {row}"

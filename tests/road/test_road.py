@@ -13,7 +13,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from regard.config.recipe import load_recipe, shipped_recipes
+from regard.config.recipe import load_recipe
+from regard.config.recipe_files import shipped_recipes
 from regard.errors import UserError
 from regard.explorer.charts import COLOURS, Bar, Line, bar_chart, heatmap, line_chart
 from regard.training.build import start
