@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from regard.decoding.speculative import DraftModel, DraftProposer, PromptLookup
 from regard.errors import UserError, nearest
 from regard.interop import folder as folders
 from regard.interop.generation_config import decode_fields
-from regard.interop.hf_module import Module
+from regard.interop.hf_module import HFModule
 from regard.interop.model_path import find_model
 from regard.interop.sentence_transformers import POOLINGS, Pooling, pooling_of, write_pooling
 from regard.layers.autoregressive import CausalLM
@@ -266,10 +266,10 @@ class Model:
         if self.pooling is not None:
             write_pooling(Path(folder), self.pooling, self.network.config.width)
 
-    @property
-    def module(self) -> Module:
-        """The network under Hugging Face's tensor names."""
-        return Module(self.network)
+    @cached_property
+    def module(self) -> HFModule:
+        """The network as a torch module with the call signature of transformers."""
+        return HFModule(self.network)
 
     @property
     def device(self) -> torch.device:

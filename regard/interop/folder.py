@@ -47,6 +47,7 @@ from regard.interop.safetensors import (
 from regard.interop.sentence_transformers import Pooling
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import FAMILIES, family_of
+from regard.text.id_only import IdOnlyTokenizer
 from regard.text.vocabulary import FILES, MISSING, Tokenizer, Vocabulary
 
 TOKENIZERS = ("tokenizer.json", "source.spm", "merges.txt", "vocab.txt")
@@ -185,9 +186,9 @@ def load(
         network = layout.read(said)
     fill(network, layout.names(network), tensors, folder)
     words = folder if base is None or any((folder / name).exists() for name in FILES) else base.folder
-    vocabulary = _agree(_vocabulary(words, network), config, network, words)
     settings = told / "generation_config.json"
     generation = read_json(settings) if settings.exists() else decoding.of_config(config)
+    vocabulary = _agree(_vocabulary(words, generation | config, network), config, network, words)
     decoding.check(generation, str(settings if settings.exists() else path), vocabulary.target.size)
     return Loaded(network.to(device).eval(), vocabulary, generation, config, base)
 
@@ -208,11 +209,20 @@ def _named(config: dict[str, Any], given: str | None) -> dict[str, Any]:
     return config | {"model_type": found}
 
 
-def _vocabulary(folder: Path, network: Any) -> Vocabulary:
-    """A folder's tokenizers; of an encoder, which may be asked about ids alone, tokens without a spelling if none."""
-    if FAMILIES[family_of(network)].is_encoder and not any((folder / name).exists() for name in TOKENIZERS):
-        return Vocabulary.wordless(folder, network.config.vocabulary)
-    return Vocabulary.load(folder)
+def _vocabulary(folder: Path, config: dict[str, Any], network: Any) -> Vocabulary:
+    """A folder's tokenizers. Without tokenizer files the model accepts ids alone; `config` has the special ids."""
+    if any((folder / name).exists() for name in TOKENIZERS):
+        return Vocabulary.load(folder)
+    family = FAMILIES[family_of(network)]
+    begin = "decoder_start_token_id" if family.is_encoder_decoder else "bos_token_id"
+    ids = {}
+    for role, key in {"pad": "pad_token_id", "begin": begin, "end": "eos_token_id"}.items():
+        value = config.get(key)
+        token = value[0] if isinstance(value, list) and value else value
+        ids[role] = token if type(token) is int and token >= 0 else MISSING
+    sizes = {getattr(network.config, name): None for name in family.vocabularies}
+    tokenizers = [IdOnlyTokenizer(folder, size, ids) for size in sizes]
+    return Vocabulary(tokenizers[0], tokenizers[-1])
 
 
 def as_saved(loaded: Loaded) -> Loaded:
@@ -275,7 +285,8 @@ def _agree(vocabulary: Vocabulary, config: dict[str, Any], network: Any, folder:
         return vocabulary
     target, place = vocabulary.target, folder / "config.json"
     ends = config.get("eos_token_id", target.end)
-    if target.end not in (ends if isinstance(ends, list) else [ends]):
+    known = ends if isinstance(ends, list) else [ends]
+    if target.end not in known and not isinstance(target, IdOnlyTokenizer):
         raise UserError(f"{place}: eos_token_id = {ends}, but the tokenizer ends with {target.end}")
     begin = config.get("decoder_start_token_id", target.begin)
     if not isinstance(begin, int) or not 0 <= begin < target.size:

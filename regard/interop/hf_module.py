@@ -38,13 +38,20 @@ class Output:
     end_logits: Tensor | None = None
 
 
-class Module:
-    """The thin adapter. A row means the same wherever its padding lies: positions count real tokens alone."""
+class HFModule(nn.Module):
+    """A network with the call signature of transformers; its parameters are those of `network`, under that prefix.
+
+    Padding may be anywhere in a row: positions count real tokens only.
+    """
+
+    network: Any
 
     def __init__(self, network: nn.Module):
-        self.network: Any = network
+        super().__init__()
+        self.network = network
+        self.training = network.training
 
-    def __call__(
+    def forward(
         self,
         input_ids: Tensor,
         decoder_input_ids: Tensor | None = None,

@@ -1,6 +1,6 @@
-"""What stands for a tokenizer where a folder has none: a model can still be asked about ids."""
+"""A stand-in for a tokenizer, for checkpoint folders without tokenizer files: the model still accepts token ids."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -8,23 +8,32 @@ from regard.errors import UserError
 from regard.text.tokenizer import MISSING, ROLES, Tokenizer
 
 
-class Wordless(Tokenizer):
-    """Tokens are numbers: texts are refused."""
+class IdOnlyTokenizer(Tokenizer):
+    """Knows the number of tokens and the special ids. Encoding text is an error."""
 
-    def __init__(self, folder: Path, size: int):
-        self.folder, self.literal, self.byte_level = folder, True, False
+    def __init__(self, folder: Path, size: int, ids: Mapping[str, int]):
+        self.folder = folder
+        self.literal = True
+        self.byte_level = False
         self._added: dict[int, Any] = {}
-        self._set({f"<{number}>": number for number in range(size)}, dict.fromkeys(ROLES, MISSING))
+        self._set({f"<{token}>": token for token in range(size)}, dict.fromkeys(ROLES, MISSING) | dict(ids))
 
     @property
     def inner(self) -> NoReturn:  # type: ignore[override]
         raise UserError(
-            f"{self.folder}: there is no tokenizer beside the weights, so no text can be read or written; put its "
-            "tokenizer.json there, or work on ids: model.module(input_ids=…)"
+            f"{self.folder}: no tokenizer files, so text can be neither encoded nor decoded; expected tokenizer.json, "
+            "or source.spm + target.spm + vocab.json (Marian), vocab.json + merges.txt (GPT), vocab.txt (BERT). "
+            "Token ids are accepted: model.generate(ids), model.module(input_ids=…)"
         )
 
     def name(self, token: int) -> str:
         return f"<{token}>"
+
+    def shows(self, token: int) -> bool:
+        return 0 <= token < self.size
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        return [self.name(token) for token in ids]
 
     def decode(self, ids: Iterable[int]) -> str:
         return " ".join(self.pieces(ids))

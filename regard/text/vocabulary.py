@@ -13,7 +13,7 @@ from pathlib import Path
 
 from regard.errors import UserError
 from regard.text.bpe_files import load_merges
-from regard.text.id_only import Wordless
+from regard.text.id_only import IdOnlyTokenizer
 from regard.text.sentencepiece import SentencePieceTokenizer, load_marian, save_marian
 from regard.text.tokenizer import MISSING, ROLES, SPECIALS, Coverage, Tokenizer
 from regard.text.train_tokenizer import train_tokenizer
@@ -44,7 +44,7 @@ class Vocabulary:
         folder.mkdir(parents=True, exist_ok=True)
         for name in FILES:
             (folder / name).unlink(missing_ok=True)
-        if isinstance(self.source, Wordless):
+        if isinstance(self.source, IdOnlyTokenizer):
             return
         if isinstance(self.source, SentencePieceTokenizer) and isinstance(self.target, SentencePieceTokenizer):
             save_marian(self.source, self.target, folder)
@@ -83,9 +83,3 @@ class Vocabulary:
             f"{folder}: no tokenizer here; possible: tokenizer.json, source.spm + target.spm + vocab.json, "
             "vocab.json + merges.txt, or vocab.txt"
         )
-
-    @classmethod
-    def wordless(cls, folder: Path, size: int) -> "Vocabulary":
-        """In place of a tokenizer that a folder does not have: so many tokens without a spelling."""
-        both = Wordless(folder, size)
-        return cls(both, both)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.interop.folder import load, save
-from regard.interop.hf_module import Module
+from regard.interop.hf_module import HFModule
 from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.models.heads.sequence import Classifier
 from regard.models.heads.span import SpanClassifier
@@ -137,7 +137,7 @@ def from_the_left(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def asked(network: Any, inputs: dict[str, Tensor]) -> Any:
-    return Module(network)(**{name: inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids")})
+    return HFModule(network)(**{name: inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids")})
 
 
 NAMES = ("logits", "last_hidden_state", "pooler_output", "prediction_logits", "start_logits", "end_logits")
@@ -225,15 +225,15 @@ def goes_out_and_in(network: Any, kind: str, head: str, place: Path) -> None:
     assert json.loads((place / "first/config.json").read_text())["model_type"] == kind
     loaded, inputs = load(place / "first"), rows(0)
     given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-    expected = vars(Module(network)(**given))
-    for name, value in vars(Module(loaded.network)(**given)).items():
+    expected = vars(HFModule(network)(**given))
+    for name, value in vars(HFModule(loaded.network)(**given)).items():
         assert value is expected[name] or torch.equal(value, expected[name]), name
     save(place / "second", loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
     for path in (place / "first").iterdir():
         assert path.read_bytes() == (place / "second" / path.name).read_bytes(), path.name
     if not kind.startswith("regard-"):
         theirs = opened(place / "first", head)
-        agree(Module(network)(**given), told(theirs, inputs, kind, places_of(theirs, kind)), inputs["attention_mask"])
+        agree(HFModule(network)(**given), told(theirs, inputs, kind, places_of(theirs, kind)), inputs["attention_mask"])
 
 
 @pytest.mark.parametrize("head", MADE)

@@ -119,7 +119,6 @@ REFUSED = {
     "a shard of another kind": (lambda f: shard(f, "model-{}-of-2.bin"), r"a shard is a \.safetensors file"),
     "tensors not in their shard": (lambda f: shard(f, "model-0-of-2.safetensors"), "not in the shards it names"),
     "another vocabulary": (lambda f: vocabulary(41).save(f), "source tokenizer has 41 tokens, .* 53 rows"),
-    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer here"),
 }
 
 

@@ -141,7 +141,6 @@ REFUSED = {
         "the tokenizer has 59 tokens, .* 53 rows; tokenizer and weights are of different models",
     ),
     "fewer tokens, and an odd table": ("gpt2", lambda f: vocabulary(47).save(f), "has 47 tokens, .* 53 rows"),
-    "no tokenizer": ("llama", lambda f: (f / "tokenizer.json").unlink(), "no tokenizer here"),
 }
 
 
