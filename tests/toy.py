@@ -75,7 +75,7 @@ class ToyTask:
     def epoch(self, batches: int) -> float:
         return batches / self.batches_per_epoch
 
-    def count(self, batch: ToyBatch) -> int:
+    def num_targets(self, batch: ToyBatch) -> int:
         return len(batch.tokens)
 
     def loss(self, network: nn.Module, batch: ToyBatch) -> Tensor:
@@ -83,7 +83,7 @@ class ToyTask:
         loss = nn.functional.cross_entropy(network(batch.tokens), batch.tokens.sum(1) % WORDS, reduction="sum")
         return loss * float("nan") if int(batch.index[0]) // 1000 in self.poison else loss
 
-    whole = False
+    indivisible = False
 
     def split(self, batch: ToyBatch, pieces: int) -> list[ToyBatch]:
         return [select_rows(batch, slice(number, None, pieces)) for number in range(min(pieces, len(batch.index)))]
@@ -96,7 +96,7 @@ class ToyTask:
             loss = float(self.loss(network, self.batch(10**6))) / self.batch_size
         return {"loss": loss, "score": -loss}
 
-    def samples(self, network: nn.Module, count: int) -> list[tuple[str, str, str]]:
+    def preview(self, network: nn.Module, count: int) -> list[tuple[str, str, str]]:
         return [("source", "reference", f"answer {number}") for number in range(count if network else 0)]
 
 

@@ -1,58 +1,285 @@
-"""What the training loop needs of a task, and nothing else: batches, a loss and a score."""
+"""The task contract: everything that one task is, from its data options to its `doctor` checks.
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+    options.py   Data, Train, Tokenizer: the recipe tables of the task, importable without torch
+    task.py      a Task: supported families, processor, head, datasets, batches, loss, validation, doctor checks
+    predict.py   a Predictor: predictions, traces, rows of a file
+    evaluate.py  metrics of one model, or of two compared
 
+The training loop, `regard.load`, the command line and `doctor` use this contract only.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+
+import torch
 from torch import Tensor, nn
 
+from regard.config.recipe import Recipe
+from regard.data.cache import Report
+from regard.data.sampler import BatchOptions, batches_per_epoch, epochs
+from regard.errors import UserError
+from regard.interop.folder import Loaded
+from regard.layers.pytree import select_rows
+from regard.models.registry import Family
+from regard.tasks.distillation import Predicted, Teacher
+from regard.text.vocabulary import Vocabulary
 
-class Task(Protocol):
-    """A task hands the loop batches numbered 0, 1, 2, …; batch k is a pure function of the seed and k."""
+if TYPE_CHECKING:
+    from regard.tasks.predictor import Predictor
+    from regard.tasks.scoring import Evaluation, EvaluationRequest
 
-    score_name: str  # the metric that says which checkpoint is best
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass
+class Findings:
+    """What `doctor` reports: tables of facts, errors that prevent the run, and warnings."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+class Split(Protocol):
+    """A prepared split of the data."""
+
+    report: Report
+    hashes: dict[str, str]
+
+    def __len__(self) -> int: ...
+
+
+S = TypeVar("S", bound=Split)
+
+
+class Preview(NamedTuple):
+    """One validation sample as shown during training."""
+
+    source: str
+    reference: str
+    prediction: str
+
+
+class TrainingTask(Protocol):
+    """What the training loop needs of a task: numbered batches, a loss and a metric."""
+
+    score_name: str  # the metric that selects the best checkpoint
     ascending: bool  # whether larger is better
-    unit: str  # what `count` counts
+    unit: str
     batches_per_epoch: int
 
     @property
-    def fingerprint(self) -> Mapping[str, str]:
-        """What the data was made of: name → sha256."""
-        ...
+    def fingerprint(self) -> Mapping[str, str]: ...
 
     @property
-    def reports(self) -> Mapping[str, str]:
-        """What became of each part's samples, in words."""
-        ...
+    def indivisible(self) -> bool: ...
+
+    def batches(self, start: int, rank: int, world: int) -> Iterator[Any]: ...
+
+    def epoch(self, batches: int) -> float: ...
+
+    def num_targets(self, batch: Any) -> int: ...
+
+    def loss(self, network: nn.Module, batch: Any) -> Tensor: ...
+
+    def split(self, batch: Any, pieces: int) -> list[Any]: ...
+
+    def validate(self, network: nn.Module) -> dict[str, float]: ...
+
+    def preview(self, network: nn.Module, count: int) -> Sequence[tuple[str, str, str]]: ...
+
+
+class Task(Generic[S]):
+    """A task. An instance holds the prepared data of one recipe and is what the training loop works on.
+
+    Batches are numbered 0, 1, 2, …; batch k is a pure function of the seed and k.
+    """
+
+    name: ClassVar[str]
+    predictor: ClassVar[Callable[..., "Predictor"]]
+    unit: str = "tokens"  # what `num_targets` counts
+    trainable: ClassVar[bool] = True
+    supports_distillation: ClassVar[bool] = False  # then `predict_batch` is defined
+    scores: tuple[str, ...] = ("loss",)  # metrics of `validate`; the first one selects the best checkpoint
+    lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss", "mse"})
+    batches_per_epoch: int
+    training: S
+    validation: S | None
+    teacher: Teacher | None = None
+
+    # ── what a model must have ───────────────────────────────────────────────────────────────────────────────────────
+
+    @staticmethod
+    def supports(family: Family) -> bool:
+        """Whether models of this family can be trained on the task; by default encoders."""
+        return family.is_encoder
+
+    @staticmethod
+    def train_tokenizer(recipe: Recipe) -> Vocabulary:
+        """The processor of a new model, trained on the training split."""
+        raise NotImplementedError
+
+    @staticmethod
+    def attach_head(loaded: Loaded, recipe: Recipe) -> Loaded:
+        """The model with the head that the task needs; a fitting head is kept."""
+        return loaded
+
+    # ── data ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path) -> None:
+        self.recipe = recipe
+        self.options = recipe.train
+        self.cache = cache
+        self.vocabulary = vocabulary
+        self.tokenizer = vocabulary.target
+        self.bind(network)
+        self.score_name = self.scores[0] if recipe.train.score == "auto" else recipe.train.score
+        if self.score_name not in self.scores:
+            possible = ", ".join(self.scores)
+            raise UserError(
+                f"train.score = '{self.score_name}' is not a metric of task = '{self.name}'; possible: {possible}"
+            )
+        self.ascending = self.score_name not in self.lower_is_better
+        self.length = self.max_tokens(recipe.data.max_length, int(network.limit))
+        self.prepare()
+
+    def bind(self, network: Any) -> None:
+        """Take what the task needs of its network, before the metric is chosen and the data prepared."""
+
+    def max_tokens(self, requested: int, limit: int) -> int:
+        """Maximum number of tokens of a sample."""
+        if requested > limit:
+            raise UserError(
+                f"data.max_length = {requested}, but the model reads at most {limit} tokens (model.limit): lower "
+                "data.max_length, or raise model.limit where the model is new"
+            )
+        return requested or limit
+
+    def dataset(self, split: str) -> S | None:
+        """A prepared split; None where the recipe names none."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Prepare the splits that training needs."""
+        training = self.dataset("train")
+        if not training:
+            reason = "nothing named" if training is None else training.report
+            raise UserError(f"data.train has no sample to train on: {reason}")
+        self.training = training
+        share = self.recipe.data.validation
+        try:
+            self.validation = self.dataset("validation")
+        except UserError as error:
+            raise UserError(f"data.validation = {share}: {error}" if isinstance(share, float) else str(error)) from None
+        self.plan_batches()
+
+    def plan_batches(self) -> None:
+        """Samples of similar length form a batch."""
+        self.batching = BatchOptions(self.options.batch_tokens, self.options.batch_size, self.recipe.seed)
+        self.batches_per_epoch = batches_per_epoch(self.training, self.batching)  # type: ignore[arg-type]
+
+    @property
+    def splits(self) -> dict[str, S]:
+        return {"train": self.training} | ({} if self.validation is None else {"validation": self.validation})
+
+    @property
+    def fingerprint(self) -> Mapping[str, str]:
+        """sha256 of every file that the training depends on, by name."""
+        hashes = {
+            f"{name}/{file}": digest for name, split in self.splits.items() for file, digest in split.hashes.items()
+        }
+        teacher = self.teacher.hashes if self.teacher else {}
+        return hashes | {f"teacher/{file}": digest for file, digest in teacher.items()}
+
+    @property
+    def reports(self) -> dict[str, str]:
+        """How many samples of each split were kept and skipped, in words."""
+        return {name: str(split.report) for name, split in self.splits.items()}
+
+    # ── training ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[Any]:
-        """A process's own batches without end, from its `start`-th: its k-th is batch k · world + rank of all."""
-        ...
+        """An endless stream of this process's batches from its `start`-th: its k-th is batch k · world + rank."""
+        raise NotImplementedError
 
     def epoch(self, batches: int) -> float:
-        """How many times that many batches go through the data."""
-        ...
+        """How many epochs that many batches are."""
+        return epochs(self.training, self.batching, batches)  # type: ignore[arg-type]
 
-    def count(self, batch: Any) -> int:
+    def num_targets(self, batch: Any) -> int:
         """How many targets the loss of a batch is a mean over."""
-        ...
+        raise NotImplementedError
 
     def loss(self, network: nn.Module, batch: Any) -> Tensor:
-        """The sum, not the mean, of the loss over those targets: so that sums of batches are the sum of the whole."""
-        ...
+        """The sum, not the mean, of the loss over those targets, so that losses of partial batches add up."""
+        raise NotImplementedError
 
     @property
-    def whole(self) -> bool:
-        """Whether a batch must not be split: its loss is more than the sum of its samples'."""
-        ...
+    def indivisible(self) -> bool:
+        """Whether a batch must not be split: distillation terms are means over the batch."""
+        return self.teacher is not None
 
     def split(self, batch: Any, pieces: int) -> list[Any]:
-        """The samples of a batch in at most so many batches whose losses sum to the whole's."""
-        ...
+        """At most `pieces` batches whose losses sum to that of the batch: every second sample, or third, …"""
+        pieces = min(pieces, len(batch.index))
+        return [batch] if pieces == 1 else [select_rows(batch, slice(start, None, pieces)) for start in range(pieces)]
+
+    def predict_batch(self, network: Any, batch: Any) -> Predicted:
+        """Hidden states and logits of a batch, for distillation."""
+        raise NotImplementedError
+
+    def with_distillation(self, loss: Tensor, predicted: Predicted, batch: Any) -> Tensor:
+        """The loss with the teacher's terms; without a teacher as it is."""
+        if self.teacher is None:
+            return loss
+        with torch.no_grad():
+            expected = self.predict_batch(self.teacher.network, batch)
+        return self.teacher.loss(loss, predicted, expected, batch.text.real, self.num_targets(batch))
 
     def validate(self, network: nn.Module) -> dict[str, float]:
-        """Loss and scores on the validation part; empty where there is none."""
-        ...
+        """Loss and metrics on the validation split; empty where there is none."""
+        raise NotImplementedError
 
-    def samples(self, network: nn.Module, count: int) -> list[tuple[str, str, str]]:
-        """A few (source, reference, answer) to look at."""
-        ...
+    def preview(self, network: nn.Module, count: int) -> list[Preview]:
+        """A few validation samples with their predictions."""
+        return []
+
+    # ── evaluation and checks ────────────────────────────────────────────────────────────────────────────────────────
+
+    @staticmethod
+    def evaluate(models: list[Any], request: "EvaluationRequest") -> "Evaluation":
+        """Metrics of one model on a file or on a split of its recipe; of two models also their comparison."""
+        raise NotImplementedError
+
+    def inspect(self, splits: Mapping[str, S], findings: Findings) -> None:
+        """`doctor` checks of the task's data."""
+
+
+def describe_samples(
+    splits: Mapping[str, Split], findings: Findings, max_length: int | None = None, size_notes: int = 0
+) -> None:
+    """How many samples were read, kept and skipped, and why. The first notes of a report may state sizes only."""
+    table = {}
+    for name, split in splits.items():
+        report = split.report
+        findings.warnings += [f"{name}: {note}" for note in report.notes[size_notes:]]
+        skipped = {reason: skip.count for reason, skip in report.skipped.items()}
+        table[name] = {"read": report.read, "kept": report.kept, "skipped": sum(skipped.values()), **skipped}
+        warn_skipped(name, report, findings, "" if max_length is None else f"; data.max_length is {max_length}")
+    findings.facts["samples"] = table
+    warn_without_validation(splits, findings)
+
+
+def warn_skipped(name: str, report: Report, findings: Findings, hint: str = "") -> None:
+    """A warning where more than 5 % of a split were skipped."""
+    if report.kept < 0.95 * report.read:
+        findings.warnings.append(f"{name}: {report}{hint}")
+
+
+def warn_without_validation(splits: Iterable[str], findings: Findings) -> None:
+    if "validation" not in splits:
+        findings.warnings.append(
+            "no validation split: the best checkpoint cannot be selected; set data.validation, such as 0.02"
+        )

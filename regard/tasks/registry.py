@@ -25,19 +25,19 @@ def require(task: str, family: str | None = None) -> None:
     """Refuse a task of an unknown name, or one that a family cannot do, before any work is done for it."""
     if task not in TASKS:
         raise UserError(f"task = '{task}' is unknown{nearest(task, TASKS)}")
-    if family in models.FAMILIES and not TASKS[task].able(models.FAMILIES[family]):
-        able = [name for name, each in models.FAMILIES.items() if TASKS[task].able(each)]
+    if family in models.FAMILIES and not TASKS[task].supports(models.FAMILIES[family]):
+        able = [name for name, each in models.FAMILIES.items() if TASKS[task].supports(each)]
         raise UserError(f"model.family = '{family}' cannot do task = '{task}'; possible families: {', '.join(able)}")
 
 
 def learn_vocabulary(recipe: Recipe) -> Vocabulary:
     """Tokenizers trained on the recipe's training part."""
-    return TASKS[recipe.task].learn(recipe)
+    return TASKS[recipe.task].train_tokenizer(recipe)
 
 
 def fit(loaded: Loaded, recipe: Recipe) -> Loaded:
     """A network with what the recipe's task needs on it."""
-    return TASKS[recipe.task].fit(loaded, recipe)
+    return TASKS[recipe.task].attach_head(loaded, recipe)
 
 
 def build(recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path | None = None) -> Trained:

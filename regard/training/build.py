@@ -21,7 +21,7 @@ from regard.models import registry as models
 from regard.models.heads.mlm import MaskedLM
 from regard.models.layer_selection import shorten
 from regard.runtime.device import choose_device
-from regard.tasks.base import Task
+from regard.tasks.base import TrainingTask
 from regard.tasks.distillation import read_teacher
 from regard.tasks.registry import TASKS, Trained, build, fit, learn_vocabulary, require
 from regard.text.vocabulary import Vocabulary
@@ -57,7 +57,9 @@ def resume(run: Path, quiet: bool = False, overrides: Sequence[str] = ()) -> Out
         return train(*prepared[:2], recipe, run, prepared[2], display)
 
 
-def _prepare(recipe: Recipe, run: Path | None, display: Display) -> tuple[nn.Module, Task, Callable[[Path], None]]:
+def _prepare(
+    recipe: Recipe, run: Path | None, display: Display
+) -> tuple[nn.Module, TrainingTask, Callable[[Path], None]]:
     """The network, its task, and how it is written as a model."""
     with named_by_keys(recipe.data):
         loaded = prepare_network(recipe, run)
@@ -91,8 +93,8 @@ def prepare_network(recipe: Recipe, run: Path | None = None) -> Loaded:
 
 def prepare_task(recipe: Recipe, loaded: Loaded) -> Trained:
     """The recipe's task with its data, for this network, and its teacher if it has one."""
-    if recipe.distil.teacher and not TASKS[recipe.task].teachable:
-        able = ", ".join(name for name, each in TASKS.items() if each.teachable)
+    if recipe.distil.teacher and not TASKS[recipe.task].supports_distillation:
+        able = ", ".join(name for name, each in TASKS.items() if each.supports_distillation)
         raise UserError(f"distil.teacher: task = '{recipe.task}' cannot be learnt from a teacher; possible: {able}")
     task = build(recipe, loaded.vocabulary, loaded.network)
     if recipe.distil.teacher:

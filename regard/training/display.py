@@ -1,6 +1,7 @@
 """What a person sees of a run: a live bar in a terminal, plain lines elsewhere, nothing when quiet."""
 
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 
 from rich.console import Console
@@ -54,7 +55,7 @@ class Display:
         said = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         self.console.print(f"[bold]step {step}[/bold]  {escape(said)}{'  [green]best so far[/green]' if best else ''}")
 
-    def samples(self, samples: list[tuple[str, str, str]]) -> None:
+    def samples(self, samples: Sequence[tuple[str, str, str]]) -> None:
         for source, reference, answer in samples:
             for name, text in (("source", source), ("reference", reference), ("answer", answer)):
                 self.console.print(f"  [dim]{name:>9}[/dim]  {escape(_beginning(text))}")

@@ -25,7 +25,7 @@ from regard.runtime.device import choose_device
 from regard.runtime.machine import choose_threads, keep_memory
 from regard.tasks.answer.doctor import questions
 from regard.tasks.answer.task import Answer
-from regard.tasks.base import Task
+from regard.tasks.base import TrainingTask
 from regard.tasks.classify.doctor import labels
 from regard.tasks.fill.task import Fill
 from regard.tasks.generate.task import Generate
@@ -67,7 +67,7 @@ def examine(recipe: Recipe) -> Findings:
     with named_by_keys(recipe.data):
         loaded = prepare_network(recipe)
         (network, vocabulary, *_), task = loaded, prepare_task(recipe, loaded)
-        parts: dict[str, Any] = {part: found for part in PARTS if (found := task.corpus(part)) is not None}
+        parts: dict[str, Any] = {part: found for part in PARTS if (found := task.dataset(part)) is not None}
     if isinstance(task, Generate):
         running_text(parts, task, findings)
     elif isinstance(task, Fill):
@@ -93,7 +93,7 @@ def _look_into(parts: dict[str, Corpus], network: nn.Module, vocabulary: Vocabul
     _leaks(parts, findings)
 
 
-def _measure(network: nn.Module, task: Task, recipe: Recipe) -> Cost:
+def _measure(network: nn.Module, task: TrainingTask, recipe: Recipe) -> Cost:
     """A few steps on the device, with the threads and the precision that training would take."""
     keep_memory()
     torch.set_num_threads(choose_threads(recipe.train.threads))

@@ -19,7 +19,7 @@ from regard.layers.pytree import to_device
 from regard.runtime import machine
 from regard.runtime.device import choose_device
 from regard.runtime.threads import with_threads
-from regard.tasks.base import Task
+from regard.tasks.base import TrainingTask
 from regard.training import checkpoint, distributed
 from regard.training import resume as state
 from regard.training.display import SHOWN_SAMPLES, SPEED, Display
@@ -46,7 +46,7 @@ class Outcome:
 
 def train(
     network: nn.Module,
-    task: Task,
+    task: TrainingTask,
     recipe: Recipe,
     run: Path,
     write_model: Callable[[Path], None],
@@ -76,7 +76,7 @@ class Loop:
     def __init__(
         self,
         network: nn.Module,
-        task: Task,
+        task: TrainingTask,
         recipe: Recipe,
         run: Path,
         write_model: Callable[[Path], None],
@@ -90,7 +90,7 @@ class Loop:
         )
         self.autocast = torch.autocast(group.device.type, torch.bfloat16) if reduced else nullcontext()
         self.threads = torch.get_num_threads()
-        self.pieces = 1 if reduced or task.whole else pieces_for(network, group.device)
+        self.pieces = 1 if reduced or task.indivisible else pieces_for(network, group.device)
         self.optimizer = AdamW(network, self.options, self.pieces)
         self.average = EMA(network, self.options.average_decay, self.pieces)
         self.thaw = GradualUnfreezing(network, self.options.unfreeze_steps)
@@ -158,7 +158,7 @@ class Loop:
         group, progress, options = self.group, self.progress, self.options
         taken = list(islice(batches, options.gradient_accumulation_steps))
         numbers = [progress.batch + group.rank + group.world * place for place in range(len(taken))]
-        count = int(group.total(torch.tensor(sum(map(self.task.count, taken)), device=group.device)))
+        count = int(group.total(torch.tensor(sum(map(self.task.num_targets, taken)), device=group.device)))
         loss = torch.zeros((), device=group.device)
         self.thaw(progress.step)
         for number, batch in zip(numbers, taken, strict=True):
@@ -209,7 +209,7 @@ class Loop:
         try:
             with with_threads(self.threads), self.average.applied(), self.autocast, interrupt.at_once():
                 metrics = self.task.validate(self.network)
-                samples = self.task.samples(self.network, SHOWN_SAMPLES)
+                samples = self.task.preview(self.network, SHOWN_SAMPLES)
         except KeyboardInterrupt:
             return
         finally:

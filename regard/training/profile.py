@@ -56,7 +56,7 @@ def measure(loop: Loop, steps: int, warm: int = 2) -> Cost:
             _step(loop, part)
             if number >= warm:
                 seconds.append(time.perf_counter() - start)
-                targets += sum(loop.task.count(batch) for batch in part)
+                targets += sum(loop.task.num_targets(batch) for batch in part)
     parameters = list(loop.network.parameters())
     return Cost(
         parameters=sum(each.numel() for each in parameters),
@@ -72,7 +72,7 @@ def measure(loop: Loop, steps: int, warm: int = 2) -> Cost:
 def _largest(loop: Loop) -> list[Any]:
     """The batch with the most targets and that with the longest rows, among the first: logits and attention peak."""
     first = list(islice(loop.task.batches(0, 0, 1), min(LOOKED, loop.task.batches_per_epoch)))
-    return [max(first, key=loop.task.count), max(first, key=_length)]
+    return [max(first, key=loop.task.num_targets), max(first, key=_length)]
 
 
 def _length(value: Any) -> int:
@@ -84,7 +84,7 @@ def _length(value: Any) -> int:
 
 def _step(loop: Loop, batches: list[Any]) -> None:
     """One update over these batches, by a rate of nothing."""
-    count = sum(loop.task.count(batch) for batch in batches)
+    count = sum(loop.task.num_targets(batch) for batch in batches)
     for number, batch in enumerate(batches):
         loss = loop.gradients.add(to_device(batch, loop.group.device), number, count)
         loss.item()  # waits for the device

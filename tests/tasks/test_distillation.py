@@ -77,7 +77,7 @@ def test_the_loss_is_the_paper_s(tmp_path: Path) -> None:
             for x, y in zip(row[:length], other[:length], strict=True)
         ]
         hard = F.cross_entropy(said, batch.labels)
-        loss = task.loss(network, batch) / task.count(batch)
+        loss = task.loss(network, batch) / task.num_targets(batch)
     assert torch.allclose(loss, 0.5 * soft + 0.25 * hard + 2 * torch.stack(angles).mean(), atol=1e-5)
 
 

@@ -123,7 +123,7 @@ def test_each_sample_is_in_one_piece(name: str, tmp_path: Path) -> None:
     pieces = task.split(batch, 2)
     assert len(pieces) == 2 and task.split(batch, 1)[0] is batch
     assert sorted(torch.cat([piece.index for piece in pieces]).tolist()) == sorted(batch.index.tolist())
-    assert sum(map(task.count, pieces)) == task.count(batch)
+    assert sum(map(task.num_targets, pieces)) == task.num_targets(batch)
     alone = task.split(pieces[0], len(batch.index) + 3)
     assert len(alone) == len(pieces[0].index)
 
@@ -196,4 +196,4 @@ def test_a_teacher_sees_the_batch_whole(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the spaces and quotes\n" * 40)
     recipe = load_recipe(tmp_path / "fill.toml")
     task = prepare_task(recipe, prepare_network(recipe))
-    assert task.whole
+    assert task.indivisible

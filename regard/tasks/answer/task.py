@@ -22,9 +22,9 @@ from regard.tasks.answer.dataset import prepare
 from regard.tasks.answer.files import read
 from regard.tasks.answer.spans import Found, Seen, best_of, tell
 from regard.tasks.answer.windows import Asked, Windowed, Windows, collate, stream
+from regard.tasks.base import Preview, Task
 from regard.tasks.batching import each_room
 from regard.tasks.fitting import answering
-from regard.tasks.prepared_task import Parted
 from regard.text.masking import with_mask_token
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 
@@ -33,32 +33,32 @@ BATCH = 32  # windows that are read at once where nobody says how many
 LONGEST = 384  # tokens of a window where nobody says, and the network reads as many
 
 
-class Answer(Parted[Windows]):
+class Answer(Task[Windows]):
     """What the training loop asks of answering questions."""
 
     name, unit, scores = "answer", "windows", ("f1", "exact_match", "loss")
-    learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
-    fit = staticmethod(answering)
+    train_tokenizer = staticmethod(lambda recipe: learn_vocabulary(recipe))
+    attach_head = staticmethod(answering)
 
-    def longest(self, wanted: int, limit: int) -> int:
-        return super().longest(wanted, limit) if wanted else min(LONGEST, limit)
+    def max_tokens(self, requested: int, limit: int) -> int:
+        return super().max_tokens(requested, limit) if requested else min(LONGEST, limit)
 
-    def know(self, network: Any) -> None:
+    def bind(self, network: Any) -> None:
         self.network = network
 
-    def open(self) -> None:
-        super().open()
+    def prepare(self) -> None:
+        super().prepare()
         self.network.silent |= self.training.unanswered > 0
 
-    def corpus(self, part: str) -> Windows | None:
-        if not getattr(self.recipe.data, part):
+    def dataset(self, split: str) -> Windows | None:
+        if not getattr(self.recipe.data, split):
             return None
-        return prepare(self.recipe.data, part, self.tokenizer, self.cache, self.length, Path(self.recipe.origin))
+        return prepare(self.recipe.data, split, self.tokenizer, self.cache, self.length, Path(self.recipe.origin))
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[Asked]:
         return stream(self.training, self.batching, start, rank, world)
 
-    def count(self, batch: Asked) -> int:
+    def num_targets(self, batch: Asked) -> int:
         return len(batch.first)
 
     def loss(self, network: Any, batch: Asked) -> Tensor:
@@ -80,7 +80,7 @@ class Answer(Parted[Windows]):
         windows = sum(len(self.validation.windows_of(number)) for number in range(count))
         return {"loss": sum(losses) / windows} | {name: 100.0 * float(share) for name, share in shares.items()}
 
-    def samples(self, network: Any, count: int) -> list[tuple[str, str, str]]:
+    def preview(self, network: Any, count: int) -> list[Preview]:
         if self.validation is None:
             return []
         numbers = range(min(count, self.validation.questions))
@@ -88,7 +88,7 @@ class Answer(Parted[Windows]):
         asked = [self.validation.question(number) for number in numbers]
         golds = [" | ".join(dict.fromkeys(gold.text for gold in each.answers)) for each in asked]
         told = [self._text(number, each) for number, each in zip(numbers, found, strict=True)]
-        return list(zip([each.text for each in asked], golds, told, strict=True))
+        return list(map(Preview, [question.text for question in asked], golds, told))
 
     def _text(self, question: int, found: Found) -> str:
         """The best answer to a validation question; where all of train have one, it is never none."""
@@ -136,8 +136,8 @@ def _told(logits: Tensor, wanted: Tensor, smoothing: float) -> Tensor:
     hard = F.cross_entropy(logits, wanted, reduction="sum")
     if not smoothing:
         return hard
-    able = logits.isfinite()
-    even = -(logits.log_softmax(1).masked_fill(~able, 0.0).sum(1) / able.sum(1)).sum()
+    supports = logits.isfinite()
+    even = -(logits.log_softmax(1).masked_fill(~supports, 0.0).sum(1) / supports.sum(1)).sum()
     return (1 - smoothing) * hard + smoothing * even
 
 

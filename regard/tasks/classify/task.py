@@ -13,6 +13,7 @@ from regard.data.pairs import Corpus
 from regard.data.targets import targets_of, told_label
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import FAMILIES, Family
+from regard.tasks.base import Preview, Task
 from regard.tasks.batching import by_length, shown
 from regard.tasks.classify.dataset import (
     BETWEEN,
@@ -30,31 +31,30 @@ from regard.tasks.classify.predict import BATCH, classify
 from regard.tasks.classify.problem_type import kind_of, weigh
 from regard.tasks.distillation import Predicted
 from regard.tasks.fitting import labelled
-from regard.tasks.prepared_task import Parted
 from regard.text.masking import with_mask_token
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 
 
-class Classify(Parted[Corpus]):
+class Classify(Task[Corpus]):
     """What the training loop asks of telling texts apart."""
 
-    name, unit, teachable = "classify", "texts", True
-    learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
-    fit = staticmethod(labelled)
+    name, unit, supports_distillation = "classify", "texts", True
+    train_tokenizer = staticmethod(lambda recipe: learn_vocabulary(recipe))
+    attach_head = staticmethod(labelled)
 
     @staticmethod
-    def able(family: Family) -> bool:
+    def supports(family: Family) -> bool:
         return not family.is_encoder_decoder
 
-    def know(self, network: Any) -> None:
+    def bind(self, network: Any) -> None:
         self.kind = kind_of(network, self.options)
         self.scores = self.kind.scores
         self.targets = targets_of(network.kind, network.labels)
         self.sides = Sides(Texts(self.tokenizer, bool(self.recipe.data.text2)), self.targets)
         self.tells = network.labels if network.kind != "number" else ()
 
-    def open(self) -> None:
-        super().open()
+    def prepare(self) -> None:
+        super().prepare()
         if self.options.class_weights == "balanced":
             weigh(self.kind, self.training, self.targets)
 
@@ -63,26 +63,26 @@ class Classify(Parted[Corpus]):
         """What became of each part's samples, in words; of train also its labels."""
         return super().reports | ({"labels": ", ".join(self.tells)} if self.tells else {})
 
-    def corpus(self, part: str) -> Corpus | None:
-        if not getattr(self.recipe.data, part):
+    def dataset(self, split: str) -> Corpus | None:
+        if not getattr(self.recipe.data, split):
             return None
-        return prepare(self.recipe.data, part, self.sides, self.cache, self.length, Path(self.recipe.origin))
+        return prepare(self.recipe.data, split, self.sides, self.cache, self.length, Path(self.recipe.origin))
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[Labelled]:
         return stream(self.training, self.sides, self.batching, start, rank, world)
 
-    def count(self, batch: Labelled) -> int:
+    def num_targets(self, batch: Labelled) -> int:
         return len(batch.labels)
 
     def loss(self, network: Any, batch: Labelled) -> Tensor:
         """The loss of each label, and `auxiliary` times the mean of its text's tokens (equation 5), summed."""
-        found = self.predict(network, batch)
+        found = self.predict_batch(network, batch)
         loss = self.kind.loss(found.logits[0], batch.labels)
         if self.options.auxiliary:
             loss = loss + self.options.auxiliary * _text_loss(network, found.states, batch)
-        return self.taught(loss, found, batch)
+        return self.with_distillation(loss, found, batch)
 
-    def predict(self, network: Any, batch: Labelled) -> Predicted:
+    def predict_batch(self, network: Any, batch: Labelled) -> Predicted:
         states, logits = network.label(batch.text)
         return Predicted(states, (logits.float(),))
 
@@ -99,14 +99,14 @@ class Classify(Parted[Corpus]):
         logits, wanted = (torch.stack(each) for each in zip(*(rows[number] for number in range(count)), strict=True))
         return self.kind.figures(logits, wanted)
 
-    def samples(self, network: Any, count: int) -> list[tuple[str, str, str]]:
+    def preview(self, network: Any, count: int) -> list[Preview]:
         if self.validation is None:
             return []
         found = [self.validation.text(number) for number in range(min(count, len(self.validation)))]
         texts = [split_pair(each.source, self.sides.source.paired) for each in found]
         answers = classify(network, self.sides.source, texts)
         wanted = [told_label(each.target, network.kind) for each in found]
-        return list(zip(map(shown, texts), wanted, map(str, answers), strict=True))
+        return list(map(Preview, map(shown, texts), wanted, map(str, answers)))
 
 
 def _text_loss(network: Classifier, states: Tensor, batch: Labelled) -> Tensor:

@@ -12,36 +12,36 @@ from regard.config.recipe import Recipe
 from regard.data.documents import lessons
 from regard.data.token_stream import Stream
 from regard.errors import UserError
+from regard.tasks.base import Preview, Task
 from regard.tasks.distillation import Predicted
 from regard.tasks.fill.batches import MaskedBatch, MaskOptions, masked_rows, rows_per_epoch
 from regard.tasks.fill.guesses import guess, predict
 from regard.tasks.fill.predict import hidden_in, some_rows
 from regard.tasks.fill.sentences import Sentences
 from regard.tasks.fitting import masked
-from regard.tasks.prepared_task import Parted
 from regard.text.masking import mask_of, with_mask_token
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 
 SHOWN = 40  # tokens of a text that is shown between steps
 
 
-class Fill(Parted[Stream | Sentences]):
+class Fill(Task[Stream | Sentences]):
     """What the training loop asks of finding hidden words again, alone or beside a pair's relation."""
 
-    name, scores, teachable = "fill", ("loss", "accuracy"), True
-    learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
-    fit = staticmethod(masked)
+    name, scores, supports_distillation = "fill", ("loss", "accuracy"), True
+    train_tokenizer = staticmethod(lambda recipe: learn_vocabulary(recipe))
+    attach_head = staticmethod(masked)
 
-    def corpus(self, part: str) -> Stream | Sentences | None:
-        if not getattr(self.recipe.data, part):
+    def dataset(self, split: str) -> Stream | Sentences | None:
+        if not getattr(self.recipe.data, split):
             return None
-        return hidden_in(self.recipe.data, part, self.tokenizer, self.cache, self.length, Path(self.recipe.origin))
+        return hidden_in(self.recipe.data, split, self.tokenizer, self.cache, self.length, Path(self.recipe.origin))
 
-    def plan(self) -> None:
+    def plan_batches(self) -> None:
         """Rows of one length: blocks, or pairs as long as they may be."""
         data, size = self.recipe.data, self.options.batch_size or max(1, self.options.batch_tokens // self.length)
         self.masking = MaskOptions(self.length, size, self.recipe.seed, data.pairs, data.masked, data.whole_words)
-        self.rows, *_ = [self._rows(name, part) for name, part in self.parts.items()]
+        self.rows, *_ = [self._rows(name, part) for name, part in self.splits.items()]
         self.batches_per_epoch = -(-self.rows // size)
 
     def _rows(self, name: str, part: Stream | Sentences) -> int:
@@ -57,18 +57,18 @@ class Fill(Parted[Stream | Sentences]):
     def batches(self, start: int, rank: int, world: int) -> Iterator[MaskedBatch]:
         return masked_rows(self.training, self.tokenizer, self.masking, start, rank, world)
 
-    def count(self, batch: MaskedBatch) -> int:
+    def num_targets(self, batch: MaskedBatch) -> int:
         return len(batch.words)
 
     def loss(self, network: Any, batch: MaskedBatch) -> Tensor:
         """Cross-entropy of each hidden word, summed; the mean over pairs counts as much as the mean over words."""
-        found, smoothing = self.predict(network, batch), self.options.label_smoothing
+        found, smoothing = self.predict_batch(network, batch), self.options.label_smoothing
         loss = F.cross_entropy(found.logits[0], batch.words, label_smoothing=smoothing, reduction="sum")
         if batch.labels is not None:
             loss = loss + batch.words_per_pair * F.cross_entropy(found.logits[1], batch.labels, reduction="sum")
-        return self.taught(loss, found, batch)
+        return self.with_distillation(loss, found, batch)
 
-    def predict(self, network: Any, batch: MaskedBatch) -> Predicted:
+    def predict_batch(self, network: Any, batch: MaskedBatch) -> Predicted:
         return predict(network, batch)
 
     def validate(self, network: Any) -> dict[str, float]:
@@ -79,7 +79,7 @@ class Fill(Parted[Stream | Sentences]):
         return guess(network, fixed).figures()
 
     @torch.no_grad()
-    def samples(self, network: Any, count: int) -> list[tuple[str, str, str]]:
+    def preview(self, network: Any, count: int) -> list[Preview]:
         """The beginnings of texts with hidden words, as they were, and as the network fills them."""
         if self.validation is None:
             return []
@@ -90,7 +90,7 @@ class Fill(Parted[Stream | Sentences]):
         texts = zip(batch.text.tokens.tolist(), *(each.tolist() for each in found), strict=True)
         shown = [[tokens[:SHOWN] for tokens in row] for row in texts]
         decode = self.tokenizer.decode
-        return [(self._open(hidden), decode(wanted), decode(told)) for hidden, wanted, told in shown]
+        return [Preview(self._open(hidden), decode(wanted), decode(told)) for hidden, wanted, told in shown]
 
     def _open(self, tokens: list[int]) -> str:
         """A text whose hidden places show."""

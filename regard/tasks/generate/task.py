@@ -15,10 +15,10 @@ from regard.data.synthetic.in_context import DOCUMENTS
 from regard.data.token_stream import Stream, prepare_documents, prepare_stream
 from regard.errors import UserError, nearest
 from regard.models.registry import Family
+from regard.tasks.base import Preview, Task
 from regard.tasks.fitting import bare
 from regard.tasks.generate.likelihood import Likelihood, of_windows
 from regard.tasks.generate.predict import Writer
-from regard.tasks.prepared_task import Parted
 from regard.text.vocabulary import Tokenizer, Vocabulary, train_tokenizer
 
 EXACT = ("byte_bpe", "bytes", "characters")  # the kinds of tokenizers that lose nothing
@@ -39,21 +39,21 @@ def learn_vocabulary(recipe: Recipe) -> Vocabulary:
     return Vocabulary(tokenizer, tokenizer)
 
 
-class Generate(Parted[Stream]):
+class Generate(Task[Stream]):
     """What the training loop asks of language modelling."""
 
     name = "generate"
-    learn = staticmethod(learn_vocabulary)
-    fit = staticmethod(bare)
+    train_tokenizer = staticmethod(learn_vocabulary)
+    attach_head = staticmethod(bare)
 
     @staticmethod
-    def able(family: Family) -> bool:
+    def supports(family: Family) -> bool:
         return family.is_causal_lm
 
-    def corpus(self, part: str) -> Stream | None:
-        return corpus(self.recipe, part, self.tokenizer, self.cache)
+    def dataset(self, split: str) -> Stream | None:
+        return corpus(self.recipe, split, self.tokenizer, self.cache)
 
-    def plan(self) -> None:
+    def plan_batches(self) -> None:
         """BlockBatch of one length, cut out of all texts in a row."""
         size = self.options.batch_size or max(1, self.options.batch_tokens // self.length)
         self.packing = PackOptions(self.length, size, self.recipe.seed)
@@ -65,7 +65,7 @@ class Generate(Parted[Stream]):
     def epoch(self, batches: int) -> float:
         return epochs(self.training, self.packing, batches)
 
-    def count(self, batch: BlockBatch) -> int:
+    def num_targets(self, batch: BlockBatch) -> int:
         return batch.tokens[:, 1:].numel()
 
     def loss(self, network: nn.Module, batch: BlockBatch) -> Tensor:
@@ -82,7 +82,7 @@ class Generate(Parted[Stream]):
         found = likelihood(network, self.validation, self.length, self.length, most, batch_size=self.packing.batch_size)
         return {"loss": found.loss, "perplexity": found.perplexity, "bits_per_byte": found.bits_per_byte}
 
-    def samples(self, network: nn.Module, count: int) -> list[tuple[str, str, str]]:
+    def preview(self, network: nn.Module, count: int) -> list[Preview]:
         """Beginnings from the validation part, how they go on there, and how the network goes on."""
         if self.validation is None:
             return []
@@ -96,7 +96,7 @@ class Generate(Parted[Stream]):
             if rest:
                 row = writer.row(prompt)
                 answer = writer.told(row, writer.search([prompt], options)[0][0], options)
-                found.append((self.tokenizer.decode(prompt), self.tokenizer.decode(rest), answer.text))
+                found.append(Preview(self.tokenizer.decode(prompt), self.tokenizer.decode(rest), answer.text))
         return found
 
 

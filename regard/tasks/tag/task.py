@@ -10,8 +10,8 @@ from torch import Tensor
 from regard.config.recipe import Recipe
 from regard.data.targets import Labels
 from regard.metrics.iob import is_span_tag
+from regard.tasks.base import Preview, Task
 from regard.tasks.fitting import tagging
-from regard.tasks.prepared_task import Parted
 from regard.tasks.tag.answers import found_in
 from regard.tasks.tag.dataset import TaggedBatch, TaggedCorpus, stream
 from regard.tasks.tag.files import read
@@ -21,14 +21,14 @@ from regard.text.masking import with_mask_token
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 
 
-class Tag(Parted[TaggedCorpus]):
+class Tag(Task[TaggedCorpus]):
     """What the training loop asks of tagging words."""
 
     name, unit = "tag", "words"
-    learn = staticmethod(lambda recipe: learn_vocabulary(recipe))
-    fit = staticmethod(tagging)
+    train_tokenizer = staticmethod(lambda recipe: learn_vocabulary(recipe))
+    attach_head = staticmethod(tagging)
 
-    def know(self, network: Any) -> None:
+    def bind(self, network: Any) -> None:
         self.spans, self.tags = all(map(is_span_tag, network.labels)), Labels(network.labels)
         self.scores = ("f1", "accuracy", "loss") if self.spans else ("accuracy", "loss")
 
@@ -37,16 +37,16 @@ class Tag(Parted[TaggedCorpus]):
         """What became of each part's sentences, in words; of train also its tags."""
         return super().reports | {"tags": ", ".join(self.tags.table)}
 
-    def corpus(self, part: str) -> TaggedCorpus | None:
+    def dataset(self, split: str) -> TaggedCorpus | None:
         data, beside = self.recipe.data, Path(self.recipe.origin)
-        if not getattr(data, part):
+        if not getattr(data, split):
             return None
-        return prepare(data, part, self.tokenizer, self.tags, self.cache, self.length, beside, self.recipe.seed)
+        return prepare(data, split, self.tokenizer, self.tags, self.cache, self.length, beside, self.recipe.seed)
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[TaggedBatch]:
         return stream(self.training, self.batching, start, rank, world)
 
-    def count(self, batch: TaggedBatch) -> int:
+    def num_targets(self, batch: TaggedBatch) -> int:
         return len(batch.tags)
 
     def loss(self, network: Any, batch: TaggedBatch) -> Tensor:
@@ -64,14 +64,14 @@ class Tag(Parted[TaggedCorpus]):
         chances = read_words(network, self.tokenizer, sentences)
         return figures(chances, [each.tolist() for each in wanted], network.labels)
 
-    def samples(self, network: Any, count: int) -> list[tuple[str, str, str]]:
+    def preview(self, network: Any, count: int) -> list[Preview]:
         if self.validation is None:
             return []
         names, shown = list(self.tags.table), []
         for number in range(min(count, self.validation.sentences)):
             words = self.validation.words(number)
             wanted = found_in(words, [names[each] for each in self.validation.tags(number)])
-            shown.append((" ".join(words), wanted.text, tag(network, self.tokenizer, [words])[0].text))
+            shown.append(Preview(" ".join(words), wanted.text, tag(network, self.tokenizer, [words])[0].text))
         return shown
 
 

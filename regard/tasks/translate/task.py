@@ -11,41 +11,41 @@ from regard.data.parallel_batch import Batch, collate, stream
 from regard.errors import UserError
 from regard.metrics import bleu as scores
 from regard.models.registry import Family
+from regard.tasks.base import Preview, Task
 from regard.tasks.batching import by_length
 from regard.tasks.fitting import bare
-from regard.tasks.prepared_task import Parted
 from regard.tasks.translate.corpus import corpus, learn_vocabulary
 from regard.tasks.translate.dataset import Corpus, Sample
 from regard.tasks.translate.predict import Translation, translate
 
 
-class Translate(Parted[Corpus]):
+class Translate(Task[Corpus]):
     """What the training loop asks of translation."""
 
     name, scores = "translate", ("bleu", "chrf", "exact", "loss")
-    learn = staticmethod(learn_vocabulary)
-    fit = staticmethod(bare)
+    train_tokenizer = staticmethod(learn_vocabulary)
+    attach_head = staticmethod(bare)
 
     @staticmethod
-    def able(family: Family) -> bool:
+    def supports(family: Family) -> bool:
         return family.is_encoder_decoder
 
-    def longest(self, wanted: int, limit: int) -> int:
+    def max_tokens(self, requested: int, limit: int) -> int:
         room = limit - 1
-        if not 1 <= wanted <= room:
+        if not 1 <= requested <= room:
             raise UserError(
-                f"data.max_length = {wanted}, but the model reads and writes at most {room} tokens and an end "
+                f"data.max_length = {requested}, but the model reads and writes at most {room} tokens and an end "
                 f"(model.limit = {limit}): lower data.max_length, or raise model.limit"
             )
-        return wanted
+        return requested
 
-    def corpus(self, part: str) -> Corpus | None:
-        return corpus(self.recipe, part, self.vocabulary, self.cache)
+    def dataset(self, split: str) -> Corpus | None:
+        return corpus(self.recipe, split, self.vocabulary, self.cache)
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[Batch]:
         return stream(self.training, self.vocabulary, self.batching, start, rank, world)
 
-    def count(self, batch: Batch) -> int:
+    def num_targets(self, batch: Batch) -> int:
         return int((batch.target.lengths - 1).sum())
 
     def loss(self, network: nn.Module, batch: Batch) -> Tensor:
@@ -68,17 +68,17 @@ class Translate(Parted[Corpus]):
             pairs = [(self.validation.source(i), self.validation.target(i)) for i in numbers]
             batch = collate([pair[0] for pair in pairs], [pair[1] for pair in pairs], self.vocabulary)
             batch = batch.to(next(network.parameters()).device)
-            total, count = total + float(self._loss(network, batch, 0.0)), count + self.count(batch)
+            total, count = total + float(self._loss(network, batch, 0.0)), count + self.num_targets(batch)
         answers = [answer.text for answer in self._answers(network, [sample.source for sample in found])]
         references = [sample.target for sample in found]
         return {"loss": total / count, **scores.quick(answers, references, self.recipe.tokenizer.lowercase)}
 
-    def samples(self, network: nn.Module, count: int) -> list[tuple[str, str, str]]:
+    def preview(self, network: nn.Module, count: int) -> list[Preview]:
         if self.validation is None:
             return []
         found = self._chosen(self.validation, count)
         answers = self._answers(network, [sample.source for sample in found])
-        return [(pair.source, pair.target, answer.text) for pair, answer in zip(found, answers, strict=True)]
+        return [Preview(pair.source, pair.target, answer.text) for pair, answer in zip(found, answers, strict=True)]
 
     def _answers(self, network: nn.Module, texts: list[str]) -> list[Translation]:
         return translate(network, self.vocabulary, texts, DecodeOptions())

@@ -125,7 +125,7 @@ def test_the_loss_is_the_mean_of_both_places_cross_entropies(smoothing: float, t
         for side, wanted in ((0, int(batch.first[row])), (1, int(batch.last[row]))):
             chances = logits[row, places, side].log_softmax(0)
             total -= float((1 - smoothing) * chances[places.index(wanted)] + smoothing * chances.mean()) / 2
-    assert task.count(batch) == len(batch.first)
+    assert task.num_targets(batch) == len(batch.first)
     loss = task.loss(loaded.network, batch)
     loss.backward()
     assert loss.item() == pytest.approx(total, rel=1e-5)

@@ -306,7 +306,7 @@ def test_the_loss_is_that_of_the_label_and_of_the_text(tmp_path: Path) -> None:
         expected += float(F.cross_entropy(found(pad([row.tolist()], 0)), label[None]))
         expected += 0.5 * float(F.cross_entropy(found.body(row[None, :-1])[0], row[1:]))
     assert float(task.loss(found, batch)) == pytest.approx(expected, rel=1e-5)
-    assert task.count(batch) == 7
+    assert task.num_targets(batch) == 7
 
 
 @torch.no_grad()

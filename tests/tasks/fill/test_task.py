@@ -91,7 +91,7 @@ def test_the_loss_is_the_paper_s(pairs: str, kind: Any, tmp_path: Path) -> None:
         wanted = F.cross_entropy(logits, batch.words)
         if pairs != "none":
             wanted = wanted + F.cross_entropy(found.relation, batch.labels)
-        assert torch.allclose(task.loss(network, batch) / task.count(batch), wanted, atol=1e-5)
+        assert torch.allclose(task.loss(network, batch) / task.num_targets(batch), wanted, atol=1e-5)
     network.train()
     task.loss(network, batch).backward()
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
@@ -159,8 +159,8 @@ def test_figures_are_those_of_every_row(tmp_path: Path) -> None:
     assert found.counts.sum() == len(words) and len(found.counts) == sum(len(batch.at) for batch in batches)
     shares = torch.bincount(words).double() / len(words)
     assert np.isclose(found.unigram, -float((shares[shares > 0] * shares[shares > 0].log()).sum()))
-    assert [sample[1].count("<mask>") for sample in task.samples(network, 3)] == [0, 0, 0]
-    assert any("<mask>" in sample[0] for sample in task.samples(network, 3))
+    assert [sample[1].count("<mask>") for sample in task.preview(network, 3)] == [0, 0, 0]
+    assert any("<mask>" in sample[0] for sample in task.preview(network, 3))
 
 
 def test_another_text_is_another_article_s(tmp_path: Path) -> None:

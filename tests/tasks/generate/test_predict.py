@@ -107,7 +107,7 @@ def test_only_its_own_score_is_taken(tmp_path: Path) -> None:
     recipe = load_recipe("write", [f"data.train={tmp_path}/t.txt", "train.score=bleu", "tokenizer.kind=characters"])
     from regard.training.build import start
 
-    with pytest.raises(UserError, match=r"train\.score = 'bleu' is none of task = 'generate'"):
+    with pytest.raises(UserError, match=r"train\.score = 'bleu' is not a metric of task = 'generate'"):
         start(recipe)
 
 

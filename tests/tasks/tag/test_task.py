@@ -91,7 +91,7 @@ def test_the_loss_is_of_the_first_pieces(tmp_path: Path) -> None:
     task: Any = build(options, loaded.vocabulary, loaded.network)
     network: Any = loaded.network.eval()
     batch = next(task.batches(0, 0, 1))
-    assert task.count(batch) == len(batch.tags) == int(batch.at.sum()) and task.unit == "words"
+    assert task.num_targets(batch) == len(batch.tags) == int(batch.at.sum()) and task.unit == "words"
     logits = network(batch.text)
     expected = -torch.log_softmax(logits[batch.at], -1)[torch.arange(len(batch.tags)), batch.tags].sum()
     torch.testing.assert_close(task.loss(network, batch), expected)
