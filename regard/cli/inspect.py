@@ -14,6 +14,7 @@ from regard.errors import UserError
 from regard.explorer.induction import heads as scored_heads
 from regard.model import load
 from regard.models.registry import FAMILIES, family_of
+from regard.runtime.machine import processor
 from regard.tasks.registry import TASKS
 
 
@@ -57,6 +58,7 @@ def describe(path: str, heads: bool = False, model_type: str | None = None) -> d
         "parameters_by_part": parameters,
         "sites": sites(model.network),
         **({"heads": scored_heads(model)} if heads else {}),
+        "machine": processor(),
         "files": {file.name: _file(file) for file in sorted(folder.iterdir()) if file.is_file()},
     }
 

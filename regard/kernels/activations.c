@@ -1,6 +1,4 @@
 /* Activations and the way back through them, number by number. */
-#if defined(__x86_64__)
-#pragma GCC target("avx2,fma")
 #include <string.h>
 
 #include "simd.h"
@@ -38,4 +36,3 @@ void regard_bend(const float *x, const float *gradient, float *y, long count, in
         BOTH_WAYS(TANH)
     }
 }
-#endif

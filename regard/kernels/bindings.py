@@ -16,6 +16,8 @@ from typing import Any
 import torch  # before the kernels are opened: they share its threads
 from torch import Tensor, nn
 
+from regard.kernels.amx import limit_onednn
+
 FEW = 64  # rows of inputs, up to which weights are read as they are,
 
 ROOM = 1 << 18  # and numbers in them
@@ -124,6 +126,7 @@ def _declared(library: Any) -> Any:
 
 
 KERNELS = _opened()
+limit_onednn(KERNELS)
 
 
 def built() -> bool:

@@ -6,18 +6,6 @@
    Shapes: x (rows, width); weight (outputs, inputs), as numbers or laid out as bytes, with a scale for each output;
    keys and values (rows, key heads, room, head width); angles (head width), the same for all rows or one row each. */
 #include <stdlib.h>
-
-int regard_runs_here(void) {
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-    return 0;
-#endif
-}
-
-#if defined(__x86_64__)
-#pragma GCC target("avx2,fma")
-#include <omp.h>
 #include <string.h>
 
 #include "simd.h"
@@ -279,4 +267,3 @@ int regard_step(const Block *blocks, const Memory *memories, int depth, float *x
     free(scratch);
     return 0;
 }
-#endif

@@ -6,8 +6,6 @@
    Shapes: query (texts, heads, queries, width); key and value (texts, key heads, length, width), wherever they lie as
    long as the numbers of one place lie together; context and gradients (texts, places, heads, width), close together;
    sums (texts, heads, queries). Texts of several lengths stand one after another, each looking at itself. */
-#if defined(__x86_64__)
-#pragma GCC target("avx2,fma")
 #include <stdlib.h>
 
 #include "gemm_tile.h"
@@ -210,4 +208,3 @@ int regard_look_back(const Look *l, const Back *b, int threads) {
     }
     return failed > 0;
 }
-#endif

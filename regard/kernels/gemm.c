@@ -5,9 +5,6 @@
 
    Shapes: x (rows, inputs), weight (outputs, inputs), y and add (rows, outputs);
    panels (stretches, outputs / 16, inputs of the stretch, 16), with zeros behind the last output. */
-#if defined(__x86_64__)
-#pragma GCC target("avx2,fma")
-#include <omp.h>
 
 #include "gemm_tile.h"
 
@@ -88,4 +85,3 @@ void regard_product(const float *x, const float *laid, const float *bias, const 
         }
     }
 }
-#endif

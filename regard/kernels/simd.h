@@ -4,6 +4,12 @@
 
 #include <immintrin.h>
 #include <math.h>
+#ifdef _OPENMP
+#include <omp.h>
+#else
+static inline int omp_get_thread_num(void) { return 0; }
+static inline int omp_get_num_threads(void) { return 1; }
+#endif
 
 #define LANES 8
 #define INLINE static inline __attribute__((always_inline))

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from regard.kernels import amx
 from regard.kernels import bindings as kernels
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8  # malloc.h
@@ -109,16 +110,25 @@ def choose_threads(wanted: int) -> int:
     return wanted or (int(environment) if environment.isdecimal() and int(environment) else physical_cores())
 
 
+def processor() -> dict[str, Any]:
+    """The CPU, and which instructions are used on it."""
+    return {
+        "cpu": _cpu(),
+        "cores": usable_cores(),
+        "kernels": kernels.built(),
+        "amx": amx.detect(kernels.KERNELS),  # "broken": reported, but not executable, so that oneDNN is limited
+        "onednn_max_cpu_isa": next(filter(None, map(os.environ.get, amx.VARIABLES)), None),
+    }
+
+
 def environment(threads: int, fingerprint: Mapping[str, str]) -> dict[str, Any]:
     """What a figure depends on besides the recipe."""
     return {
         "regard": _version("regard"),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
-        "kernels": kernels.built(),
         "platform": platform.platform(),
-        "cpu": _cpu(),
-        "cores": usable_cores(),
+        **processor(),
         "threads": threads,
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "processes": int(os.environ.get("WORLD_SIZE", "1")),

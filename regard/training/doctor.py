@@ -22,7 +22,7 @@ from regard.data.columns import named_by_keys
 from regard.errors import UserError
 from regard.models.heads.sequence import Classifier
 from regard.runtime.device import choose_device
-from regard.runtime.machine import choose_threads, keep_memory
+from regard.runtime.machine import choose_threads, keep_memory, processor
 from regard.tasks.answer.doctor import questions
 from regard.tasks.answer.task import Answer
 from regard.tasks.base import TrainingTask
@@ -214,6 +214,7 @@ def _cost(cost: Cost, batches_per_epoch: int, recipe: Recipe, findings: Findings
         "checkpoints_bytes": disk,
         "free_disk_bytes": free,
     }
+    findings.facts["machine"] = processor()
     findings.facts["time"] = {
         "threads": torch.get_num_threads(),
         "step_seconds": cost.seconds,
