@@ -1,8 +1,8 @@
 """AMX that a CPU reports but cannot execute.
 
-Some virtual machines report AMX in CPUID leaf 7 although their tile palette (leaf 0x1D) is empty. oneDNN looks at leaf 7
-and XCR0 only, so that its products fail ("could not create a primitive") or end the process (SIGILL). There it is limited
-to AVX-512, by a variable that it reads once, at the first product.
+Some virtual machines report AMX in CPUID leaf 7 although their tile palette (leaf 0x1D) is empty. oneDNN checks leaf 7
+and XCR0 only, so that its products fail ("could not create a primitive") or end the process (SIGILL). On such a CPU
+oneDNN is limited to AVX-512, by an environment variable that it reads once, at the first product.
 """
 
 import os
