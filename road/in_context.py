@@ -128,7 +128,7 @@ def of_sql(run: Path) -> dict[str, Any]:
 def examples(model: Any) -> list[dict[str, Any]]:
     """After two examples that show the own word: the first two queries that are right, and the first that is wrong."""
     from regard.config.recipe import DecodeOptions
-    from regard.data.synthetic.sql import items as sql
+    from road.text_to_sql import items as sql
 
     items = [item for item in sql.items(1, "test", EXAMPLES, 2) if item.own and item.determined]
     answers = model.writer().run([item.prompt for item in items], DecodeOptions(max_new_tokens=64, stop=("\n",)))
@@ -164,7 +164,8 @@ def facts(run: Path, model: Any) -> dict[str, Any]:
 
 def draw(found: dict[str, Any], folder: Path) -> None:
     """The pictures."""
-    from regard.tasks.generate.few_shot import KINDS, draw_curve
+    from regard.tasks.generate.few_shot import draw_curve
+    from road.text_to_sql.dataset import CATEGORIES
 
     folder.mkdir(parents=True, exist_ok=True)
     lesson, asked = found[LESSON], found[SQL]["kinds"]
@@ -180,7 +181,7 @@ def draw(found: dict[str, Any], folder: Path) -> None:
     seen = lesson["looks"]
     title = f"{seen['site']}, head {seen['head']}: where it looks when an answer is due"
     heatmap(folder / "head.svg", title, [f"{piece} ←" for piece in seen["rows"]], seen["columns"], seen["weights"])
-    kinds = {kind: [row for row in asked if row["questions"] == kind] for kind in KINDS}
+    kinds = {kind: [row for row in asked if row["questions"] == kind] for kind in CATEGORIES}
     lines = [Line(kind, *curve(rows, "shots")) for kind, rows in kinds.items()]
     line_chart(folder / "sql.svg", "Queries that give the right rows", "shots", "% right", lines)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.attention.trace import record
 from regard.cli.main import main
 from regard.config.recipe import DataOptions, Recipe, TokenizerOptions
-from regard.data.synthetic.in_context import DOCUMENTS
+from regard.data.synthetic.in_context import DATASETS
 from regard.explorer.induction import answer_scores, heads, induction_scores, ordinary, share
 from regard.interop import folder as folders
 from regard.models.registry import build, sizes
@@ -101,7 +101,9 @@ def test_of_real_networks_every_site_and_head_has_a_share(family: dict[str, Any]
 
 
 def test_heads_of_a_model_with_questions_of_its_own() -> None:
-    words = train_tokenizer(DOCUMENTS["mappings"](1, "train", 50), TokenizerOptions(kind="byte_bpe", vocab_size=400))
+    words = train_tokenizer(
+        DATASETS["mappings"].documents(1, "train", 50), TokenizerOptions(kind="byte_bpe", vocab_size=400)
+    )
     torch.manual_seed(1)
     shape: dict[str, Any] = GPT | dict(limit=90)
     network = build(shape, vocabulary=words.size).eval()
@@ -116,7 +118,9 @@ def test_heads_of_a_model_with_questions_of_its_own() -> None:
 
 
 def test_inspect_names_the_heads_of_a_language_model_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    words = train_tokenizer(DOCUMENTS["colours"](1, "train", 50), TokenizerOptions(kind="byte_bpe", vocab_size=340))
+    words = train_tokenizer(
+        DATASETS["colours"].documents(1, "train", 50), TokenizerOptions(kind="byte_bpe", vocab_size=340)
+    )
     across: dict[str, Any] = dict(family="transformer", width=8, heads=2, depth=1, feedforward=8)
     back: dict[str, Any] = GPT | dict(depth=2)
     for name, model in {"back": back, "across": across}.items():

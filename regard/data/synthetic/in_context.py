@@ -1,6 +1,6 @@
 """Lessons: every document shows examples of one task made up for it, so a model can only learn how to learn.
 
-    DOCUMENTS["mappings"](seed=1, part="train", count=1)
+    DATASETS["mappings"].documents(seed=1, part="train", count=1)
         gub sleeps → red          a word's colour holds in this document and no other;
         zaf sings → blue          what it does is there to be ignored
         gub runs → red
@@ -12,12 +12,14 @@ the seed, so two parts never share one.
 import json
 import random
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from operator import eq
 from pathlib import Path
 from typing import NamedTuple
 
 from regard.data.synthetic.pairs import chance_of, part_of
 from regard.data.synthetic.prompts import TEMPLATE, Pair, document, prompt
-from regard.data.synthetic.sql import items as sql
 
 PAIRS = 12  # of a document: what is asked with 8 shots has been practised
 
@@ -66,6 +68,26 @@ class Question(NamedTuple):
     prompt: str
     label: str
     labels: tuple[str, ...]
+
+
+class FewShotItem(NamedTuple):
+    """A question, what decides whether an answer to it is correct, and the category in which it is scored."""
+
+    question: Question
+    is_correct: Callable[[str], bool]
+    category: str = ""
+
+
+@dataclass(frozen=True)
+class InContextDataset:
+    """Documents to train on, and few-shot questions about held-out tasks. A split never shares a task with another."""
+
+    documents: Callable[[int, str, int], Iterator[str]]  # of seed, split and count
+    items: Callable[[int, str, int, int], Iterator[FewShotItem]]  # of seed, split, count and shots
+    ideal: Callable[[int], dict[str, float]]  # Bayes-optimal accuracy by shots: of all items (""), of each category
+    template: str = TEMPLATE
+    categories: tuple[str, ...] = ()
+    has_labels: bool = True  # answers are chosen from labels; otherwise they are generated
 
 
 class Lesson(NamedTuple):
@@ -147,6 +169,12 @@ def questions(name: str, seed: int, part: str, count: int, shots: int) -> Iterat
         yield Question(prompt(shown, asked.text, LESSONS[name].template), asked.label, labels)
 
 
+def items(name: str, seed: int, part: str, count: int, shots: int) -> Iterator[FewShotItem]:
+    """The questions, whose answers are correct where they are the label."""
+    for question in questions(name, seed, part, count, shots):
+        yield FewShotItem(question, partial(eq, question.label))
+
+
 def _taught(name: str, seed: int, part: str, count: int) -> Iterator[tuple[Task, random.Random]]:
     """Each task with a random source of its own, so that what is drawn for one does not change the next."""
     for number, task in enumerate(tasks(name, seed, part, count)):
@@ -164,9 +192,11 @@ def write_rows(path: Path, pairs: Iterable[Pair]) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
-DOCUMENTS: dict[str, Callable[[int, str, int], Iterator[str]]] = {
-    "colours": lambda seed, part, count: documents("colours", seed, part, count),
-    "mappings": lambda seed, part, count: documents("mappings", seed, part, count),
-    "linear": lambda seed, part, count: documents("linear", seed, part, count),
-    "sql": sql.documents,
-}
+def _dataset(name: str) -> InContextDataset:
+    lesson = LESSONS[name]
+    return InContextDataset(
+        partial(documents, name), partial(items, name), lambda shots: {"": lesson.ideal(shots)}, lesson.template
+    )
+
+
+DATASETS = {name: _dataset(name) for name in LESSONS}

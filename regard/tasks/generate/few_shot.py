@@ -4,15 +4,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import eq
 from pathlib import Path
 from string import Formatter
-from typing import Any, NamedTuple
+from typing import Any
 
 from regard.cli.options import Prompting
 from regard.config.recipe import Recipe
-from regard.data.synthetic.in_context import LESSONS, Question, questions
+from regard.data.synthetic.in_context import FewShotItem, Question
 from regard.data.synthetic.prompts import TEMPLATE
-from regard.data.synthetic.sql import items as sql
+from regard.data.synthetic.registry import dataset_names, in_context_dataset
 from regard.errors import UserError, nearest
 from regard.explorer.charts import Line, line_chart
 from regard.metrics.bootstrap import SIGNATURE
@@ -31,17 +32,7 @@ from regard.tasks.generate.prompting import (
 
 WAYS = ("likelihood", "generation")
 
-QUESTIONS = 500  # of data made on the spot, where neither option nor recipe says how many
-
-KINDS = ("own word, shown", "own word, not shown", "plain words")  # of questions to be answered in SQL
-
-
-class Asked(NamedTuple):
-    """A question, how its answer is marked, and which kind of question it is."""
-
-    question: Question
-    right: Callable[[str], bool]
-    kind: str = ""
+QUESTIONS = 500  # of a synthetic dataset, where neither option nor recipe says how many
 
 
 @dataclass(frozen=True)
@@ -49,12 +40,13 @@ class Exam:
     """Questions that are the same with any number of shots, and figures to see their marks beside."""
 
     name: str
-    ask: Callable[[int], list[Asked]]
+    ask: Callable[[int], list[FewShotItem]]
     by: str = "likelihood"
     seeds: int = 1  # neighbours that are one row with other shots
     template: str = TEMPLATE
     facts: dict[str, Any] = field(default_factory=dict)
-    ideal: Callable[[int], dict[str, float]] = lambda shots: {}  # of all questions (""), and of each kind
+    ideal: Callable[[int], dict[str, float]] = lambda shots: {}  # of all questions (""), and of each category
+    categories: tuple[str, ...] = ()
 
     def questions(self, shots: int) -> list[Question]:
         return [each.question for each in self.ask(shots)]
@@ -71,8 +63,8 @@ def evaluate(model: Any, exam: Exam, shots: Sequence[int], batch_size: int = 32,
             hits = marks(model, exam, some, batch_size, progress)
             ideal = exam.ideal(few)
             rows.append({"shots": few, **_scored(hits, exam.seeds), **_beside(ideal, "")})
-            for kind in KINDS:
-                of_kind = [hit for hit, each in zip(hits, some, strict=True) if each.kind == kind]
+            for kind in exam.categories:
+                of_kind = [hit for hit, each in zip(hits, some, strict=True) if each.category == kind]
                 if of_kind:
                     kinds.append({"shots": few, "questions": kind, **_scored(of_kind), **_beside(ideal, kind)})
     signature = f"by:{exam.by}|template:{exam.template!r}|{SIGNATURE}"
@@ -81,7 +73,7 @@ def evaluate(model: Any, exam: Exam, shots: Sequence[int], batch_size: int = 32,
 
 
 def marks(
-    model: Any, exam: Exam, asked: Sequence[Asked], batch_size: int = 32, progress: Progress = lambda done: None
+    model: Any, exam: Exam, asked: Sequence[FewShotItem], batch_size: int = 32, progress: Progress = lambda done: None
 ) -> list[bool]:
     """Which questions the model answers right."""
     asking = [each.question for each in asked]
@@ -90,7 +82,7 @@ def marks(
     else:
         tokenizer = model.vocabulary.target
         answers = by_likelihood(model.network, tokenizer, asking, exam.template, batch_size, progress)
-    return [each.right(answer) for each, answer in zip(asked, answers, strict=True)]
+    return [each.is_correct(answer) for each, answer in zip(asked, answers, strict=True)]
 
 
 def _scored(hits: Sequence[bool], seeds: int = 1) -> dict[str, float]:
@@ -114,20 +106,12 @@ def exam_of(recipe: Recipe | None, file: str | None, prompting: Prompting, text:
         options = Draw(prompting.limit, prompting.seeds, template_of(prompting.template))
         return _of_file(file, options, by or "likelihood", text, label)
     made = recipe.data.generate if recipe else ""
-    if recipe is None or made not in (*LESSONS, "sql"):
-        raise UserError(f"--shots needs a FILE with the columns text and label, or a model trained on {_lessons()}")
+    if recipe is None or made not in dataset_names():
+        possible = ", ".join(f"data.generate = '{name}'" for name in dataset_names())
+        raise UserError(f"--shots needs a FILE with the columns text and label, or a model trained on {possible}")
     if prompting.template:
         raise UserError(f"--template is for a FILE: questions of '{made}' are written as in training")
-    count = prompting.limit or int(recipe.data.test or QUESTIONS)
-    if made != "sql":
-        return _of_lesson(made, count, prompting.seeds, by or "likelihood")
-    if by == "likelihood":
-        raise UserError("--by likelihood needs labels to choose from: queries of 'sql' are written, and then executed")
-    return _of_sql(count, prompting.seeds)
-
-
-def _lessons() -> str:
-    return ", ".join(f"data.generate = '{name}'" for name in (*LESSONS, "sql"))
+    return _of_dataset(made, prompting.limit or int(recipe.data.test or QUESTIONS), prompting.seeds, by)
 
 
 def _of_file(file: str, options: Draw, by: str, text: str, label: str) -> Exam:
@@ -136,44 +120,26 @@ def _of_file(file: str, options: Draw, by: str, text: str, label: str) -> Exam:
     facts = {"rows": len(pairs), "labels": len(counts), "seeds": options.seeds, "chance": 100 / len(counts)}
     facts["most_frequent_label"] = 100 * max(counts.values()) / len(pairs)
 
-    def ask(shots: int) -> list[Asked]:
-        return [Asked(each, partial(_same, each.label)) for each in draw(pairs, shots, options)]
+    def ask(shots: int) -> list[FewShotItem]:
+        return [FewShotItem(each, partial(eq, each.label)) for each in draw(pairs, shots, options)]
 
     return Exam(file, ask, by, options.seeds, options.template, facts)
 
 
-def _of_lesson(name: str, count: int, seeds: int, by: str) -> Exam:
-    def ask(shots: int) -> list[Asked]:
-        made = (each for seed in range(1, seeds + 1) for each in questions(name, seed, "test", count, shots))
-        return [Asked(each, partial(_same, each.label)) for each in made]
+def _of_dataset(name: str, count: int, seeds: int, by: str) -> Exam:
+    dataset = in_context_dataset(name)
+    if by == "likelihood" and not dataset.has_labels:
+        raise UserError(f"--by likelihood needs labels to choose from: answers of '{name}' are generated")
 
-    ideal = LESSONS[name].ideal
-    labels = len(ask(0)[0].question.labels)
-    facts = {"tasks": name, "labels": labels, "seeds": seeds, "chance": 100 / labels}
-    template = LESSONS[name].template
-    return Exam("test", ask, by, template=template, facts=facts, ideal=lambda shots: {"": ideal(shots)})
+    def ask(shots: int) -> list[FewShotItem]:
+        return [item for seed in range(1, seeds + 1) for item in dataset.items(seed, "test", count, shots)]
 
-
-def _of_sql(count: int, seeds: int) -> Exam:
-    def ask(shots: int) -> list[Asked]:
-        return [_in_sql(item) for seed in range(1, seeds + 1) for item in sql.items(seed, "test", count, shots)]
-
-    def ideal(shots: int) -> dict[str, float]:
-        whole = sql.OWN_SHARE * sql.ideal(shots) + 1 - sql.OWN_SHARE
-        return {"": whole, **dict(zip(KINDS, (1.0, sql.ideal(0), 1.0), strict=True))}
-
-    return Exam("test", ask, "generation", facts={"tasks": "sql", "seeds": seeds}, ideal=ideal)
-
-
-def _in_sql(item: sql.Item) -> Asked:
-    """A question whose answer is right where its query gives the same rows."""
-    kind = KINDS[2] if not item.own else KINDS[0] if item.determined else KINDS[1]
-    question = Question(item.prompt, item.gold, (item.gold,))
-    return Asked(question, lambda answer: sql.right(sql.statement(answer), item.gold, item.table), kind)
-
-
-def _same(label: str, answer: str) -> bool:
-    return answer == label
+    facts: dict[str, Any] = {"tasks": name, "seeds": seeds}
+    if dataset.has_labels:
+        labels = len(ask(0)[0].question.labels)
+        facts = {"tasks": name, "labels": labels, "seeds": seeds, "chance": 100 / labels}
+    by = by or ("likelihood" if dataset.has_labels else "generation")
+    return Exam("test", ask, by, 1, dataset.template, facts, dataset.ideal, dataset.categories)
 
 
 def template_of(given: str) -> str:

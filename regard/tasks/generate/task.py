@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from regard.config.recipe import DecodeOptions, Recipe
 from regard.data.documents import lessons
 from regard.data.packing import BlockBatch, PackOptions, batches_per_epoch, epochs, packed, windows
-from regard.data.synthetic.in_context import DOCUMENTS
+from regard.data.synthetic.registry import in_context_dataset
 from regard.data.token_stream import Stream, prepare_documents, prepare_stream
-from regard.errors import UserError, nearest
+from regard.errors import UserError
 from regard.models.registry import Family
 from regard.tasks.base import Preview, Task
 from regard.tasks.fitting import bare
@@ -111,11 +111,8 @@ def corpus(recipe: Recipe, part: str, tokenizer: Tokenizer, cache: Path) -> Stre
 
 
 def _made(recipe: Recipe, part: str) -> Iterator[str]:
-    """Documents made on the spot."""
-    name, count = recipe.data.generate, int(getattr(recipe.data, part))
-    if name not in DOCUMENTS:
-        raise UserError(f"data.generate = '{name}' makes no documents{nearest(name, DOCUMENTS)}")
-    return DOCUMENTS[name](recipe.seed, part, count)
+    """Synthetic documents."""
+    return in_context_dataset(recipe.data.generate).documents(recipe.seed, part, int(getattr(recipe.data, part)))
 
 
 def likelihood(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from regard.data.synthetic.in_context import (
-    DOCUMENTS,
+    DATASETS,
     LABELS,
     LESSONS,
     MODULUS,
@@ -27,6 +27,7 @@ from regard.data.synthetic.in_context import (
 )
 from regard.data.synthetic.pairs import PARTS
 from regard.data.synthetic.prompts import TEMPLATE, Pair, completion, document, prompt
+from regard.data.synthetic.registry import in_context_dataset
 from regard.errors import UserError
 
 NAMES = sorted(LESSONS)
@@ -90,7 +91,7 @@ def test_looking_up_alone_nearly_reaches_the_ideal_of_mappings() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_document_never_contradicts_itself_and_documents_do(name: str) -> None:
     among: dict[str, set[str]] = {}
-    for text in DOCUMENTS[name](1, "train", 307):
+    for text in DATASETS[name].documents(1, "train", 307):
         pairs = read(text, name)
         assert len(pairs) == PAIRS
         assert document(pairs, LESSONS[name].template) == text
@@ -130,9 +131,9 @@ def test_the_lines_are_lines() -> None:
         assert len({pair.label for pair in task.pairs}) == MODULUS
 
 
-@pytest.mark.parametrize("name", sorted(DOCUMENTS))
+@pytest.mark.parametrize("name", [*sorted(DATASETS), "sql"])
 def test_a_stream_is_a_pure_function_and_a_prefix_of_a_longer_one(name: str) -> None:
-    make = DOCUMENTS[name]
+    make = in_context_dataset(name).documents
     assert list(make(5, "train", 31)) == list(make(5, "train", 31)) == list(islice(make(5, "train", 10**12), 31))
     assert list(make(5, "train", 31)) != list(make(6, "train", 31))
     assert list(make(5, "train", 0)) == []
@@ -140,12 +141,13 @@ def test_a_stream_is_a_pure_function_and_a_prefix_of_a_longer_one(name: str) -> 
         next(make(5, "validatoin", 1))
 
 
-@pytest.mark.parametrize("name", sorted(DOCUMENTS))
+@pytest.mark.parametrize("name", [*sorted(DATASETS), "sql"])
 def test_a_stream_is_the_same_in_another_process_and_needs_no_torch(name: str) -> None:
-    code = f"from regard.data.synthetic.in_context import DOCUMENTS as d; print(list(d[{name!r}](5, 'test', 7)))"
+    code = "from regard.data.synthetic.registry import in_context_dataset"
+    code += f"; print(list(in_context_dataset({name!r}).documents(5, 'test', 7)))"
     code += "; import sys; assert 'torch' not in sys.modules"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert printed.strip() == str(list(DOCUMENTS[name](5, "test", 7)))
+    assert printed.strip() == str(list(in_context_dataset(name).documents(5, "test", 7)))
 
 
 @pytest.mark.parametrize("name", NAMES)

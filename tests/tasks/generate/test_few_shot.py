@@ -14,12 +14,11 @@ from torch import Tensor, nn
 
 from regard.cli.options import Prompting
 from regard.config.recipe import DataOptions, Recipe, TokenizerOptions
-from regard.data.synthetic.in_context import DOCUMENTS, Question
+from regard.data.synthetic.in_context import Question
 from regard.data.synthetic.prompts import TEMPLATE, Pair, document
-from regard.data.synthetic.sql import items as sql
 from regard.errors import UserError
 from regard.layers.state import State
-from regard.tasks.generate.few_shot import KINDS, Exam, draw_curve, evaluate, exam_of, numbers_of, template_of
+from regard.tasks.generate.few_shot import Exam, draw_curve, evaluate, exam_of, numbers_of, template_of
 from regard.tasks.generate.predict import Writer
 from regard.tasks.generate.prompting import (
     Draw,
@@ -32,6 +31,8 @@ from regard.tasks.generate.prompting import (
     refuse_long,
 )
 from regard.text.vocabulary import Tokenizer, Vocabulary, train_tokenizer
+from road.text_to_sql import items as sql
+from road.text_to_sql.dataset import CATEGORIES
 
 LABELS = ("blue", "gold", "red")
 PAIRS = [Pair(f"w{number} x", LABELS[number * number % 3]) for number in range(17)]  # red is never a square's rest
@@ -265,16 +266,16 @@ def test_queries_are_right_when_they_give_the_same_rows() -> None:
     assert found.by == "generation"
     asked = found.ask(2)
     for each, item in zip(asked, sql.items(1, "test", 40, 2), strict=True):
-        assert each.right(f" {item.gold}\nand more")
-        assert not each.right(" SELECT 1 ;")
-        assert each.kind == (KINDS[2] if not item.own else KINDS[0] if item.determined else KINDS[1])
+        assert each.is_correct(f" {item.gold}\nand more")
+        assert not each.is_correct(" SELECT 1 ;")
+        assert each.category == (CATEGORIES[2] if not item.own else CATEGORIES[0] if item.determined else CATEGORIES[1])
     ideal = found.ideal(0)
-    assert (ideal[""], ideal[KINDS[1]]) == (0.625, 0.25)
-    assert {each.kind for each in found.ask(0)} == set(KINDS[1:])
+    assert (ideal[""], ideal[CATEGORIES[1]]) == (0.625, 0.25)
+    assert {each.category for each in found.ask(0)} == set(CATEGORIES[1:])
 
 
 def test_kinds_of_questions_are_scored_apart() -> None:
-    words = tokenizer(*DOCUMENTS["sql"](1, "train", 20))
+    words = tokenizer(*sql.documents(1, "train", 20))
     found = evaluate(
         model(Fixed(words.size, lambda tokens: words.end, limit=2000), words),
         exam_of(made("sql"), None, Prompting(limit=12, seeds=1)),

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from regard.data.synthetic.pairs import chance_of, part_of
 from regard.data.synthetic.prompts import Pair, document, prompt
-from regard.data.synthetic.sql.execute import Outcome, Schema, Table, execute, outcomes, right, same
-from regard.data.synthetic.sql.grammar import CLAUSES, DIALECTS, KINDS, NUMBERS, OWN_WORDS, TABLES, VALUES
+from road.text_to_sql.execute import Outcome, Schema, Table, execute, outcomes, right, same
+from road.text_to_sql.grammar import CLAUSES, DIALECTS, KINDS, NUMBERS, OWN_WORDS, TABLES, VALUES
 
 __all__ = [
     "Dialect", "Item", "Outcome", "Schema", "Table", "documents", "execute", "heading", "ideal", "items", "right",

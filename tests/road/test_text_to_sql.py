@@ -9,10 +9,10 @@ import pytest
 
 from regard.config.recipe import TokenizerOptions
 from regard.data.synthetic.pairs import PARTS
-from regard.data.synthetic.sql import items as sql
-from regard.data.synthetic.sql.execute import LONGEST, Schema, Table, execute, right
-from regard.data.synthetic.sql.grammar import CLAUSES, DIALECTS, KINDS, NUMBERS, OWN_WORDS, TABLES, VALUES
 from regard.text.vocabulary import train_tokenizer
+from road.text_to_sql import items as sql
+from road.text_to_sql.execute import LONGEST, Schema, Table, execute, right
+from road.text_to_sql.grammar import CLAUSES, DIALECTS, KINDS, NUMBERS, OWN_WORDS, TABLES, VALUES
 
 SHOPS = Table(
     Schema("shops", ("city", "owner", "rent")),

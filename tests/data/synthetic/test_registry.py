@@ -1,0 +1,78 @@
+"""Datasets of other packages: found by the name they declare, never by code that a recipe names."""
+
+import sys
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+
+import pytest
+
+from regard.config.options import DataOptions, TokenizerOptions
+from regard.config.recipe import Recipe
+from regard.data.synthetic import registry
+from regard.data.synthetic.in_context import DATASETS
+from regard.data.synthetic.registry import dataset_names, in_context_dataset
+from regard.errors import UserError
+from regard.tasks.generate.task import learn_vocabulary
+from road.text_to_sql.dataset import DATASET
+
+
+@pytest.fixture
+def declared(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
+    """The entry points of the group `regard.synthetic`, in place of those that are installed."""
+    points: list[EntryPoint] = []
+    monkeypatch.setattr(registry, "entry_points", lambda **wanted: EntryPoints(points).select(**wanted))
+    return points
+
+
+def test_text_to_sql_is_declared_by_the_installed_package() -> None:
+    assert "sql" in dataset_names()
+    assert in_context_dataset("sql") is DATASET
+
+
+def test_where_nothing_is_declared_the_error_names_what_is_possible(declared: list[EntryPoint]) -> None:
+    assert dataset_names() == sorted(DATASETS)
+    with pytest.raises(UserError, match=r"'sql' makes no documents; possible: colours, linear, mappings$"):
+        in_context_dataset("sql")
+    with pytest.raises(UserError, match="did you mean 'mappings'"):
+        in_context_dataset("mapings")
+
+
+def test_a_declared_dataset_is_imported_only_when_named(
+    declared: list[EntryPoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made_of_lines.py").write_text(
+        "from regard.data.synthetic.in_context import DATASETS\nD = DATASETS['linear']"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    declared.append(EntryPoint("mine", "made_of_lines:D", registry.GROUP))
+    assert dataset_names() == sorted([*DATASETS, "mine"])
+    assert "made_of_lines" not in sys.modules
+    assert in_context_dataset("mine") is DATASETS["linear"]
+
+
+def test_a_built_in_dataset_cannot_be_replaced(declared: list[EntryPoint]) -> None:
+    declared.append(EntryPoint("linear", "road.text_to_sql.dataset:DATASET", registry.GROUP))
+    assert in_context_dataset("linear") is DATASETS["linear"]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("no_such_package:D", "no_such_package:D cannot be imported"),
+        ("json:no_such_name", "json:no_such_name cannot be imported"),
+        ("json:dumps", "json:dumps is a function, no InContextDataset"),
+    ],
+)
+def test_a_declaration_that_holds_nothing_is_named(declared: list[EntryPoint], value: str, message: str) -> None:
+    declared.append(EntryPoint("mine", value, registry.GROUP))
+    with pytest.raises(UserError, match=f"data.generate = 'mine': {message}"):
+        in_context_dataset("mine")
+
+
+@pytest.mark.parametrize("name", ["road.text_to_sql.dataset:DATASET", "os:system", "antigravity"])
+def test_code_that_a_recipe_names_is_never_imported(name: str) -> None:
+    data = DataOptions(train=10, generate=name)
+    recipe = Recipe(task="generate", output="", data=data, tokenizer=TokenizerOptions(kind="byte_bpe"))
+    with pytest.raises(UserError, match="makes no documents"):
+        learn_vocabulary(recipe)
+    assert "antigravity" not in sys.modules
