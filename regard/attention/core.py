@@ -17,7 +17,7 @@ from regard.attention.masks import Bias, Padding, Rule, causal
 from regard.attention.positions import Rotation
 from regard.attention.scores import Product, Score, scaled_dot, weigh
 from regard.attention.sdpa import attended
-from regard.attention.trace import Look, keep, recorder
+from regard.attention.trace import AttentionRecord, recorder, stores_weights
 
 BAND = 1 << 22  # booleans, or terms of a bias, made at a time where they must be spelled out
 
@@ -169,10 +169,10 @@ class Attention(nn.Module):
             rule = Padding(memory.real, memory.start) & rule
         mix = self.fused if isinstance(self.score, Product) else self._plain
         context, weights = mix(query, memory, rule, bias)
-        if watching := recorder():
-            key, kept = (None, weights) if keep(self.score) else (memory.key, None)
-            proof = (memory.value, context) if watching.prove else (None, None)
-            watching.add(Look(self.score, query, key, rule, bias, memory.start, memory.length, kept, *proof))
+        if active := recorder():
+            key, stored = (None, weights) if stores_weights(self.score) else (memory.key, None)
+            proof = (memory.value, context) if active.prove else (None, None)
+            active.add(AttentionRecord(self.score, query, key, rule, bias, memory.start, memory.length, stored, *proof))
         return self.output(context.transpose(1, 2).flatten(2))
 
     def _plain(self, query: Tensor, memory: Memory, rule: Rule | None, bias: Bias | None) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,15 @@
-"""Traces: what was attended to, exactly, for any place, head and row, on demand.
+"""Traces: the exact attention weights of any site, head and query, computed on demand.
 
-While somebody watches, the fused kernel still runs: a look keeps queries and keys, and weights are recomputed later, in
-bands of rows. A site is a place in the computation (`decoder.blocks.2.cross`), told by nested `place`s.
+While a recorder is active, the fused kernel still runs: a record keeps queries and keys, and weights are recomputed
+later, for the queries asked for. A site is a name in the computation (`decoder.blocks.2.cross`), built by nested
+`scope`s. What the positions at a site are (tokens, later patches or frames) is said by the task, as `Axes`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 import torch
 import torch.nn.functional as F
@@ -17,19 +19,21 @@ from regard.attention.masks import Bias, Rule
 from regard.attention.scores import Product, Score, weigh
 from regard.errors import UserError, nearest
 
+# ── recording ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
 
 @dataclass(frozen=True)
-class Look:
-    """One use of attention, enough to say later what was seen: the `length` places of a memory from `start` on."""
+class AttentionRecord:
+    """One use of attention over `length` positions of a memory, from `start` on: enough to recompute its weights."""
 
     score: Score
     query: Tensor
-    key: Tensor | None  # not beside kept weights: a past that grows would be there once for each step
+    key: Tensor | None  # absent where weights are stored: a growing past would be kept once for each step
     rule: Rule | None
     bias: Bias | None
     start: int
     length: int
-    kept: Tensor | None = None  # the weights themselves, where the score is no product
+    stored_weights: Tensor | None = None  # where the score is not a product
     value: Tensor | None = None  # with the context, on request: the proof that these weights were used
     context: Tensor | None = None
 
@@ -37,138 +41,207 @@ class Look:
     def queries(self) -> int:
         return self.query.size(-2)
 
-    def weights(self, rows: slice = slice(None), heads: slice = slice(None), texts: slice = slice(None)) -> Tensor:
-        """(texts, heads, rows, length) of the rows, heads and texts of a batch asked for; no others are made."""
+    def weights(self, queries: slice = slice(None), heads: slice = slice(None), batch: slice = slice(None)) -> Tensor:
+        """(batch, heads, queries, length), for a slice of each; no others are computed."""
         if self.key is None:
-            assert self.kept is not None
-            return self.kept[texts, heads, rows]
+            assert self.stored_weights is not None
+            return self.stored_weights[batch, heads, queries]
         keys = torch.arange(self.start, self.start + self.length, device=self.key.device)
-        places = (keys[-1] + 1 - self.queries + torch.arange(self.queries, device=self.key.device))[rows]
-        shared = self.query.size(1) // self.key.size(1)  # heads of queries that one head of keys serves
-        key = self.key[texts] if shared == 1 else self.key[texts].repeat_interleave(shared, 1)
-        scores = self.score(self.query[texts, heads, rows], key[:, heads])
+        positions = (keys[-1] + 1 - self.queries + torch.arange(self.queries, device=self.key.device))[queries]
+        group_size = self.query.size(1) // self.key.size(1)  # query heads that share one key head
+        key = self.key[batch] if group_size == 1 else self.key[batch].repeat_interleave(group_size, 1)
+        scores = self.score(self.query[batch, heads, queries], key[:, heads])
         if self.bias is not None:
-            scores = scores + self.bias.rows_of(texts, heads, places, keys).to(scores.dtype)
-        return weigh(scores, None if self.rule is None else _of(self.rule.rows(places, keys), texts))
-
-
-def _of(rows: Tensor, texts: slice) -> Tensor:
-    """What holds of some texts, where it is not the same of all."""
-    return rows[texts] if rows.dim() == 4 and rows.size(0) > 1 else rows
+            scores = scores + self.bias.rows_of(batch, heads, positions, keys).to(scores.dtype)
+        mask = None if self.rule is None else self.rule.rows(positions, keys)
+        if mask is not None and mask.dim() == 4 and mask.size(0) > 1:  # one mask for each sequence of the batch
+            mask = mask[batch]
+        return weigh(scores, mask)
 
 
 @dataclass
 class Recorder:
-    """Collects the looks of one pass, by site, in the order they happened."""
+    """Collects the attention records of one pass, by site, in order."""
 
     prove: bool = False
-    looks: dict[str, list[Look]] = field(default_factory=dict)
+    records: dict[str, list[AttentionRecord]] = field(default_factory=dict)
     path: list[str] = field(default_factory=list)
 
-    def add(self, look: Look) -> None:
-        self.looks.setdefault(".".join(self.path), []).append(look)
+    def add(self, record: AttentionRecord) -> None:
+        self.records.setdefault(".".join(self.path), []).append(record)
 
 
 _recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
 
 
 def recorder() -> Recorder | None:
-    """Who watches this computation, if anybody."""
+    """The active recorder of this computation, if any."""
     return _recorder.get()
 
 
 @contextmanager
 def record(prove: bool = False) -> Iterator[Recorder]:
-    """Collect every look while the model runs. With `prove`, keep values and contexts too."""
-    token = _recorder.set(watching := Recorder(prove))
+    """Record every use of attention while the model runs. With `prove`, keep values and contexts too."""
+    active = Recorder(prove)
+    token = _recorder.set(active)
     try:
-        yield watching
+        yield active
     finally:
         _recorder.reset(token)
 
 
 class scope:
-    """`with place("encoder"): …` names a part of the computation; costs nothing while nobody watches."""
+    """`with scope("encoder"): …` names a part of the computation; costs nothing while nothing is recorded."""
 
     def __init__(self, name: str):
         self.name = name
 
     def __enter__(self) -> None:
-        self.watching = _recorder.get()
-        if self.watching:
-            self.watching.path.append(self.name)
+        self.active = _recorder.get()
+        if self.active:
+            self.active.path.append(self.name)
 
     def __exit__(self, *_: object) -> None:
-        if self.watching:
-            self.watching.path.pop()
+        if self.active:
+            self.active.path.pop()
 
 
-def keep(score: Score) -> bool:
-    """Products are recomputed from queries and keys; the weights of any other score are kept."""
+def stores_weights(score: Score) -> bool:
+    """Whether weights are stored, as for any score but a product, whose weights are recomputed."""
     return not isinstance(score, Product)
 
 
+# ── axes ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The positions on one side of an attention map: a label each, what they are, and the grid they form, if any."""
+
+    labels: Sequence[str] = ()
+    unit: str = "token"
+    grid: tuple[int, int] | None = None  # rows and columns of an image's patches; None: a sequence
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes (queries, keys) of each site, by pattern; the first pattern that matches a site counts."""
+
+    sites: Mapping[str, tuple[Axis, Axis]] = field(default_factory=dict)
+    source: Axis = Axis()  # what was read,
+    target: Axis = Axis()  # given to the decoder,
+    output: Axis = Axis()  # and written by it, one step ahead
+
+    def at(self, site: str) -> tuple[Axis, Axis] | None:
+        return next((axes for pattern, axes in self.sites.items() if fnmatchcase(site, pattern)), None)
+
+    @classmethod
+    def encoder(cls, source: Axis, pooled: str = "") -> "Axes":
+        """Of an encoder: every position looks at all. `pooled` labels the one vector of the input."""
+        return cls(
+            {
+                "*pooling": (Axis([pooled or "pooled"]), source),
+                "*.past": (source, _before(source)),
+                "*": (source, source),
+            },
+            source,
+        )
+
+    @classmethod
+    def causal(cls, target: Axis, output: Axis) -> "Axes":
+        """Of a causal language model: while it writes an output it looks back over its inputs."""
+        return cls({"*": (output, target)}, target=target, output=output)
+
+    @classmethod
+    def encoder_decoder(cls, source: Axis, target: Axis, output: Axis) -> "Axes":
+        """Of an encoder–decoder."""
+        sites = {
+            "encoder.*.past": (source, _before(source)),
+            "encoder.*": (source, source),
+            "*.cross": (output, source),
+            "*.past": (output, _before(target)),
+            "*": (output, target),
+        }
+        return cls(sites, source, target, output)
+
+
+def _before(axis: Axis) -> Axis:
+    """The states before each position: an initial one, and that after each position but the last."""
+    return Axis(["·", *axis.labels[:-1]], axis.unit)
+
+
+# ── traces ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
 class Trace:
-    """The looks of one input (and its output), to be asked."""
+    """The attention of one input (and its output)."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        source: Sequence[str] = (),
-        target: Sequence[str] = (),
-        output: Sequence[str] = (),
-        answer: str = "",
-        text: int = 0,
-    ):
-        """Pieces read (`source`), given to the decoder (`target`) and written by it (`output`), one step ahead.
+    def __init__(self, recorder: Recorder, axes: Axes | None = None, answer: str = "", batch_index: int = 0):
+        """Of a batch, the sequence at `batch_index` is shown."""
+        self.records = recorder.records
+        self.axes = axes or Axes()
+        self.answer = answer
+        self.batch = slice(batch_index, batch_index + 1)
 
-        Of several texts that were read at once, the looks are those of one.
-        """
-        self.looks, self.text = recorder.looks, slice(text, text + 1)
-        self.source, self.target, self.output, self.answer = list(source), list(target), list(output), answer
+    @property
+    def source(self) -> list[str]:
+        """What was read."""
+        return list(self.axes.source.labels)
+
+    @property
+    def target(self) -> list[str]:
+        """What was given to the decoder."""
+        return list(self.axes.target.labels)
+
+    @property
+    def output(self) -> list[str]:
+        """What the decoder wrote, one step ahead of `target`."""
+        return list(self.axes.output.labels)
 
     @property
     def sites(self) -> list[str]:
-        return list(self.looks)
+        return list(self.records)
 
     def weights(self, site: str, head: int | None = None, rows: slice | None = None) -> Tensor:
         """(queries, keys) of one head, or (heads, queries, keys); `rows` limits the queries."""
-        looks, rows = self._looks(site), slice(None) if rows is None else rows
-        count = looks[0].query.size(1)
+        records = self._records(site)
+        rows = slice(None) if rows is None else rows
+        count = records[0].query.size(1)
         if head is not None and not 0 <= head < count:
             raise UserError(f"no head {head} at '{site}'; possible: 0 to {count - 1}")
         heads = slice(None) if head is None else slice(head, head + 1)
-        if len(looks) == 1:
-            found = looks[0].weights(rows, heads, self.text)[0]
-        else:  # a recurrent decoder looks once for each word, perhaps at a past that grows
-            longest = looks[-1].length
-            each = [look.weights(heads=heads, texts=self.text)[0] for look in looks]
-            found = torch.cat([F.pad(one, (0, longest - one.size(-1))) for one in each], -2)[:, rows]
-        return found if head is None else found[0]
+        if len(records) == 1:
+            weights = records[0].weights(rows, heads, self.batch)[0]
+        else:  # a recurrent decoder attends once for each token, perhaps to a past that grows
+            length = records[-1].length
+            steps = [record.weights(heads=heads, batch=self.batch)[0] for record in records]
+            weights = torch.cat([F.pad(step, (0, length - step.size(-1))) for step in steps], -2)[:, rows]
+        return weights if head is None else weights[0]
 
     def proof(self, site: str) -> tuple[Tensor, Tensor]:
         """weights · values, and the context that was used; made by `trace(…, prove=True)`."""
-        pairs = []
-        for look in self._looks(site):
-            if look.value is None or look.context is None:
+        computed = []
+        used = []
+        for record in self._records(site):
+            if record.value is None or record.context is None:
                 raise ValueError("values were not kept: trace with prove=True")
-            weights, value = look.weights(texts=self.text), look.value[self.text]
+            weights = record.weights(batch=self.batch)
+            value = record.value[self.batch]
             value = value.repeat_interleave(weights.size(1) // value.size(1), 1)
-            pairs.append((weights @ value, look.context[self.text]))
-        mixed, used = zip(*pairs, strict=True)
-        return torch.cat(mixed, -2)[0], torch.cat(used, -2)[0]
+            computed.append(weights @ value)
+            used.append(record.context[self.batch])
+        return torch.cat(computed, -2)[0], torch.cat(used, -2)[0]
 
     def labels(self, site: str) -> tuple[list[str], list[str]]:
-        """The pieces being written or read while looking (rows), and those looked at (columns)."""
-        parts = site.split(".")
-        if parts[-1] == "pooling":
-            return [self.answer or "the text"], self.source
-        rows = self.source if parts[0] == "encoder" else self.output
-        columns = self.source if "cross" in parts or parts[0] == "encoder" else self.target
-        if parts[-1] == "past":  # what it looks at is its first state, and its state after each piece
-            columns = ["·", *columns[:-1]]
-        length = self._looks(site)[-1].length
-        return rows, columns if len(columns) == length else ["all that was read"] * length
+        """Labels of the queries (rows) and of the keys (columns) of a site."""
+        records = self._records(site)
+        length = records[-1].length
+        axes = self.axes.at(site)
+        if axes is None:
+            queries = sum(record.queries for record in records)
+            return [str(index) for index in range(queries)], [str(index) for index in range(length)]
+        rows, columns = (list(axis.labels) for axis in axes)
+        return rows, columns if len(columns) == length else ["entire source"] * length
 
     def explore(self, path: str | None = None):
         """The page of this trace: a file, or shown inline in a notebook."""
@@ -176,43 +249,46 @@ class Trace:
 
         return explore(self, path)
 
-    def _looks(self, site: str) -> list[Look]:
-        if not self.looks:
-            raise UserError(f"no attention at '{site}': this model attends to nothing")
-        if site not in self.looks:
+    def _records(self, site: str) -> list[AttentionRecord]:
+        if not self.records:
+            raise UserError(f"no attention at '{site}': this model has no attention layers")
+        if site not in self.records:
             raise UserError(f"no attention at '{site}'{nearest(site, self.sites)}")
-        return self.looks[site]
+        return self.records[site]
 
 
-class Segmented(Trace):
-    """Of a text that was read in segments, all at once: each has its own sites, `segments.2.encoder.blocks.0.self`."""
+class SegmentedTrace(Trace):
+    """Of an input read as a batch of segments: each has its own sites, such as `segments.2.encoder.blocks.0.self`."""
 
-    def __init__(self, recorder: Recorder, segments: Sequence[Sequence[str]], source: Sequence[str], answer: str = ""):
-        """The pieces of each segment, and those of the whole text."""
-        super().__init__(recorder, source, answer=answer)
-        self.parts = [Trace(recorder, pieces, answer=answer, text=number) for number, pieces in enumerate(segments)]
+    def __init__(self, recorder: Recorder, segments: Sequence[Axis], source: Axis, answer: str = ""):
+        """`segments` are the axes of each segment, `source` that of the full input."""
+        super().__init__(recorder, Axes.encoder(source, answer), answer)
+        self.segments = [
+            Trace(recorder, Axes.encoder(axis, answer), answer, index) for index, axis in enumerate(segments)
+        ]
 
     @property
     def sites(self) -> list[str]:
-        return [f"segments.{number}.{site}" for number, part in enumerate(self.parts) for site in part.sites]
+        return [f"segments.{index}.{site}" for index, segment in enumerate(self.segments) for site in segment.sites]
 
     def weights(self, site: str, head: int | None = None, rows: slice | None = None) -> Tensor:
-        part, site = self._part(site)
-        found = part.weights(site, head)[..., : len(part.source), : len(part.source)]  # behind it is padding
-        return found if rows is None else found[..., rows, :]
+        segment, site = self._segment(site)
+        length = len(segment.source)
+        weights = segment.weights(site, head)[..., :length, :length]  # without padding
+        return weights if rows is None else weights[..., rows, :]
 
     def proof(self, site: str) -> tuple[Tensor, Tensor]:
-        part, site = self._part(site)
-        return part.proof(site)
+        segment, site = self._segment(site)
+        return segment.proof(site)
 
     def labels(self, site: str) -> tuple[list[str], list[str]]:
-        part, site = self._part(site)
-        rows, columns = part.labels(site)
-        return rows, columns if len(columns) == len(part.source) else part.source
+        segment, site = self._segment(site)
+        rows, columns = segment.labels(site)
+        return rows, columns if len(columns) == len(segment.source) else segment.source
 
-    def _part(self, site: str) -> tuple[Trace, str]:
-        """The segment's own trace, and what the site is called there."""
-        for number, part in enumerate(self.parts):
-            if site.startswith(f"segments.{number}."):
-                return part, site.removeprefix(f"segments.{number}.")
+    def _segment(self, site: str) -> tuple[Trace, str]:
+        """The segment's trace, and the name of the site in it."""
+        for index, segment in enumerate(self.segments):
+            if site.startswith(f"segments.{index}."):
+                return segment, site.removeprefix(f"segments.{index}.")
         raise UserError(f"no attention at '{site}'{nearest(site, self.sites)}")

@@ -67,7 +67,7 @@ def sites(network: Any) -> list[str]:
     """Every attention site of the network, listed by one pass over its smallest input."""
     with record() as recorder:
         network(*network.dummy_inputs)
-    return list(recorder.looks)
+    return list(recorder.records)
 
 
 def _as_language_model(model: Any) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def share(weights: Tensor, seen: Tensor) -> Tensor:
 
 
 def _weights(recorder: Recorder) -> dict[str, Tensor]:
-    return {site: looks[0].weights().float().cpu() for site, looks in recorder.looks.items()}
+    return {site: records[0].weights().float().cpu() for site, records in recorder.records.items()}
 
 
 def ordinary(tokenizer: Tokenizer) -> list[int]:

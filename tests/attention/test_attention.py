@@ -86,7 +86,7 @@ def test_a_row_with_nothing_to_see_gives_zeros_and_finite_gradients(score):
     with record() as recorder, scope("here"):
         looked = attention(torch.randn(BATCH, QUERIES, WIDTH), attention.remember(source, real))
     assert torch.equal(looked[1], torch.zeros_like(looked[1]))
-    assert torch.equal(recorder.looks["here"][0].weights()[1], torch.zeros(HEADS, QUERIES, LENGTH))
+    assert torch.equal(recorder.records["here"][0].weights()[1], torch.zeros(HEADS, QUERIES, LENGTH))
     looked.sum().backward()
     assert source.grad is not None and source.grad.isfinite().all()
 
@@ -122,7 +122,7 @@ def test_every_way_down_to_the_kernel_is_the_same_mathematics(name, queries, ban
     memory, x = memory_of(attention), torch.randn(BATCH, queries, WIDTH)
     with record(prove=True) as recorder, scope("here"):
         attention(x, memory, rule, bias)
-    look = recorder.looks["here"][0]
+    look = recorder.records["here"][0]
     places, keys = torch.arange(LENGTH - queries, LENGTH), torch.arange(LENGTH)
     scores = scaled_dot(look.query, memory.key) + (0 if bias is None else bias.rows(places, keys))
     mask = torch.ones(1, 1, queries, LENGTH, dtype=torch.bool) if rule is None else rule.rows(places, keys)
@@ -175,8 +175,8 @@ def test_a_trace_of_products_keeps_no_square():
     x = torch.randn(1, 509, WIDTH)
     with record() as recorder, scope("here"):
         attention(x, attention.remember(x), causal)
-    look = recorder.looks["here"][0]
-    assert look.kept is None and look.value is None
+    look = recorder.records["here"][0]
+    assert look.stored_weights is None and look.value is None
     assert look.key is not None and look.query.numel() + look.key.numel() == 2 * 509 * WIDTH
 
 
@@ -188,7 +188,7 @@ def test_recorders_do_not_see_each_other():
             attention(x, attention.remember(x))
         attention(x, attention.remember(x))
     attention(x, attention.remember(x))
-    assert list(inner.looks) == ["inner"] and list(outer.looks) == ["outer"] and len(outer.looks["outer"]) == 1
+    assert list(inner.records) == ["inner"] and list(outer.records) == ["outer"] and len(outer.records["outer"]) == 1
 
 
 def test_sinusoids_are_the_papers():

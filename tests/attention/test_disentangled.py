@@ -229,9 +229,9 @@ def test_a_trace_of_one_head_makes_the_terms_of_one(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         torch.Tensor, "index_select", lambda tensor, *where: (heads.append(len(tensor)), picked(tensor, *where))[1]
     )
-    found = Trace(recorder, text=3).weights("", head=1)
+    found = Trace(recorder, batch_index=3).weights("", head=1)
     assert heads == [1, 1]
-    alike(found, recorder.looks[""][0].weights()[3, 1])
+    alike(found, recorder.records[""][0].weights()[3, 1])
 
 
 def test_attention_without_a_relation_makes_no_bias() -> None:
@@ -240,4 +240,4 @@ def test_attention_without_a_relation_makes_no_bias() -> None:
     with record() as recorder:
         attention.self_attend(torch.randn(2, LENGTH, WIDTH))
     assert attention.relation is None
-    assert Trace(recorder).looks[""][0].bias is None
+    assert Trace(recorder).records[""][0].bias is None

@@ -45,7 +45,7 @@ class Planted:
 
         watching = recorder()
         assert watching is not None
-        watching.looks["decoder.blocks.0.self"] = [SimpleNamespace(weights=lambda: self.look(tokens))]  # pyright: ignore
+        watching.records["decoder.blocks.0.self"] = [SimpleNamespace(weights=lambda: self.look(tokens))]  # pyright: ignore
 
 
 def induction(tokens: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def test_of_real_networks_every_site_and_head_has_a_share(family: dict[str, Any]
     found = induction_scores(network, range(TOKENS), rows=3, length=11)
     with record() as recorder:
         network(torch.zeros(1, 2, dtype=torch.long))
-    assert list(found) == list(recorder.looks)
+    assert list(found) == list(recorder.records)
     for scores in found.values():
         assert scores.shape == (family["heads"],)
         assert ((scores >= 0) & (scores <= 1)).all()

@@ -81,7 +81,7 @@ def test_the_published_additive_attention_is_reproduced() -> None:
         letters = torch.tensor([sample["ids"]])
         with record() as recorder:
             logits = network(letters, torch.tensor([letters.size(1)]))[0]
-        (look,) = recorder.looks["encoder.self"]
+        (look,) = recorder.records["encoder.self"]
         attention = torch.tensor(sample["attention"], dtype=torch.float64)
         assert (look.weights()[0, 0] - attention).abs().max() <= 0.5e-6 + 1.5e-5
         row = torch.tensor(sample["logits_row1"], dtype=torch.float64)
@@ -190,7 +190,7 @@ def test_the_published_transformer_writes_and_looks_as_published(together: bool)
         found = [best for (best,) in search(network, sources, BEGIN, END, DecodeOptions(), LONGEST)]
         with record() as recorder:
             network(sources, pad([best.tokens for best in found], BLANK, first=[BEGIN]).tokens)
-        (look,) = recorder.looks["decoder.blocks.5.cross"]
+        (look,) = recorder.records["decoder.blocks.5.cross"]
         for sample, best, weights in zip(samples, found, look.weights()[:, 0], strict=True):
             assert [written[token] for token in best.tokens] == sample["greedy"]
             assert best.finished

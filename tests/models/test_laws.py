@@ -157,7 +157,7 @@ class Watched:
         with record() as recorder:
             logits, after = self.network.step(tokens, State(source, hypothesis))
         prefix = torch.cat([prefix, tokens], 1)  # the source's number, then the tokens so far
-        for site, (look,) in recorder.looks.items():
+        for site, (look,) in recorder.records.items():
             weights = look.weights()  # hypotheses side by side as queries, where they share a memory
             weights = weights.transpose(1, 2).reshape(tokens.size(0), look.weights().size(1), -1)
             for row, each in enumerate(prefix.tolist()):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.local import Monotonic, Predictive
-from regard.attention.trace import Trace, record
+from regard.attention.trace import Axes, Axis, Trace, record
 from regard.attention.variants import bilinear
 from regard.errors import UserError
 from regard.layers.convolution import Convolution
@@ -176,7 +176,7 @@ def test_lstmn_shows_what_of_its_past_it_looks_at() -> None:
     network = scattered(build(model, **SIZES))
     with record() as recorder:
         network(source_of(6), torch.randint(4, 23, (1, 5)))
-    trace = Trace(recorder, source=list("abcdef"), target=["<", *"vwxy"], output=[*"vwxy", ">"])
+    trace = Trace(recorder, Axes.encoder_decoder(Axis("abcdef"), Axis(["<", *"vwxy"]), Axis([*"vwxy", ">"])))
     assert {"encoder.forwards.0.layers.0.past", "decoder.layers.0.past", "decoder.cross"} == set(trace.sites)
     weights = trace.weights("decoder.layers.0.past", head=0)
     assert weights.shape == (5, 5)
@@ -192,7 +192,7 @@ def local_weights(focus: Any, x: Tensor, states: Tensor, real: Tensor, time: int
     memory = attend.remember(states, real)
     with record() as recorder:
         attend(x, memory, *focus(x, memory, time))
-    (look,) = recorder.looks[""]
+    (look,) = recorder.records[""]
     raw = (x @ attend.key(states).mT).masked_fill(~real[:, None], -torch.inf)
     return look.weights()[:, 0], raw
 
@@ -272,5 +272,5 @@ def test_a_model_that_does_not_attend_has_nothing_to_show(tmp_path: Path) -> Non
     assert not trace.sites
     with pytest.raises(UserError, match="nothing to show"):
         trace.explore(str(tmp_path / "page.html"))
-    with pytest.raises(UserError, match="attends to nothing"):
+    with pytest.raises(UserError, match="no attention layers"):
         trace.weights("decoder.cross")

@@ -103,7 +103,7 @@ def test_who_watches_or_trains_goes_the_blocks_own_way(fields: dict[str, Any], k
             seen = fast.encode(text)
         with record(prove=True) as other:
             plain.encode(text)
-    assert recorder.looks.keys() == other.looks.keys()
+    assert recorder.records.keys() == other.records.keys()
     alike(seen[text.real], unseen[text.real])
     for network in (plain, fast):
         network.double().encode(text)[text.real].square().sum().backward()
@@ -133,7 +133,7 @@ def test_in_eight_bits_nearly_the_same_whatever_else_is_in_the_batch(fields: dic
         alone = TokenBatch(text.tokens[row : row + 1, :length], text.lengths[row : row + 1])
         with record() as recorder:
             seen = fast.encode(alone)
-        assert recorder.looks
+        assert recorder.records
         assert torch.equal(seen, fast.encode(alone))
         alike(fast.encode(alone)[0], fast.encode(text)[row, :length])
 

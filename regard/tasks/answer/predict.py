@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from regard.attention.trace import Trace, record
+from regard.attention.trace import Axes, Axis, Trace, record
 from regard.errors import UserError
 from regard.models.heads.span import SpanClassifier
 from regard.tasks.answer.live_windows import Ask, Asking
@@ -106,4 +106,5 @@ def look_for(
         seen = look(network, asking, [0])[0]
     threshold = 0.0 if network.silent else None
     answer = tell(best_of([seen]), asking.spans(0), ask.context, threshold=threshold)[0].text
-    return Trace(recorder, source=tokenizer.pieces(asking.row(0).tokens.tolist()), answer=answer)
+    pieces = Axis(tokenizer.pieces(asking.row(0).tokens.tolist()))
+    return Trace(recorder, Axes.encoder(pieces, answer), answer)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from regard.attention.trace import Trace, record
+from regard.attention.trace import Axes, Axis, Trace, record
 from regard.errors import UserError
 from regard.layers.inputs import pad
 from regard.models.heads.sequence import Classifier
@@ -75,7 +75,8 @@ def look_over(network: Classifier, tokenizer: Tokenizer, row: list[int], prove: 
     text, pieces = pad([row], 0).to(next(network.parameters()).device), tokenizer.pieces(row)
     with record(prove) as recorder:
         found = network(text)
-    return Trace(recorder, target=pieces, output=pieces, answer=told_by(network, found).text)
+    axis = Axis(pieces)
+    return Trace(recorder, Axes.causal(axis, axis), told_by(network, found).text)
 
 
 def _tail(texts: Texts) -> list[int]:

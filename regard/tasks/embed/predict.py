@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.trace import Segmented, Trace, record
+from regard.attention.trace import Axes, Axis, SegmentedTrace, Trace, record
 from regard.errors import UserError
 from regard.interop.sentence_transformers import Pooling
 from regard.layers.inputs import TokenBatch, pad
@@ -129,5 +129,5 @@ def look_at(network: Any, tokenizer: Tokenizer, row: Read, prove: bool = False) 
     if isinstance(network, Documents):
         cut = network.cut(text).text
         rows = [row[:length] for row, length in zip(cut.tokens.tolist(), cut.lengths.tolist(), strict=True)]
-        return Segmented(recorder, [tokenizer.pieces(row) for row in rows], pieces, answer)
-    return Trace(recorder, source=pieces, answer=answer)
+        return SegmentedTrace(recorder, [Axis(tokenizer.pieces(row)) for row in rows], Axis(pieces), answer)
+    return Trace(recorder, Axes.encoder(Axis(pieces), answer), answer)

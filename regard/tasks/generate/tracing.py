@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from regard.attention.trace import Trace, record
+from regard.attention.trace import Axes, Axis, Trace, record
 from regard.text.vocabulary import Tokenizer
 
 
@@ -16,4 +16,4 @@ def look_back(network: Any, tokenizer: Tokenizer, prompt: list[int], answer: lis
         network(torch.tensor([tokens], device=next(network.parameters()).device))
     pieces = tokenizer.pieces(tokens)
     output = [*pieces[1:], tokenizer.pieces([tokenizer.end])[0] if tokenizer.end >= 0 else "…"]
-    return Trace(recorder, target=pieces, output=output, answer=tokenizer.decode(answer))
+    return Trace(recorder, Axes.causal(Axis(pieces), Axis(output)), tokenizer.decode(answer))

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from regard.attention.scores import uniform
-from regard.attention.trace import Trace, record
+from regard.attention.trace import Axes, Axis, Trace, record
 from regard.data.parallel_batch import collate
 from regard.errors import UserError
 from regard.text.vocabulary import Vocabulary
@@ -18,13 +18,12 @@ def look(network: Any, vocabulary: Vocabulary, row: list[int], answer: list[int]
     source = collate([row], None, vocabulary).to(device)
     with record(prove) as recorder:
         network(source, torch.tensor([[tokenizer.begin, *answer]], device=device))
-    return Trace(
-        recorder,
-        source=vocabulary.source.pieces(source.tokens[0].tolist()),
-        target=tokenizer.pieces([tokenizer.begin, *answer]),
-        output=tokenizer.pieces([*answer, tokenizer.end]),
-        answer=tokenizer.decode(answer),
+    axes = Axes.encoder_decoder(
+        source=Axis(vocabulary.source.pieces(source.tokens[0].tolist())),
+        target=Axis(tokenizer.pieces([tokenizer.begin, *answer])),
+        output=Axis(tokenizer.pieces([*answer, tokenizer.end])),
     )
+    return Trace(recorder, axes, tokenizer.decode(answer))
 
 
 def alignment_site(trace: Trace) -> str | None:
@@ -32,7 +31,7 @@ def alignment_site(trace: Trace) -> str | None:
 
     There they are clearest (Garg et al. 2019). None where no part of the source is weighed above another.
     """
-    sites = [site for site in trace.sites if site.endswith("cross") and trace.looks[site][0].score is not uniform]
+    sites = [site for site in trace.sites if site.endswith("cross") and trace.records[site][0].score is not uniform]
     return sites[max(0, len(sites) - 2)] if sites else None
 
 
