@@ -1,42 +1,18 @@
-"""What there is to say about a model (`regard inspect`) and about the house itself (`regard list`)."""
+"""`regard inspect`: a model's sizes, config, attention sites and file hashes."""
 
 import hashlib
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from regard.attention.trace import record
-from regard.config.recipe import load_recipe
-from regard.config.recipe_files import about, find_recipe, shipped_recipes
 from regard.errors import UserError
 from regard.explorer.induction import heads as scored_heads
 from regard.model import load
-from regard.models.registry import FAMILIES, family_of
+from regard.models.registry import family_of
 from regard.runtime.machine import processor
-from regard.tasks.registry import TASKS
-
-
-def catalogue() -> dict[str, Any]:
-    """Families with their fields and presets, tasks, and the recipes that ship."""
-    paths = {name: path for name in shipped_recipes() if (path := find_recipe(name))}
-    recipes = {name: load_recipe(name) for name in paths}
-    return {
-        "families": {
-            name: {
-                "presets": list(family.presets),
-                "fields": [field.name for field in fields(family.config) if "vocabulary" not in field.name],
-            }
-            for name, family in FAMILIES.items()
-        },
-        "presets": {name: family.presets for name, family in FAMILIES.items()},
-        "tasks": sorted(TASKS),
-        "recipes": {
-            name: {"task": recipe.task, "family": recipe.model.get("family"), "about": about(paths[name])}
-            for name, recipe in recipes.items()
-        },
-    }
 
 
 def describe(path: str, heads: bool = False, model_type: str | None = None) -> dict[str, Any]:

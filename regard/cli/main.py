@@ -255,12 +255,19 @@ def convert(
 
 @app.command(name="list", cls=Command)
 @unfold
-def list_all(output: Output) -> None:
-    """Families and presets, tasks, recipes."""
-    from regard.cli.inspect import catalogue
+def list_all(
+    output: Output,
+    section: Annotated[str, typer.Argument(metavar="SECTION", help="recipes, models or tasks; default: names.")] = "",
+    every: Annotated[bool, typer.Option("--all", help="Also the recipes of ablation studies.")] = False,
+) -> None:
+    """List tasks, model families with presets, and built-in recipes."""
+    from regard.cli import list as listing
     from regard.cli.output import emit
 
-    emit(catalogue(), output, "regard")
+    if section:
+        emit(listing.section(section, every or output.json), output, section)
+    else:
+        emit(listing.catalogue() if output.json else listing.overview(), output, "regard")
 
 
 @app.command(cls=Command)

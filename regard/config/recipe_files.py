@@ -35,7 +35,7 @@ def find_recipe(name: str) -> Path | None:
 
 def shipped_recipes() -> list[str]:
     """The names that `regard train NAME` knows without a file: those of the package, then those of others."""
-    names = [path.stem for folder in recipe_folders() for path in sorted(folder.glob("*.toml"))]
+    names = [name for folder in recipe_folders() for name in sorted(path.stem for path in folder.glob("*.toml"))]
     return list(dict.fromkeys(names))
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ from chatting import CHATML, LIMIT, Screen, language_folder
 
 from regard import __version__
 from regard.cli.main import app
-from regard.models.registry import FAMILIES
 from regard.text.vocabulary import Vocabulary
 
 VERBS = ["train", "resume", "evaluate", "run", "search", "chat", "inspect", "convert", "list", "doctor", "demo"]
@@ -110,34 +108,6 @@ def test_a_missing_folder_is_named(regard: Call, arguments: list[str]) -> None:
     assert "nowhere" in err
 
 
-def test_list_names_shipped_recipes_families_and_tasks(regard: Call) -> None:
-    code, out, _ = regard("list", "--json")
-    listed = json.loads(out)
-    assert code == 0
-    assert {"families", "tasks", "recipes"} <= listed.keys()
-    assert all(listed[group] for group in ("families", "tasks", "recipes"))
-    code, text, _ = regard("list")
-    assert code == 0
-    for name in [*listed["families"], *listed["recipes"]]:
-        assert name in text
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_presets_can_be_read_at_the_width_of_a_terminal(
-    regard: Call, monkeypatch: pytest.MonkeyPatch, width: int
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    out = regard("list")[1]
-    assert max(map(len, out.splitlines())) <= width
-    words = set(re.findall(r"[\w.=-]+", out))
-    for family in FAMILIES.values():
-        for name, preset in family.presets.items():
-            assert name in words
-            for key, value in preset.items():
-                assert key in words or f"{key}={str(value).lower() if isinstance(value, bool) else value}" in words
-    assert {"pooler=false", "output_activation=gelu"} <= words
-
-
 def test_a_tokenizer_of_bytes_learns_line_breaks(regard: Call, tmp_path: Path) -> None:
     corpus, saved = tmp_path / "code.py", tmp_path / "tokenizer.json"
     corpus.write_text("def a():\n    return 1\n\n\n" * 100)
@@ -196,7 +166,7 @@ def test_interrupt_leaves_with_130(monkeypatch: pytest.MonkeyPatch, regard: Call
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("regard.cli.inspect.catalogue", interrupted)
+    monkeypatch.setattr("regard.cli.list.overview", interrupted)
     code, out, err = regard("list")
     assert (code, out) == (130, "")
     assert "Traceback" not in err

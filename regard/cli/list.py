@@ -1,0 +1,79 @@
+"""`regard list`: tasks, model families with their presets, and built-in recipes."""
+
+import inspect
+from dataclasses import fields
+from typing import Any
+
+from regard.config.recipe import load_recipe
+from regard.config.recipe_files import SHIPPED, about, find_recipe, shipped_recipes
+from regard.errors import UserError, nearest
+from regard.models.registry import FAMILIES
+from regard.tasks.registry import TASKS
+
+SECTIONS = ("recipes", "models", "tasks")
+
+
+def catalogue() -> dict[str, Any]:
+    """Everything that `--json` prints."""
+    return {**models(), "tasks": sorted(TASKS), "recipes": recipes(shipped_recipes())}
+
+
+def overview() -> dict[str, Any]:
+    """Names alone: what fits a screen."""
+    own, others = recipe_names()
+    return {
+        "tasks": sorted(TASKS),
+        "models": [f"{name} ({len(family.presets)} presets)" for name, family in FAMILIES.items()],
+        "recipes": own,
+        **({"ablations": f"{len(others)} more recipes: regard list recipes --all"} if others else {}),
+        "details": [f"regard list {section}" for section in SECTIONS],
+    }
+
+
+def section(name: str, every: bool = False) -> dict[str, Any]:
+    """One section in full; recipes of other packages come last, and only where `every` is set."""
+    if name not in SECTIONS:
+        raise UserError(f"no section '{name}'{nearest(name, SECTIONS)}")
+    if name == "models":
+        return models()
+    if name == "tasks":
+        return {"tasks": {task: _task(task) for task in sorted(TASKS)}}
+    own, others = recipe_names()
+    if every or not others:
+        return {"recipes": recipes([*own, *others])}
+    return {"recipes": recipes(own), "others": f"{len(others)} more: regard list recipes --all"}
+
+
+def recipe_names() -> tuple[list[str], list[str]]:
+    """Recipes of the package, and those of other packages."""
+    names = shipped_recipes()
+    own = [name for name in names if (SHIPPED / f"{name}.toml").is_file()]
+    return own, [name for name in names if name not in own]
+
+
+def models() -> dict[str, Any]:
+    return {
+        "families": {
+            name: {
+                "presets": list(family.presets),
+                "fields": [field.name for field in fields(family.config) if "vocabulary" not in field.name],
+            }
+            for name, family in FAMILIES.items()
+        },
+        "presets": {name: family.presets for name, family in FAMILIES.items()},
+    }
+
+
+def recipes(names: list[str]) -> dict[str, Any]:
+    table = {}
+    for name in names:
+        recipe, path = load_recipe(name), find_recipe(name)
+        table[name] = {"task": recipe.task, "family": recipe.model.get("family"), "about": about(path) if path else ""}
+    return table
+
+
+def _task(name: str) -> dict[str, Any]:
+    task = TASKS[name]
+    summary = inspect.getdoc(inspect.getmodule(task)) or ""
+    families = [family for family, facts in FAMILIES.items() if task.supports(facts)]
+    return {"about": summary.partition("\n")[0], "families": families}
