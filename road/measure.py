@@ -21,7 +21,7 @@ from regard.metrics.bootstrap import Score
 from regard.model import load
 from regard.runtime.machine import choose_threads
 from regard.tasks.translate.alignment import alignment_site
-from regard.tasks.translate.corpus import samples
+from regard.tasks.translate.dataset import samples
 from regard.training.checkpoint import best, write_atomically
 from road.plan import Plan, Rung, Sentence
 from road.runs import Job, journal, say

@@ -24,8 +24,7 @@ from regard.tasks.generate import few_shot as shots
 from regard.tasks.scoring import chosen as part_of
 from regard.tasks.scoring import columns
 from regard.tasks.tag import evaluate as naming
-from regard.tasks.translate.corpus import samples
-from regard.tasks.translate.dataset import Sample
+from regard.tasks.translate.dataset import Sample, samples
 
 LENGTH_GROUPS = 6
 

@@ -87,10 +87,10 @@ def _inputs(path: Path, roles: Roles) -> Iterator[Given]:
     """Those of one file: its rows, its lines, its sentences, or its questions."""
     name, named = path.name.removesuffix(".gz"), roles.asked
     if roles.task == "tag" and name.endswith(TAGGED):
-        return (Given(list(each.words), each.place) for each in sentences(path, roles.data))
+        return (Given(list(each.words), each.location) for each in sentences(path, roles.data))
     if roles.task == "answer" and name.endswith(".json"):
         asked = questions(path, roles.data)
-        return (Given((each.text, each.context) if roles.second else each.text, each.place) for each in asked)
+        return (Given((each.text, each.context) if roles.second else each.text, each.location) for each in asked)
     if name.endswith(".txt") and not named and not roles.second and "\t" not in next(lines(path)):
         return (Given(text, f"{path}:{number}", not text.strip()) for number, text in enumerate(lines(path), 1))
     return _rows(path, roles)

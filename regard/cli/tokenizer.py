@@ -40,7 +40,7 @@ def train(
     """Train a tokenizer on lines of text."""
     from regard.cli.output import emit
     from regard.config.recipe import TokenizerOptions
-    from regard.data.documents import LESSON, read_pieces
+    from regard.data.documents import TRAINER_CHUNK, read_chunks
     from regard.data.files import lines
     from regard.text.vocabulary import train_tokenizer
 
@@ -48,7 +48,7 @@ def train(
         raise UserError(f"{save} exists; choose another --output or remove it first")
     options = TokenizerOptions(kind=kind, vocab_size=vocab_size, lowercase=lowercase, min_frequency=min_frequency)
     running = kind in ("bytes", "byte_bpe")  # line breaks are text to them
-    texts = (text for path in files for text in (read_pieces(path, size=LESSON) if running else lines(path)))
+    texts = (text for path in files for text in (read_chunks(path, size=TRAINER_CHUNK) if running else lines(path)))
     trained = train_tokenizer(texts, options)
     trained.save(save)
     emit({"tokenizer": str(save), "size": trained.size}, output, "tokenizer")

@@ -1,4 +1,4 @@
-"""Prepared data on disk: written aside, put in place when whole, thrown away when damaged; and what became of it."""
+"""Prepared data in the cache folder: its key, atomic writing, opening, and a report of what became of the samples."""
 
 import hashlib
 import json
@@ -6,18 +6,22 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
-STALE = 24 * 3600  # seconds after which an unfinished folder is surely a killed run's
+from regard.data.splits import SPLITS
+
+FORMAT = "regard dataset 1"  # part of every key: increase it when the files of data/ragged.py change
+
+STALE = 24 * 3600  # seconds after which an unfinished folder must belong to a killed run
 
 
 @dataclass
 class Skip:
-    """How many samples one reason cost, and where the first stood."""
+    """How many samples were skipped for one reason, and the location of the first."""
 
     count: int
     first: str
@@ -30,94 +34,85 @@ class Report:
     read: int = 0
     kept: int = 0
     skipped: dict[str, Skip] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)  # how the files were taken where they leave a choice
+    notes: list[str] = field(default_factory=list)  # how ambiguous files were interpreted, and sizes
     unit: str = "samples"
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Self:
-        """From what `asdict` made of one."""
+        """The inverse of `asdict`."""
         skipped = {reason: Skip(**skip) for reason, skip in facts["skipped"].items()}
         return cls(**{**facts, "skipped": skipped})
 
-    def skip(self, reason: str, place: str) -> None:
-        self.skipped.setdefault(reason, Skip(0, place)).count += 1
+    def skip(self, reason: str, location: str) -> None:
+        self.skipped.setdefault(reason, Skip(0, location)).count += 1
 
     def __str__(self) -> str:
-        told = [f"{self.read} {self.unit} read, {self.kept} kept"]
-        told += [f"{skip.count} skipped: {reason} (first: {skip.first})" for reason, skip in self.skipped.items()]
-        return "; ".join([*told, *self.notes])
+        counts = [f"{self.read} {self.unit} read, {self.kept} kept"]
+        counts += [f"{skip.count} skipped: {reason} (first: {skip.first})" for reason, skip in self.skipped.items()]
+        return "; ".join([*counts, *self.notes])
 
 
-class Prepared(Protocol):
-    """What a folder of prepared data opens as."""
-
-    @property
-    def whole(self) -> bool: ...
+Dataset = TypeVar("Dataset")
 
 
-Found = TypeVar("Found", bound=Prepared)
+def cache_path(cache: Path, contents: Sequence[str]) -> Path:
+    """The folder of a dataset; `contents` are all that determines it."""
+    return cache / hashlib.sha256("\0".join([FORMAT, *contents]).encode()).hexdigest()[:32]
 
 
-def cache_path(cache: Path, parts: Sequence[str]) -> Path:
-    """The folder of what all these strings decide."""
-    return cache / hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+def options_key(options: Any, split: str, ignore: Collection[str] = ()) -> str:
+    """The part of a cache key that comes from a [data] table: all its fields, so that none can be forgotten.
+
+    Names of files are left out, because the files' hashes are part of a key too; so are the counts of other splits, and
+    the fields that a caller lists because they do not change what it prepares.
+    """
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    for name in SPLITS:
+        value = values.pop(name, None)
+        if isinstance(value, float) or (name == split and not isinstance(value, str)):
+            values[name] = value
+    kept = {name: value for name, value in values.items() if name not in ignore}
+    return json.dumps([split, kept], sort_keys=True)
 
 
-def open_cached(folder: Path, kind: Callable[[Path], Found]) -> Found | None:
-    """What was prepared in a folder; a damaged one is thrown away."""
+def open_cached(folder: Path, kind: Callable[[Path], Dataset]) -> Dataset | None:
+    """What was prepared in a folder; a damaged one is removed. Opening a damaged one raises one of these errors."""
     if not folder.exists():
         return None
     try:
-        found = kind(folder)
-    except (OSError, ValueError, KeyError, TypeError):  # no file, an empty or uneven one, no JSON, other JSON
-        found = None
-    if found is None or not found.whole:
+        return kind(folder)
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
         shutil.rmtree(folder, ignore_errors=True)
         return None
-    return found
 
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `folder` when all went well, and nothing when not."""
+    """A temporary folder that is renamed to `folder` on success, and removed on failure."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(folder.parent)
-    place = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder.parent))
+    for unfinished in folder.parent.glob(".unfinished-*"):
+        if unfinished.exists() and time.time() - unfinished.stat().st_mtime > STALE:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    tmp_folder = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder.parent))
     try:
-        yield place
+        yield tmp_folder
         try:
-            place.rename(folder)
+            tmp_folder.rename(folder)
         except OSError:
             if not folder.exists():  # otherwise another process was faster, with the same content
                 raise
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(tmp_folder, ignore_errors=True)
 
 
-def _sweep(cache: Path) -> None:
-    for place in cache.glob(".unfinished-*"):
-        if place.exists() and time.time() - place.stat().st_mtime > STALE:
-            shutil.rmtree(place, ignore_errors=True)
-
-
-def settle(file: BinaryIO) -> None:
-    """Puts a file on the disk, so that no later name can stand over an empty one."""
+def fsync(file: BinaryIO) -> None:
+    """Writes a file to the disk, so that a later rename cannot expose an empty one."""
     file.flush()
     os.fsync(file.fileno())
 
 
-def write_facts(path: Path, facts: dict[str, Any]) -> None:
-    with path.open("wb") as file:
-        file.write(json.dumps(facts, indent=2, ensure_ascii=False).encode())
-        settle(file)
-
-
-def read_facts(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
 def smallest_uint(size: int) -> str:
-    """The type that holds the ids of a vocabulary of this size in the fewest bytes."""
+    """The smallest type that holds the ids of a vocabulary of this size."""
     return "uint16" if size <= 1 << 16 else "uint32"
 
 
@@ -127,6 +122,6 @@ def hash_file(path: Path) -> str:
 
 
 def cache_folder() -> Path:
-    """Where prepared data lies: REGARD_CACHE, else the user's cache."""
+    """The folder of prepared data: REGARD_CACHE, else the user's cache."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("REGARD_CACHE") or Path(home) / "regard")

@@ -1,70 +1,195 @@
-"""Rows of different lengths on disk, written one after another and memory-mapped.
+"""A prepared dataset: columns of rows on disk, written once and memory-mapped, so that memory does not grow with it.
 
-<name>.<what>      the rows' values, end to end
-<name>.offsets     where each row begins, and where the last ends: row i is values[offsets[i] : offsets[i + 1]]
+<folder>/   <column>.values     the rows' values, end to end
+            <column>.offsets    row i is values[offsets[i] : offsets[i + 1]]; not for columns of a fixed width
+            dataset.json        the columns, the report, the hashes of the files that were read, and further facts
+
+Text is stored as UTF-8 in a column of bytes.
 """
 
-from collections.abc import Iterable, Sequence
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from regard.data.cache import settle
+from regard.data.cache import Report, atomic_folder, fsync, open_cached
+
+Row = Sequence[int] | np.ndarray
 
 
-class Ragged:
-    """Rows to be read; only what is asked for is loaded. Bytes are text."""
+class Layout(NamedTuple):
+    """The type of a column's values, and how many each row has; 0 if rows differ in length."""
 
-    def __init__(self, path: Path, dtype: str = "uint8"):
-        self.values = np.memmap(path, dtype=dtype, mode="r")
-        self.offsets = np.memmap(path.with_suffix(".offsets"), dtype=np.int64, mode="r")
+    dtype: str = "uint8"
+    width: int = 0
+
+
+TEXT = Layout("uint8")
+
+SCALAR = Layout("int32", 1)
+
+
+class Column:
+    """The rows of one column; only those that are read are loaded."""
+
+    def __init__(self, values: np.ndarray, offsets: np.ndarray | None, width: int):
+        self.values = values
+        self.offsets = offsets
+        self.width = width
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.values) // self.width if self.offsets is None else len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> np.ndarray:
+        if self.offsets is None:
+            return np.asarray(self.values[index * self.width : (index + 1) * self.width])
         return np.asarray(self.values[self.offsets[index] : self.offsets[index + 1]])
 
     def text(self, index: int) -> str:
         return self[index].tobytes().decode()
 
-    def whole(self, rows: int) -> bool:
-        """Whether both files are as long as they should be for so many rows."""
-        return len(self) == rows and len(self.values) == self.offsets[-1]
+    def is_complete(self, rows: int) -> bool:
+        """Whether there are as many rows as were written, and all their values."""
+        size = rows * self.width if self.offsets is None else self.offsets[-1]
+        return len(self) == rows and len(self.values) == size
 
 
-class RaggedWriter:
-    """Appends rows."""
+class RaggedDataset:
+    """Columns by name, and what is known about how they were prepared."""
 
-    def __init__(self, path: Path, dtype: str = "uint8"):
-        self.dtype = dtype
-        self._values, self._offsets = path.open("wb"), path.with_suffix(".offsets").open("wb")
+    def __init__(self, columns: Mapping[str, Column], facts: dict[str, Any]):
+        self.columns = columns
+        self.facts = facts
+        self.report = Report.of(facts["report"])
+        self.hashes: dict[str, str] = facts["hashes"]
+
+
+D = TypeVar("D", bound=RaggedDataset)
+
+Open = Callable[[Mapping[str, Column], dict[str, Any]], D]
+
+
+class ColumnWriter:
+    """Appends rows to a column."""
+
+    def __init__(self, layout: Layout, values: BinaryIO, offsets: BinaryIO | None):
+        self.layout = layout
+        self.rows = 0
+        self.values = values
+        self.offsets = offsets
         self._end = 0
-        self._offsets.write(np.zeros(1, np.int64).tobytes())
+        if offsets is not None:
+            offsets.write(np.zeros(1, np.int64).tobytes())
 
-    def __enter__(self) -> "RaggedWriter":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._values.close()
-        self._offsets.close()
-
-    def extend(self, rows: Sequence[Sequence[int] | np.ndarray]) -> None:
+    def extend(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            self._values.write(np.asarray(row, self.dtype).tobytes())
+            self.values.write(np.asarray(row, self.layout.dtype).tobytes())
         self._add([len(row) for row in rows])
 
+    def extend_array(self, values: ArrayLike) -> None:
+        """Rows of a fixed width, as one array."""
+        array = np.asarray(values, self.layout.dtype)
+        self.values.write(array.tobytes())
+        self.rows += array.size // self.layout.width
+
     def extend_texts(self, texts: Iterable[str]) -> None:
-        found = [text.encode() for text in texts]
-        self._values.write(b"".join(found))
-        self._add([len(text) for text in found])
+        encoded = [text.encode() for text in texts]
+        self.values.write(b"".join(encoded))
+        self._add([len(text) for text in encoded])
 
     def _add(self, lengths: list[int]) -> None:
-        ends: Any = self._end + np.cumsum(lengths, dtype=np.int64)
-        self._offsets.write(ends.tobytes())
-        self._end = int(ends[-1]) if len(ends) else self._end
+        self.rows += len(lengths)
+        if self.offsets is not None and lengths:
+            ends: Any = self._end + np.cumsum(lengths, dtype=np.int64)
+            self.offsets.write(ends.tobytes())
+            self._end = int(ends[-1])
 
-    def settle(self) -> None:
-        settle(self._values)
-        settle(self._offsets)
+
+class DatasetWriter:
+    """The columns of a dataset being written; `report`, `hashes` and `facts` are saved with them."""
+
+    def __init__(self, layouts: Mapping[str, Layout], create: Callable[[str], BinaryIO], report: Report):
+        self.report = report
+        self.hashes: dict[str, str] = {}
+        self.facts: dict[str, Any] = {}
+        self.columns: dict[str, ColumnWriter] = {}
+        self._create = create
+        for name, layout in layouts.items():
+            self.add_column(name, layout)
+
+    def add_column(self, name: str, layout: Layout) -> None:
+        offsets = None if layout.width else self._create(f"{name}.offsets")
+        self.columns[name] = ColumnWriter(layout, self._create(f"{name}.values"), offsets)
+
+    def __getitem__(self, name: str) -> ColumnWriter:
+        return self.columns[name]
+
+    def description(self) -> dict[str, Any]:
+        columns = {name: [*column.layout, column.rows] for name, column in self.columns.items()}
+        return self.facts | {"columns": columns, "report": asdict(self.report), "hashes": self.hashes}
+
+
+def prepare(
+    folder: Path, layouts: Mapping[str, Layout], write: Callable[[DatasetWriter], None], kind: Open[D], report: Report
+) -> D:
+    """The dataset of a folder: opened if it was prepared before, else written by `write`, aside and then renamed."""
+    dataset = open_cached(folder, lambda folder: _open(folder, kind))
+    if dataset is not None:
+        return dataset
+    with atomic_folder(folder) as tmp_folder, ExitStack() as stack:
+        files: list[BinaryIO] = []
+
+        def create(name: str) -> BinaryIO:
+            files.append(stack.enter_context((tmp_folder / name).open("wb")))
+            return files[-1]
+
+        writer = DatasetWriter(layouts, create, report)
+        write(writer)
+        description = create("dataset.json")
+        description.write(json.dumps(writer.description(), indent=2, ensure_ascii=False).encode())
+        for file in files:
+            fsync(file)
+    return _open(folder, kind)
+
+
+def in_memory(
+    layouts: Mapping[str, Layout], write: Callable[[DatasetWriter], None], kind: Open[D], report: Report
+) -> D:
+    """The same dataset without a folder, for a few inputs."""
+    buffers: dict[str, io.BytesIO] = {}
+    writer = DatasetWriter(layouts, lambda name: buffers.setdefault(name, io.BytesIO()), report)
+    write(writer)
+
+    def array(name: str, dtype: str) -> np.ndarray:
+        return np.frombuffer(buffers[name].getvalue(), dtype)
+
+    columns = {}
+    for name, (dtype, width) in layouts.items():
+        offsets = None if width else array(f"{name}.offsets", "int64")
+        columns[name] = Column(array(f"{name}.values", dtype), offsets, width)
+    return kind(columns, writer.description())
+
+
+def _open(folder: Path, kind: Open[D]) -> D:
+    """A dataset that was written completely; a file that is missing or truncated is an OSError or a ValueError."""
+    facts = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+    columns = {}
+    for name, (dtype, width, rows) in facts["columns"].items():
+        values = _map(folder / f"{name}.values", dtype)
+        offsets = None if width else _map(folder / f"{name}.offsets", "int64")
+        columns[name] = Column(values, offsets, width)
+        if not columns[name].is_complete(rows):
+            raise ValueError(f"{folder}: the column '{name}' is truncated")
+    return kind(columns, facts)
+
+
+def _map(path: Path, dtype: str) -> np.ndarray:
+    if path.stat().st_size == 0:  # which cannot be mapped
+        return np.zeros(0, dtype)
+    return np.memmap(path, dtype=dtype, mode="r")

@@ -1,4 +1,4 @@
-"""What a text is called, as the tokens of a Corpus and as a tensor: one label, several, or a number.
+"""What a text is called, as the tokens of a PairDataset and as a tensor: one label, several, or a number.
 
 one        [3]            (batch)            the label's number
 several    [1, 4] or [0]  (batch, labels)    each label's number + 1, or none; 1.0 where it holds
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.data.files import Record
-from regard.data.pairs import Corpus
+from regard.data.pairs import PairDataset
 from regard.errors import UserError
 
 
@@ -32,16 +32,16 @@ class Labels:
         return json.dumps(list(self.table))
 
     def check(self, record: Record) -> None:
-        """A label that training never showed is an error, with its place."""
-        self._known(record.target, record.place)
+        """A label that training never showed is an error, with its location."""
+        self._known(record.target, record.location)
 
     def tensor(self, rows: Sequence[np.ndarray]) -> Tensor:
         return torch.from_numpy(np.array([int(row[0]) for row in rows]))
 
-    def _known(self, label: str, place: str) -> None:
+    def _known(self, label: str, location: str) -> None:
         if label not in self.table:
             some = ", ".join([*islice(self.table, 8), *(["…"] if self.size > 8 else [])])
-            raise UserError(f"{place}: the label {label!r} is none of those that the model tells: {some}")
+            raise UserError(f"{location}: the label {label!r} is none of those that the model tells: {some}")
 
 
 class LabelSets(Labels):
@@ -55,7 +55,7 @@ class LabelSets(Labels):
 
     def check(self, record: Record) -> None:
         for label in json.loads(record.target):
-            self._known(label, record.place)
+            self._known(label, record.location)
 
     def tensor(self, rows: Sequence[np.ndarray]) -> Tensor:
         held = np.zeros((len(rows), self.size + 1), np.float32)
@@ -82,7 +82,7 @@ class Numbers:
             holds = False
         if not holds:
             raise UserError(
-                f"{record.place}: the label {record.target!r} is no number, as data.label_kind = 'number' asks for "
+                f"{record.location}: the label {record.target!r} is no number, as data.label_kind = 'number' asks for "
                 "('one' takes words)"
             )
 
@@ -106,14 +106,14 @@ def told_label(kept: str, kind: str) -> str:
 
 
 def known(records: Iterable[Record], targets: Targets) -> Iterator[Record]:
-    """The records; a label that cannot be one is an error, with its place."""
+    """The records; a label that cannot be one is an error, with its location."""
     for record in records:
         if record.target and not record.left_out:
             targets.check(record)
         yield record
 
 
-def balanced_weights(corpus: Corpus, targets: Labels) -> Tensor:
+def balanced_weights(corpus: PairDataset, targets: Labels) -> Tensor:
     """For each label samples ÷ (labels × its own samples): all count as much together; 0 for one without a sample.
 
     Of several labels a text each counts by itself: its weight is what a text that holds it counts for, as often as

@@ -16,8 +16,7 @@ from regard.models.heads.span import SpanClassifier
 from regard.models.heads.token import TokenClassifier
 from regard.tasks.classify.dataset import learn_labels, learn_scale, with_end_token
 from regard.tasks.tag.files import learn_tags
-from regard.text.masking import mask_of
-from regard.text.special_tokens import special_tokens_of
+from regard.text.special_tokens import mask_token_of, special_tokens_of
 from regard.text.vocabulary import Vocabulary
 
 
@@ -129,7 +128,7 @@ def masked(loaded: Loaded, recipe: Recipe) -> Loaded:
             f"data.pairs = '{recipe.data.pairs}': the model does not tell two texts apart: give pairs = 'none', or "
             "model.segments = 2 where the model is new"
         )
-    mask_of(loaded.vocabulary.target)
+    mask_token_of(loaded.vocabulary.target)
     if recipe.model.get("lora_rank") and not isinstance(network, kind):
         raise UserError(
             f"model.lora_rank = {recipe.model['lora_rank']}: the model has no head for this yet, and an adapter would "

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from regard.data.packing import blocks_per_epoch
-from regard.data.token_stream import Stream
+from regard.data.token_stream import TokenStream
 from regard.tasks.fill.batches import rows_per_epoch
-from regard.tasks.fill.sentences import Sentences
+from regard.tasks.fill.sentences import SentenceDataset
 from regard.tasks.fill.task import Fill
 from regard.tasks.generate.task import Generate
 from regard.text.vocabulary import MISSING, Tokenizer
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 COUNTED = 1 << 22  # tokens among which the unknown ones are counted
 
 
-def running_text(parts: dict[str, Stream], task: Generate, findings: "Findings") -> None:
+def running_text(parts: dict[str, TokenStream], task: Generate, findings: "Findings") -> None:
     """Facts about each part, and about an epoch of training."""
     table: dict[str, dict[str, float]] = {}
     for part, stream in parts.items():
@@ -38,7 +38,7 @@ def running_text(parts: dict[str, Stream], task: Generate, findings: "Findings")
     _repeats(parts, task.tokenizer.end, findings)
 
 
-def hidden_words(parts: dict[str, Stream | Sentences], task: Fill, findings: "Findings") -> None:
+def hidden_words(parts: dict[str, TokenStream | SentenceDataset], task: Fill, findings: "Findings") -> None:
     """Facts about each part whose words are hidden, and about an epoch of training."""
     table: dict[str, dict[str, float]] = {}
     for part, each in parts.items():
@@ -64,7 +64,7 @@ def _want_validation(parts: Container[str], findings: "Findings") -> None:
         )
 
 
-def _facts(stream: Stream, tokenizer: Tokenizer) -> dict[str, float]:
+def _facts(stream: TokenStream, tokenizer: Tokenizer) -> dict[str, float]:
     report = stream.report
     return {
         "documents": report.kept,
@@ -76,14 +76,14 @@ def _facts(stream: Stream, tokenizer: Tokenizer) -> dict[str, float]:
     }
 
 
-def _unknown(stream: Stream, tokenizer: Tokenizer) -> float:
+def _unknown(stream: TokenStream, tokenizer: Tokenizer) -> float:
     """The share of unknown tokens; tokenizers of bytes, which know every text, name their end token for them."""
     if tokenizer.unknown in (MISSING, tokenizer.end):
         return 0.0
     return float((stream.tokens[:COUNTED] == tokenizer.unknown).mean())
 
 
-def _warn(part: str, stream: Stream, table: dict[str, dict[str, float]], findings: "Findings") -> None:
+def _warn(part: str, stream: TokenStream, table: dict[str, dict[str, float]], findings: "Findings") -> None:
     report, unknown = stream.report, table[part]["unknown_percent"]
     findings.warnings += [f"{part}: {note}" for note in report.notes[1:]]  # the first one says the sizes
     if report.kept < 0.95 * report.read:
@@ -98,7 +98,7 @@ def _warn(part: str, stream: Stream, table: dict[str, dict[str, float]], finding
         findings.warnings.append(f"{part}: {fits:.2f} bytes a token, in train {trained:.2f}: one language?")
 
 
-def _repeats(parts: dict[str, Stream], end: int, findings: "Findings") -> None:
+def _repeats(parts: dict[str, TokenStream], end: int, findings: "Findings") -> None:
     """Documents of validation and test that train has too; 8 bytes of memory a document."""
     table = {}
     seen = np.sort(_hashes(parts["train"], end))
@@ -113,7 +113,7 @@ def _repeats(parts: dict[str, Stream], end: int, findings: "Findings") -> None:
     findings.facts["also_in_train"] = table
 
 
-def _hashes(stream: Stream, end: int) -> np.ndarray:
+def _hashes(stream: TokenStream, end: int) -> np.ndarray:
     """Of each document, all that stands before an end token or at the text's end."""
     borders = np.flatnonzero(stream.tokens == end).tolist() if end != MISSING else []
     if not borders or borders[-1] < len(stream) - 1:

@@ -1,21 +1,25 @@
-"""What a tokenizer puts round one text or two, and the segments it gives them.
+"""The special tokens around one text or two, their segments, and tokenizers with further special tokens.
 
     BERT        [CLS] question [SEP] text [SEP]         segments 0 … 0 1 … 1
     RoBERTa     <s> question </s> </s> text </s>        segments all 0
 
-It is found by the tokenizer's own work on two short texts, so that texts may be cut and joined as tokens.
+They are read off the tokenizer's own output for two short texts, so that texts may be split and joined as tokens.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import tokenizers
+from tokenizers import AddedToken, processors
 
 from regard.errors import UserError
 from regard.layers.inputs import Ids, TokenBatch, pad
-from regard.text.vocabulary import Tokenizer
+from regard.text.vocabulary import MISSING, Tokenizer
 
-SHORT = ("a", "A", "0", ".")  # texts of which a vocabulary surely has one
+SHORT_TEXTS = ("a", "A", "0", ".")  # a vocabulary surely has one of them
+
+MASKS = ("[MASK]", "<mask>")
 
 
 class FramedRow(NamedTuple):
@@ -27,51 +31,54 @@ class FramedRow(NamedTuple):
 
 
 class SpecialTokens(NamedTuple):
-    """The special tokens before, between and behind texts, with their segments, and the segment of each text."""
+    """The special tokens before, between and after texts, with their segments, and the segment of each text."""
 
     specials: tuple[tuple[int, ...], ...]
     segments: tuple[tuple[int, ...], ...]  # of the specials
-    kinds: tuple[int, ...]
+    text_segments: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """How many tokens of a row are none of a text's."""
+        """How many special tokens a row has."""
         return sum(map(len, self.specials))
 
-    def place(self, *texts: Ids) -> FramedRow:
-        """These texts, as tokens, in the frame."""
-        tokens, segments, begins = [*self.specials[0]], [*self.segments[0]], []
-        for text, kind, special, segment in zip(texts, self.kinds, self.specials[1:], self.segments[1:], strict=True):
+    def wrap(self, *texts: Ids) -> FramedRow:
+        """These texts, as tokens, with the special tokens around them."""
+        tokens = [*self.specials[0]]
+        segments = [*self.segments[0]]
+        begins = []
+        after = zip(texts, self.text_segments, self.specials[1:], self.segments[1:], strict=True)
+        for text, text_segment, special, segment in after:
             begins.append(len(tokens))
             tokens += [*text, *special]
-            segments += [kind] * len(text) + [*segment]
+            segments += [text_segment] * len(text) + [*segment]
         return FramedRow(np.array(tokens), np.array(segments), tuple(begins))
 
 
 def special_tokens_of(tokenizer: Tokenizer, texts: int = 2) -> SpecialTokens:
-    """The frame that a tokenizer puts round so many texts."""
-    for text in SHORT:
-        encoded = tokenizer.inner.encode(text, text if texts == 2 else None)
-        if len({*encoded.sequence_ids} - {None}) == texts:
-            return _frame(encoded.ids, encoded.type_ids, encoded.sequence_ids, texts)
-    raise UserError(f"the tokenizer knows none of {', '.join(SHORT)}: how it joins texts cannot be told")
-
-
-def _frame(ids: list[int], types: list[int], owners: list[int | None], texts: int) -> SpecialTokens:
+    """The special tokens that a tokenizer puts around so many texts."""
+    for text in SHORT_TEXTS:
+        encoding = tokenizer.inner.encode(text, text if texts == 2 else None)
+        if len({*encoding.sequence_ids} - {None}) == texts:
+            break
+    else:
+        raise UserError(f"the tokenizer knows none of {', '.join(SHORT_TEXTS)}: how it joins texts cannot be told")
     specials: list[list[int]] = [[] for _ in range(texts + 1)]
     segments: list[list[int]] = [[] for _ in range(texts + 1)]
-    kinds, seen = [0] * texts, 0
-    for token, kind, owner in zip(ids, types, owners, strict=True):
-        if owner is None:
-            specials[seen].append(token)
-            segments[seen].append(kind)
+    text_segments = [0] * texts
+    texts_before = 0
+    for token, segment, text in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
+        if text is None:
+            specials[texts_before].append(token)
+            segments[texts_before].append(segment)
         else:
-            kinds[owner], seen = kind, owner + 1
-    return SpecialTokens(tuple(map(tuple, specials)), tuple(map(tuple, segments)), tuple(kinds))
+            text_segments[text] = segment
+            texts_before = text + 1
+    return SpecialTokens(tuple(map(tuple, specials)), tuple(map(tuple, segments)), tuple(text_segments))
 
 
 def pair_frame(tokenizer: Tokenizer) -> SpecialTokens:
-    """The frame of two texts; it must begin with a token and hold the texts apart."""
+    """The special tokens around two texts; one must precede them, and one must separate them."""
     frame = special_tokens_of(tokenizer, 2)
     if not frame.specials[0] or not frame.specials[1]:
         raise UserError(
@@ -85,3 +92,61 @@ def padded(rows: Sequence[FramedRow], padding: int) -> TokenBatch:
     """Rows as one tensor, with their segments."""
     tokens, lengths, _ = pad([row.tokens for row in rows], padding)
     return TokenBatch(tokens, lengths, pad([row.segments for row in rows], 0).tokens)
+
+
+# ── mask and end tokens ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def mask_token_of(tokenizer: Tokenizer) -> int:
+    """The mask token."""
+    named = tokenizer.settings.get("mask_token")
+    named = named.get("content") if isinstance(named, dict) else named
+    mask = next((tokenizer.table[name] for name in (named, *MASKS) if name in tokenizer.table), MISSING)
+    if mask == MISSING:
+        raise UserError(
+            f"the tokenizer has no mask token (looked for {', '.join(MASKS)}); name it as mask_token in its "
+            "tokenizer_config.json"
+        )
+    return mask
+
+
+def with_mask_token(tokenizer: Tokenizer) -> Tokenizer:
+    """The same tokenizer with a <mask>, which puts <s> before a text, </s> after it and between two.
+
+    A <mask> in a text is the mask token; other special tokens that are typed stay text.
+    """
+    inner = tokenizers.Tokenizer.from_str(tokenizer.inner.to_str())
+    inner.add_tokens([AddedToken(MASKS[1], special=False, normalized=False)])
+    begin, end = (tokenizer.name(token) for token in (tokenizer.begin, tokenizer.end))
+    inner.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
+        single=f"{begin} $A {end}",
+        pair=f"{begin} $A {end} $B:1 {end}:1",
+        special_tokens=[(begin, tokenizer.begin), (end, tokenizer.end)],
+    )
+    masking = Tokenizer(inner, tokenizer.ids, tokenizer.literal)
+    masking.settings = {**tokenizer.settings, "mask_token": MASKS[1], "cls_token": begin, "sep_token": end}
+    return masking
+
+
+def with_end_token(tokenizer: Tokenizer) -> Tokenizer:
+    """The same tokenizer, whose own post-processor puts an end after each text: the token that is classified.
+
+    Padding must be another token than the end, since other tools find a text's last token by it.
+    """
+    if tokenizer.end == MISSING:
+        raise UserError("the tokenizer has no token for 'end', whose state is classified; name it as eos_token")
+    inner = tokenizers.Tokenizer.from_str(tokenizer.inner.to_str())
+    names = {token: inner.id_to_token(token) for token in (*tokenizer.head, tokenizer.end)}
+    head = [names[token] for token in tokenizer.head]
+    end = names[tokenizer.end]
+    inner.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
+        single=[*head, "$A", end],
+        pair=[*head, "$A", end, "$B:0", end],
+        special_tokens=[(name, token) for token, name in names.items()],
+    )
+    candidates = (tokenizer.pad, tokenizer.unknown, tokenizer.begin, 0, 1)
+    padding = next(token for token in candidates if token not in (MISSING, tokenizer.end))
+    ending = Tokenizer(inner, tokenizer.ids | {"pad": padding}, tokenizer.literal)
+    overriding = ("add_bos_token", "add_eos_token")  # they would take precedence over the post-processor
+    ending.settings = {key: value for key, value in tokenizer.settings.items() if key not in overriding}
+    return ending

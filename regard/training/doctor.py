@@ -30,7 +30,7 @@ from regard.tasks.classify.doctor import labels
 from regard.tasks.fill.task import Fill
 from regard.tasks.generate.task import Generate
 from regard.tasks.text_doctor import hidden_words, running_text
-from regard.tasks.translate.dataset import Corpus
+from regard.tasks.translate.dataset import PairDataset
 from regard.text.vocabulary import Vocabulary
 from regard.training.build import prepare_network, prepare_task
 from regard.training.display import Display
@@ -78,13 +78,13 @@ def examine(recipe: Recipe) -> Findings:
     else:
         _samples(parts, recipe, findings)
         _lengths(parts, findings)
-        if all(isinstance(part, Corpus) for part in parts.values()):
+        if all(isinstance(part, PairDataset) for part in parts.values()):
             _look_into(parts, network, vocabulary, findings)
     _cost(_measure(network, task, recipe), task.batches_per_epoch, recipe, findings)
     return findings
 
 
-def _look_into(parts: dict[str, Corpus], network: nn.Module, vocabulary: Vocabulary, findings: Findings) -> None:
+def _look_into(parts: dict[str, PairDataset], network: nn.Module, vocabulary: Vocabulary, findings: Findings) -> None:
     """What there is to say of texts: labels, coverage, and those that are in several parts."""
     called = isinstance(network, Classifier)
     if called:
@@ -107,7 +107,7 @@ def _write_nothing(folder: Path) -> None:
     """The doctor leaves no model behind."""
 
 
-def _samples(parts: dict[str, Corpus], recipe: Recipe, findings: Findings, sizes: int = 0) -> None:
+def _samples(parts: dict[str, PairDataset], recipe: Recipe, findings: Findings, sizes: int = 0) -> None:
     """How many were read, kept and skipped, and why; the first notes of a report may say sizes alone."""
     table = {}
     for part, corpus in parts.items():
@@ -124,7 +124,7 @@ def _samples(parts: dict[str, Corpus], recipe: Recipe, findings: Findings, sizes
         )
 
 
-def _lengths(parts: dict[str, Corpus], findings: Findings) -> None:
+def _lengths(parts: dict[str, PairDataset], findings: Findings) -> None:
     """Tokens a sample on each side."""
     table = {}
     for part, corpus in parts.items():
@@ -136,7 +136,7 @@ def _lengths(parts: dict[str, Corpus], findings: Findings) -> None:
     findings.facts["sample_tokens"] = table
 
 
-def _coverage(parts: dict[str, Corpus], vocabulary: Vocabulary, sides: Sequence[str], findings: Findings) -> None:
+def _coverage(parts: dict[str, PairDataset], vocabulary: Vocabulary, sides: Sequence[str], findings: Findings) -> None:
     """How well the tokenizer fits each part; it was made from train alone."""
     table: dict[str, dict[str, float]] = {}
     for part, corpus in parts.items():
@@ -161,7 +161,7 @@ def _coverage(parts: dict[str, Corpus], vocabulary: Vocabulary, sides: Sequence[
     findings.facts["tokenizer"] = table
 
 
-def _leaks(parts: dict[str, Corpus], findings: Findings) -> None:
+def _leaks(parts: dict[str, PairDataset], findings: Findings) -> None:
     """Samples of validation and test that train has too; 8 bytes of memory a sample."""
     table = {}
     for what, whole in (("same_source", False), ("same_pair", True)):
@@ -182,7 +182,7 @@ def _leaks(parts: dict[str, Corpus], findings: Findings) -> None:
     findings.facts["also_in_train"] = table
 
 
-def _hashes(corpus: Corpus, whole: bool) -> np.ndarray:
+def _hashes(corpus: PairDataset, whole: bool) -> np.ndarray:
     texts = (corpus.text(index) for index in range(len(corpus)))
     return np.fromiter(_digests("\t".join(text) if whole else text[0] for text in texts), np.uint64, len(corpus))
 

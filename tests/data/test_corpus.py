@@ -309,7 +309,7 @@ MEMORY = """
 import itertools, sys
 from pathlib import Path
 from regard.data.sampler import BatchOptions, batches_per_epoch
-from regard.data.parallel_batch import stream
+from regard.tasks.translate.dataset import stream
 from regard.tasks.translate.dataset import Sample, prepare
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 from regard.config.recipe import DataOptions, TokenizerOptions

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.config.recipe import TokenizerOptions
-from regard.data.parallel_batch import Batch, collate, stream
 from regard.data.sampler import BatchOptions, batches_per_epoch, epochs, permute
 from regard.errors import UserError
+from regard.tasks.translate.dataset import Batch, collate, stream
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 
 TOKENIZER = train_tokenizer(["a b c"], TokenizerOptions(kind="words", min_frequency=1))

@@ -17,10 +17,10 @@ from needs import need
 from regard.config.recipe import DataOptions, TokenizerOptions
 from regard.data import documents as running
 from regard.data import token_stream as stream
-from regard.data.documents import documents, lessons, read_pieces
+from regard.data.documents import documents, read_chunks, tokenizer_texts
 from regard.data.files import find
 from regard.data.splits.hashed import part_of
-from regard.data.token_stream import Stream, prepare_documents, prepare_stream
+from regard.data.token_stream import TokenStream, prepare_documents, prepare_stream
 from regard.errors import UserError
 from regard.tasks.translate.dataset import read
 from regard.text.vocabulary import Tokenizer, Vocabulary, train_tokenizer
@@ -62,11 +62,11 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def prepared(folder: Path, cache: Path, name: str, part: str = "train", **fields) -> Stream:
+def prepared(folder: Path, cache: Path, name: str, part: str = "train", **fields) -> TokenStream:
     return prepare_stream(DataOptions(train=name, **fields), part, BYTES, cache, folder)
 
 
-def text_of(found: Stream) -> str:
+def text_of(found: TokenStream) -> str:
     return BYTES.decode(found.tokens.tolist())
 
 
@@ -96,7 +96,7 @@ def test_no_text_shows_its_cuts(
     tokenizers: dict[str, Tokenizer], kind: str, text: str, size: int, tmp_path: Path
 ) -> None:
     tokenizer, path = tokenizers[kind], write(tmp_path / "t.txt", text)
-    pieces = list(read_pieces(path, size=size))
+    pieces = list(read_chunks(path, size=size))
     assert "".join(pieces) == text
     rows = [tokenizer.encode(piece) for piece in pieces]
     assert [token for row in rows for token in row] == tokenizer.encode(text)
@@ -109,7 +109,7 @@ def test_real_text_does_not_show_the_cuts(kind: str, cache: Path, monkeypatch: p
     need(path.is_file(), "set REGARD_DATA to a folder with tinyshakespeare/input.txt.gz")
     monkeypatch.setattr(stream, "PIECE", 3001)
     data = DataOptions(train="tinyshakespeare/input.txt.gz")
-    tokenizer = train_tokenizer(lessons(data, "train"), options(kind, 1000))
+    tokenizer = train_tokenizer(tokenizer_texts(data, "train"), options(kind, 1000))
     text = gzip.decompress(path.read_bytes()).decode()
     found = prepare_stream(data, "train", tokenizer, cache)
     assert found.tokens.tolist() == tokenizer.encode(text)
@@ -122,7 +122,7 @@ def test_a_text_without_a_place_to_cut_is_cut_at_the_bound(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "GROWN", 1009)
-    pieces = list(read_pieces(write(tmp_path / "t.txt", text), size=101))
+    pieces = list(read_chunks(write(tmp_path / "t.txt", text), size=101))
     assert "".join(pieces) == text
     assert max(map(len, pieces)) < 1009 + 102
 
@@ -149,7 +149,7 @@ def test_documents_are_rows_or_files_and_each_ends(tmp_path: Path, cache: Path, 
     for number, text in enumerate(DOCUMENTS):
         write(tmp_path / "books" / ("deep" if number else "") / f"{number}.txt{zipped}", text)
 
-    def told(name: str, texts: list[str], **fields) -> Stream:
+    def told(name: str, texts: list[str], **fields) -> TokenStream:
         found = prepared(tmp_path, cache, name, **fields)
         assert found.tokens.tolist() == [token for text in texts for token in [*BYTES.encode(text), BYTES.end]]
         assert (found.documents, found.bytes) == (3, sum(len(text.encode()) for text in texts))
@@ -208,11 +208,11 @@ def test_documents_made_on_the_spot_are_kept_by_their_key(cache: Path) -> None:
 def test_lessons_are_short_and_whole(tmp_path: Path) -> None:
     text = made_up(5000)
     write(tmp_path / "t.txt", text)
-    found = list(lessons(DataOptions(train="t.txt"), "train", tmp_path))
+    found = list(tokenizer_texts(DataOptions(train="t.txt"), "train", tmp_path))
     assert "".join(found) == text
-    assert max(map(len, found)) <= 2 * running.LESSON
+    assert max(map(len, found)) <= 2 * running.TRAINER_CHUNK
     write(tmp_path / "d.jsonl", '{"text": "a\\nb"}\n{"text": " "}\n{"text": "c"}\n')
-    assert list(lessons(DataOptions(train="d.jsonl"), "train", tmp_path)) == ["a\nb", "c"]
+    assert list(tokenizer_texts(DataOptions(train="d.jsonl"), "train", tmp_path)) == ["a\nb", "c"]
 
 
 # ── parts ────────────────────────────────────────────────────────────────────────────────────────────────────────────

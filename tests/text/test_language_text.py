@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from needs import need
 
 from regard.config.recipe import TokenizerOptions
-from regard.data.parallel_batch import collate
 from regard.errors import UserError
+from regard.tasks.translate.dataset import collate
 from regard.text.vocabulary import MISSING, SPECIALS, Tokenizer, Vocabulary, train_tokenizer
 
 BYTE_KINDS = ("bytes", "byte_bpe")

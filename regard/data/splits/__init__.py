@@ -1,0 +1,3 @@
+"""How samples are divided into splits."""
+
+SPLITS = ("train", "validation", "test")

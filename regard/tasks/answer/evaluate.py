@@ -12,10 +12,9 @@ from regard.errors import UserError
 from regard.metrics.bootstrap import paired_test
 from regard.metrics.squad import SCORES
 from regard.progress import counted
-from regard.tasks.answer.dataset import prepare
 from regard.tasks.answer.spans import best_threshold, report, tell
 from regard.tasks.answer.task import LONGEST, find
-from regard.tasks.answer.windows import Windows
+from regard.tasks.answer.windows import Windows, prepare
 from regard.tasks.scoring import chosen as part_of
 from regard.tasks.scoring import columns as named
 from regard.tasks.scoring import lines_of
@@ -88,7 +87,7 @@ def _answers(model: Any, windows: Windows, batch_size: int, progress: Any) -> li
             question = windows.question(number)
             best = tell(found, windows.spans(number), question.context)[0].text
             golds = [gold.text for gold in question.answers]
-            told.append(Told(question.place, question.text, best, found.margin, golds))
+            told.append(Told(question.location, question.text, best, found.margin, golds))
         progress(len(numbers))
     return told
 

@@ -46,12 +46,12 @@ class Question(NamedTuple):
     context: str
     answers: tuple[Gold, ...]
     group: str  # equal ones lie in the same part
-    place: str
+    location: str
 
 
-def read(data: "DataOptions", part: str, beside: Path | None = None) -> Iterator[Question]:
+def read(data: "DataOptions", split: str, base_dir: Path | None = None) -> Iterator[Question]:
     """Every question of a part in the order of its file; parts are held out by the text that is asked about."""
-    yield from held(questions(file_of(data, part, beside), data), data, part)
+    yield from held(questions(file_of(data, split, base_dir), data), data, split)
 
 
 def questions(path: Path, data: "DataOptions") -> Iterator[Question]:
@@ -102,8 +102,8 @@ def _of_article(article: Any, path: Path, split_by: str) -> Iterator[Question]:
         raise UserError(f'{path}: an article without "paragraphs": […]: {json.dumps(article)[:80]}')
     title = str(article.get("title", ""))
     for number, paragraph in enumerate(article["paragraphs"], 1):
-        place = f"{path}: {title or 'article'}, paragraph {number}"
-        yield from _of_paragraph(_table(paragraph, place) | {"title": title}, "context", split_by, place)
+        location = f"{path}: {title or 'article'}, paragraph {number}"
+        yield from _of_paragraph(_table(paragraph, location) | {"title": title}, "context", split_by, location)
 
 
 def _of_lines(path: Path, data: "DataOptions") -> Iterator[Question]:
@@ -111,59 +111,59 @@ def _of_lines(path: Path, data: "DataOptions") -> Iterator[Question]:
     for number, table in enumerate(json_lines(path), 1):
         if table is None:
             continue
-        place = f"{path}:{number}"
+        location = f"{path}:{number}"
         if "qas" not in table:
             table["qas"] = [
                 {
                     "id": table.get("id", number),
-                    "question": _text(table, question, place),
-                    "answers": _answers(table, data.answer, place),
+                    "question": _text(table, question, location),
+                    "answers": _answers(table, data.answer, location),
                     "is_impossible": table.get("is_impossible", False),
                 }
             ]
-        yield from _of_paragraph(table, context, data.split_by, place)
+        yield from _of_paragraph(table, context, data.split_by, location)
 
 
-def _answers(table: dict[str, Any], named: str, place: str) -> Any:
+def _answers(table: dict[str, Any], named: str, location: str) -> Any:
     """What stands under `answers` or `answer`, or as it is named; to have none must be said."""
     for key in (named,) if named else ("answers", "answer"):
         if key in table:
             return table[key]
     if table.get("is_impossible"):
         return []
-    raise UserError(f"{place}: no '{named or 'answers'}'; it has: {', '.join(table)}; a question without one has []")
+    raise UserError(f"{location}: no '{named or 'answers'}'; it has: {', '.join(table)}; a question without one has []")
 
 
-def _of_paragraph(table: dict[str, Any], key: str, split_by: str, place: str) -> Iterator[Question]:
-    context = _text(table, key, place)
-    group = context if split_by in ("source", key) else _text(table, split_by, place)
+def _of_paragraph(table: dict[str, Any], key: str, split_by: str, location: str) -> Iterator[Question]:
+    context = _text(table, key, location)
+    group = context if split_by in ("source", key) else _text(table, split_by, location)
     for number, value in enumerate(table["qas"] if isinstance(table.get("qas"), list) else [], 1):
-        asked = _table(value, place)
-        here = f"{place}, question {asked.get('id', number)}"
+        asked = _table(value, location)
+        here = f"{location}, question {asked.get('id', number)}"
         golds = tuple(_golds(asked.get("answers"), context, here))
         if asked.get("is_impossible"):
             golds = ()
-        name = str(asked.get("id", f"{place}#{number}"))
+        name = str(asked.get("id", f"{location}#{number}"))
         yield Question(name, _text(asked, "question", here), context, golds, group, here)
 
 
-def _golds(given: Any, context: str, place: str) -> Iterator[Gold]:
+def _golds(given: Any, context: str, location: str) -> Iterator[Gold]:
     """Answers as SQuAD lists them, as columns of texts and starts, or as texts alone."""
-    for text, start in _listed(given, place):
+    for text, start in _listed(given, location):
         if not isinstance(text, str) or not (start is None or type(start) is int):
             raise UserError(
-                f"{place}: an answer is {text!r:.60} from {start!r:.20} on; expected text, and a whole number"
+                f"{location}: an answer is {text!r:.60} from {start!r:.20} on; expected text, and a whole number"
             )
         if text:
-            yield stand(text, start, context, place)
+            yield stand(text, start, context, location)
 
 
-def _listed(given: Any, place: str) -> list[tuple[Any, Any]]:
+def _listed(given: Any, location: str) -> list[tuple[Any, Any]]:
     """Each answer's text and start, in whichever way they are listed."""
     if isinstance(given, dict):
         texts, starts = _many(given.get("text")), _many(_start(given))
         if starts and len(texts) != len(starts):
-            raise UserError(f"{place}: {len(texts)} answers, but {len(starts)} starts")
+            raise UserError(f"{location}: {len(texts)} answers, but {len(starts)} starts")
         return list(zip(texts, starts or [None] * len(texts), strict=True))
     return [(one.get("text"), _start(one)) if isinstance(one, dict) else (one, None) for one in _many(given)]
 
@@ -176,35 +176,35 @@ def _start(answer: dict[str, Any]) -> Any:
     return next((answer[key] for key in START if key in answer), None)
 
 
-def stand(text: str, start: int | None, context: str, place: str) -> Gold:
+def stand(text: str, start: int | None, context: str, location: str) -> Gold:
     """An answer where it stands; it must, letter for letter."""
     found = context.find(text)
     if found < 0:
-        raise UserError(f"{place}: the answer {text!r:.80} stands nowhere in its text {context!r:.60}…")
+        raise UserError(f"{location}: the answer {text!r:.80} stands nowhere in its text {context!r:.60}…")
     if start is None:
         return Gold(text, found)
     if start < 0 or context[start : start + len(text)] != text:
         there = context[max(0, start) : max(0, start) + len(text)]
         raise UserError(
-            f"{place}: the answer {text!r:.80} does not stand at {start}, where {there!r:.80} does; "
+            f"{location}: the answer {text!r:.80} does not stand at {start}, where {there!r:.80} does; "
             f"it stands at {found}"
         )
     return Gold(text, start)
 
 
-def _table(value: Any, place: str) -> dict[str, Any]:
+def _table(value: Any, location: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise UserError(f"{place}: a {type(value).__name__}, but must be a JSON object")
+        raise UserError(f"{location}: a {type(value).__name__}, but must be a JSON object")
     return value
 
 
-def _text(table: dict[str, Any], key: str, place: str) -> str:
+def _text(table: dict[str, Any], key: str, location: str) -> str:
     value = table.get(key)
     if not isinstance(value, str):
         said = f"'{key}' is a {type(value).__name__}, but must be a string" if key in table else f"no '{key}'"
-        raise UserError(f"{place}: {said}; it has: {', '.join(table)}")
+        raise UserError(f"{location}: {said}; it has: {', '.join(table)}")
     if not is_text(value):
-        raise UserError(f"{place}: half a surrogate pair (\\ud800 to \\udfff) is not text")
+        raise UserError(f"{location}: half a surrogate pair (\\ud800 to \\udfff) is not text")
     return value
 
 
@@ -215,11 +215,11 @@ def _of_columns(path: Path, data: "DataOptions") -> Iterator[Question]:
     context, question, answer = data.context or "context", data.question or "question", data.answer or "answer"
     group = "" if data.split_by in ("source", context) else data.split_by
     asked = (context, question, answer, *([group] if group else []))
-    for number, (fields, place) in enumerate(rows(path, data.columns, asked), 1):
+    for number, (fields, location) in enumerate(rows(path, data.columns, asked), 1):
         text, said = fields[context], fields[answer]
         begin = fields.get("answer_start", "").strip()
         if begin and not begin.isdecimal():
-            raise UserError(f"{place}: answer_start is {begin!r}; expected a whole number")
-        golds = (stand(said, int(begin) if begin else None, text, place),) if said else ()
+            raise UserError(f"{location}: answer_start is {begin!r}; expected a whole number")
+        golds = (stand(said, int(begin) if begin else None, text, location),) if said else ()
         key = fields.get("id", "") or str(number)
-        yield Question(key, fields[question], text, golds, fields[group] if group else text, place)
+        yield Question(key, fields[question], text, golds, fields[group] if group else text, location)

@@ -10,9 +10,9 @@ import torch
 from regard.attention.trace import Axes, Axis, Trace, record
 from regard.errors import UserError
 from regard.models.heads.span import SpanClassifier
-from regard.tasks.answer.live_windows import Ask, Asking
 from regard.tasks.answer.spans import Told, best_apart, best_of, tell
 from regard.tasks.answer.task import BATCH, LONGEST, find, look
+from regard.tasks.answer.windows import Ask, live_windows
 from regard.text.vocabulary import Tokenizer
 
 AT_ONCE = 256  # questions whose windows are cut together
@@ -57,7 +57,7 @@ def reply(
     choose = partial(best_apart, best=max(best, CHOICES))
     answers: list[Reply] = []
     for some in (asks[start : start + AT_ONCE] for start in range(0, len(asks), AT_ONCE)):
-        asking = Asking(some, tokenizer, size[0] or min(LONGEST, network.limit), size[1], before=len(answers))
+        asking = live_windows(some, tokenizer, size[0] or min(LONGEST, network.limit), size[1], before=len(answers))
         found = find(network, asking, range(len(some)), batch_size, choose)
         for number, (ask, each) in enumerate(zip(some, found, strict=True)):
             answers.append(_reply(tell(each, asking.spans(number), ask.context, threshold)[:best]))
@@ -95,7 +95,7 @@ def look_for(
     network: SpanClassifier, tokenizer: Tokenizer, ask: Ask, truncate: bool = False, prove: bool = False
 ) -> Trace:
     """What is attended to while an answer is looked for in a text, which must fit into one window."""
-    asking = Asking([ask], tokenizer, network.limit)
+    asking = live_windows([ask], tokenizer, network.limit)
     if len(asking) > 1 and not truncate:
         size = asking.frame.size + len(tokenizer.encode(ask.question)) + len(asking.spans(0))
         raise UserError(

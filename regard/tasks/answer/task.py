@@ -18,14 +18,13 @@ from torch import Tensor
 
 from regard.config.recipe import Recipe
 from regard.metrics.squad import SCORES
-from regard.tasks.answer.dataset import prepare
 from regard.tasks.answer.files import read
 from regard.tasks.answer.spans import Found, Seen, best_of, tell
-from regard.tasks.answer.windows import Asked, Windowed, Windows, collate, stream
+from regard.tasks.answer.windows import QABatch, Windows, collate, prepare, stream
 from regard.tasks.base import Preview, Task
 from regard.tasks.batching import each_room
 from regard.tasks.fitting import answering
-from regard.text.masking import with_mask_token
+from regard.text.special_tokens import with_mask_token
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 
 BATCH = 32  # windows that are read at once where nobody says how many
@@ -55,13 +54,13 @@ class Answer(Task[Windows]):
             return None
         return prepare(self.recipe.data, split, self.tokenizer, self.cache, self.length, Path(self.recipe.origin))
 
-    def batches(self, start: int, rank: int, world: int) -> Iterator[Asked]:
+    def batches(self, start: int, rank: int, world: int) -> Iterator[QABatch]:
         return stream(self.training, self.batching, start, rank, world)
 
-    def num_targets(self, batch: Asked) -> int:
+    def num_targets(self, batch: QABatch) -> int:
         return len(batch.first)
 
-    def loss(self, network: Any, batch: Asked) -> Tensor:
+    def loss(self, network: Any, batch: QABatch) -> Tensor:
         """The mean of the cross-entropies of the first place and of the last, summed over the windows."""
         return _loss(possible(network(batch.text), batch), batch, self.options.label_smoothing)
 
@@ -116,7 +115,7 @@ def _texts(recipe: Recipe) -> Iterator[str]:
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def possible(logits: Tensor, batch: Asked) -> Tensor:
+def possible(logits: Tensor, batch: QABatch) -> Tensor:
     """Logits of where an answer may stand, the window's text and [CLS]; −∞ of the question, the marks and padding."""
     places = torch.arange(logits.shape[1], device=logits.device)
     inside = (places >= batch.context[:, :1]) & (places < batch.context[:, 1:])
@@ -124,7 +123,7 @@ def possible(logits: Tensor, batch: Asked) -> Tensor:
     return logits.float().masked_fill(~inside[:, :, None], float("-inf"))
 
 
-def _loss(logits: Tensor, batch: Asked, smoothing: float = 0.0) -> Tensor:
+def _loss(logits: Tensor, batch: QABatch, smoothing: float = 0.0) -> Tensor:
     first, last = (
         _told(logits[:, :, side], wanted, smoothing) for side, wanted in enumerate((batch.first, batch.last))
     )
@@ -144,7 +143,7 @@ def _told(logits: Tensor, wanted: Tensor, smoothing: float) -> Tensor:
 @torch.no_grad()
 def look(
     network: Any,
-    windows: Windowed,
+    windows: Windows,
     numbers: Sequence[int],
     batch_size: int = BATCH,
     told: Callable[[float], None] = lambda loss: None,
@@ -152,7 +151,7 @@ def look(
     """What a network says of windows, by their numbers; read in batches of like length. `told` hears their losses."""
     seen: dict[int, Seen] = {}
 
-    def read(some: list[int]) -> tuple[Asked, Tensor]:
+    def read(some: list[int]) -> tuple[QABatch, Tensor]:
         batch = collate(windows, [numbers[each] for each in some]).to(next(network.parameters()).device)
         return batch, possible(network(batch.text), batch)
 
@@ -167,7 +166,7 @@ def look(
 
 def find(
     network: Any,
-    windows: Windowed,
+    windows: Windows,
     questions: Sequence[int],
     batch_size: int = BATCH,
     choose: Callable[[Iterable[Seen]], Found] = best_of,

@@ -1,40 +1,54 @@
-"""Windows over texts that hold the answers to questions: prepared arrays, memory-mapped, and batches of them.
+"""Windows over texts that hold the answers to questions: prepared on disk or in memory, and batches of them.
 
     [CLS] question [SEP] tokens 0 … 255 of the text   [SEP]
-    [CLS] question [SEP] tokens 128 … 383 of the text [SEP]      a window begins each `stride` tokens
+    [CLS] question [SEP] tokens 128 … 383 of the text [SEP]      a window begins every `stride` tokens
 
-cache/<key>/   context.tokens, spans.places (each token's first character, and that behind its last), texts.bytes
-               question.tokens, facts.bytes (JSON: id, question, answers, its text and its windows)
-               windows.table (question, begin, end, first, last), windows.lengths
-               windows.json (counts, the report, the files' hashes)
+columns   context, spans (each token's first character, and the one after its last), text
+          question, facts (JSON: id, question, answers, the indices of its text and its windows)
+          windows (question, begin, end, first, last), lengths
 
-`first` and `last` are the answer's tokens in the text, ABSENT where the window does not hold all of them; a network is
-then to point at the first token of the row ([CLS]). Devlin et al. 2019, sections 4.2 and 4.3. answers.py writes them.
+`first` and `last` are the answer's tokens in the text, ABSENT if the window does not contain all of them; the network
+is then to point at the first token of the row ([CLS]). Devlin et al. 2019, sections 4.2 and 4.3. A text that occurs in
+consecutive questions is kept once.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import tokenizers
 import torch
 from torch import Tensor
 
-from regard.data.cache import read_facts
-from regard.data.ragged import Ragged
+from regard.data.cache import Report, cache_path, options_key, smallest_uint
+from regard.data.files import hash_files, is_text
+from regard.data.ragged import SCALAR, TEXT, Column, DatasetWriter, Layout, RaggedDataset, in_memory
+from regard.data.ragged import prepare as prepare_dataset
 from regard.data.sampler import BatchOptions, shares
-from regard.data.window_files import WindowFiles
+from regard.data.splits.hashed import file_of
+from regard.errors import UserError
 from regard.layers.inputs import TokenBatch
 from regard.layers.pytree import to_device
-from regard.tasks.answer.files import Gold, Question
-from regard.text.special_tokens import FramedRow, SpecialTokens, padded
+from regard.progress import Progress, shown
+from regard.tasks.answer.files import Gold, Question, read
+from regard.text.special_tokens import FramedRow, SpecialTokens, padded, pair_frame
+from regard.text.vocabulary import Tokenizer
+
+if TYPE_CHECKING:
+    from regard.config.recipe import DataOptions
+
+FORMAT = "windows 4"  # part of every key: increase it when what is written changes
+
+CHUNK = 512  # questions encoded at once
 
 ABSENT = -1  # no token of this window
 
 
 class Window(NamedTuple):
-    """Tokens `begin` … `end` of the text that question number `question` asks of; the answer's tokens, or ABSENT."""
+    """Tokens `begin` … `end` of the text of a question; the answer's tokens, or ABSENT."""
 
     question: int
     begin: int
@@ -43,104 +57,279 @@ class Window(NamedTuple):
     last: int
 
 
-class Asked(NamedTuple):
-    """Windows as a network reads them, and the places in their rows that it is to point at."""
-
-    text: TokenBatch
-    first: Tensor  # (batch): of the answer's first token; 0 where the window does not hold it
-    last: Tensor  # (batch)
-    context: Tensor  # (batch, 2): where the window's tokens of the text begin and end
-    index: Tensor  # (batch): the windows' numbers
-
-    def to(self, device: torch.device | str) -> "Asked":
-        return to_device(self, device)
+# ── the dataset ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Windowed(Protocol):
-    """Questions whose texts are cut into windows: what a batch of them is made from."""
+class Windows(RaggedDataset):
+    """Questions whose texts are split into windows."""
 
-    padding: int
+    def __init__(self, columns: Mapping[str, Column], facts: dict[str, Any], tokenizer: Tokenizer):
+        super().__init__(columns, facts)
+        self.frame = pair_frame(tokenizer)
+        self.padding = max(tokenizer.pad, 0)
+        self.lengths = columns["lengths"].values
+        self.unanswered: int = facts["unanswered"]  # questions that their texts do not answer
+
+    def __len__(self) -> int:
+        return len(self.lengths)
 
     @property
-    def lengths(self) -> np.ndarray: ...
-
-    def window(self, number: int) -> Window: ...
-
-    def windows_of(self, question: int) -> range: ...
-
-    def row(self, number: int) -> FramedRow: ...
-
-
-class Windows(WindowFiles):
-    """Prepared questions, memory-mapped."""
-
-    def __init__(self, folder: Path, frame: SpecialTokens, padding: int):
-        facts = read_facts(folder / "windows.json")
-        self._counts: dict[str, int] = facts["counts"]
-        super().__init__(folder, facts, self._counts["windows"], frame, padding)
-        self._contexts = Ragged(folder / "context.tokens", facts["dtype"])
-        self._spans = Ragged(folder / "spans.places", "int32")
-        self._texts = Ragged(folder / "texts.bytes")
-        self._questions = Ragged(folder / "question.tokens", facts["dtype"])
-        self._facts = Ragged(folder / "facts.bytes")
+    def source_lengths(self) -> np.ndarray:
+        return self.lengths
 
     @property
-    def whole(self) -> bool:
-        contexts, questions = self._counts["contexts"], self._counts["questions"]
-        fits = [each.whole(contexts) for each in (self._contexts, self._spans, self._texts)]
-        fits += [self._questions.whole(questions), self._facts.whole(questions)]
-        return all(fits) and super().whole
+    def target_lengths(self) -> np.ndarray:
+        return self.lengths
 
     @property
     def questions(self) -> int:
-        return self._counts["questions"]
+        return len(self.columns["question"])
 
-    @property
-    def unanswered(self) -> int:
-        """How many questions their texts say nothing of."""
-        return self._counts["unanswered"]
-
-    def window(self, number: int) -> Window:
-        return Window(*self._table[number].tolist()[:5])
+    def window(self, index: int) -> Window:
+        return Window(*self.columns["windows"][index].tolist())
 
     def windows_of(self, question: int) -> range:
-        """The numbers of a question's windows."""
-        first, count = self._record(question)["windows"]
+        """The indices of a question's windows."""
+        first, count = self._facts(question)["windows"]
         return range(first, first + count)
 
-    def question(self, number: int) -> Question:
-        facts = self._record(number)
+    def question(self, index: int) -> Question:
+        facts = self._facts(index)
         golds = tuple(Gold(text, start) for text, start in facts["answers"])
-        context = self._texts.text(facts["context"])
-        return Question(facts["id"], facts["question"], context, golds, "", facts["place"])
+        context = self.columns["text"].text(facts["context"])
+        return Question(facts["id"], facts["question"], context, golds, "", facts["location"])
 
     def spans(self, question: int) -> np.ndarray:
-        """The first character of each token of a question's text, and that behind its last: (tokens, 2)."""
-        return self._spans[self._record(question)["context"]].reshape(-1, 2)
+        """The first character of each token of a question's text, and the one after its last: (tokens, 2)."""
+        return self.columns["spans"][self._facts(question)["context"]].reshape(-1, 2)
 
-    def row(self, number: int) -> FramedRow:
-        window = self.window(number)
-        context = self._contexts[self._record(window.question)["context"]]
-        return self.frame.place(self._questions[window.question], context[window.begin : window.end])
+    def row(self, index: int) -> FramedRow:
+        window = self.window(index)
+        context = self.columns["context"][self._facts(window.question)["context"]]
+        return self.frame.wrap(self.columns["question"][window.question], context[window.begin : window.end])
 
-    def _record(self, question: int) -> dict:
-        return json.loads(self._facts.text(question))
+    def _facts(self, question: int) -> dict[str, Any]:
+        return json.loads(self.columns["facts"].text(question))
 
 
-def collate(windows: Windowed, numbers: Sequence[int]) -> Asked:
+def prepare(
+    data: "DataOptions",
+    split: str,
+    tokenizer: Tokenizer,
+    cache: Path,
+    max_length: int,
+    base_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> Windows:
+    """A split's questions, from the cache if the same files, options and tokenizer were prepared before."""
+    path = file_of(data, split, base_dir)
+    hashes = hash_files(path)
+    stride = data.stride or max(1, max_length // 3)
+    report = Report(unit="questions")
+    key = [FORMAT, options_key(data, split), json.dumps(hashes), str(max_length), tokenizer.content()]
+
+    def write(writer: DatasetWriter) -> None:
+        writer.hashes = hashes
+        windows = WindowWriter(writer, tokenizer, max_length, stride)
+        questions = read(data, split, base_dir)
+        with shown("preparing: {} questions", progress) as show:
+            while chunk := list(islice(questions, CHUNK)):
+                # The cache outlives the folder of the file, so locations are relative to it.
+                windows.add([each._replace(location=each.location.removeprefix(f"{path.parent}/")) for each in chunk])
+                show(report.read)
+        windows.finish()
+
+    layouts = _layouts(tokenizer)
+    return prepare_dataset(cache_path(cache, key), layouts, write, lambda *args: Windows(*args, tokenizer), report)
+
+
+class Ask(NamedTuple):
+    """A question and the text that it is asked about."""
+
+    question: str
+    context: str
+
+
+def live_windows(
+    asks: Sequence[Ask], tokenizer: Tokenizer, max_length: int, stride: int = 0, before: int = 0
+) -> Windows:
+    """The windows of these inputs, in memory. `stride` is by default half of `max_length`.
+
+    An input that cannot be used is an error; `before` inputs precede these.
+    """
+    for number, ask in enumerate(asks, before + 1):
+        for name, text in zip(Ask._fields, ask, strict=True):
+            if not is_text(text):
+                raise UserError(f"input {number}: its {name} is not text: {text!r:.60}")
+            if not text.strip():
+                raise UserError(f"input {number}: its {name} is empty")
+
+    def write(writer: DatasetWriter) -> None:
+        windows = WindowWriter(writer, tokenizer, max_length, stride or max(1, max_length // 2), strict=True)
+        windows.add([Question("", *ask, (), "", f"input {number}") for number, ask in enumerate(asks, before + 1)])
+        windows.finish()
+
+    report = Report(unit="questions")
+    return in_memory(_layouts(tokenizer), write, lambda *args: Windows(*args, tokenizer), report)
+
+
+def _layouts(tokenizer: Tokenizer) -> dict[str, Layout]:
+    tokens = Layout(smallest_uint(tokenizer.size))
+    layouts = {"context": tokens, "spans": Layout("int32"), "text": TEXT, "question": tokens, "facts": TEXT}
+    return layouts | {"windows": Layout("int32", len(Window._fields)), "lengths": SCALAR}
+
+
+# ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class WindowWriter:
+    """Appends questions to a dataset, a chunk at once; `strict`: a question that is too long is an error."""
+
+    def __init__(self, writer: DatasetWriter, tokenizer: Tokenizer, max_length: int, stride: int, strict: bool = False):
+        self.writer = writer
+        self.tokenizer = tokenizer
+        self.frame: SpecialTokens = pair_frame(tokenizer)
+        self.max_length = max_length
+        self.stride = stride
+        self.strict = strict
+        self.unanswered = 0
+        self.extended = 0  # answers that end inside a token
+        self._context: str | None = None  # the last one written
+        self._spans = np.zeros((0, 2), np.int32)
+
+    def add(self, questions: list[Question]) -> None:
+        self.writer.report.read += len(questions)
+        texts = list(dict.fromkeys(question.context for question in questions))
+        encoded = self.tokenizer.inner.encode_batch(texts, add_special_tokens=False)
+        contexts = dict(zip(texts, encoded, strict=True))
+        rows = self.tokenizer.encode_many([question.text for question in questions])
+        for question, row in zip(questions, rows, strict=True):
+            self._add(question, row, contexts[question.context])
+
+    def _add(self, question: Question, row: list[int], encoded: tokenizers.Encoding) -> None:
+        report = self.writer.report
+        budget = self.max_length - self.frame.size - len(row)  # tokens of the text in a window
+        if not self.strict and (not row or not question.context.strip()):
+            return report.skip("empty question or text", question.location)
+        if budget < self.stride:
+            longest = self.max_length - self.frame.size - self.stride
+            if self.strict:
+                raise UserError(
+                    f"{question.location}: its question has {len(row)} tokens, at most {longest} leave room for its "
+                    f"text in a window of {self.max_length}: {question.text!r:.60}…"
+                )
+            return report.skip(f"a question longer than {longest} tokens", question.location)
+        if question.context != self._context:
+            self._add_context(question.context, encoded)
+        answer = None
+        if question.answers:
+            text, start = question.answers[0]
+            answer = token_span(self._spans, start, start + len(text))
+            if answer is None:
+                return report.skip("nothing left of the answer after normalisation", question.location)
+            first, last = answer
+            self.extended += question.context[self._spans[first, 0] : self._spans[last, 1]].strip() != text.strip()
+        else:
+            self.unanswered += 1
+        report.kept += 1
+        return self._add_windows(question, row, budget, answer)
+
+    def _add_context(self, text: str, encoded: tokenizers.Encoding) -> None:
+        self._context = text
+        self._spans = trimmed_spans(encoded.offsets, text)
+        self.writer["context"].extend([encoded.ids])
+        self.writer["spans"].extend([self._spans.ravel()])
+        self.writer["text"].extend_texts([text])
+
+    def _add_windows(self, question: Question, row: list[int], budget: int, answer: tuple[int, int] | None) -> None:
+        index = self.writer["question"].rows
+        windows = []
+        for begin, end in split_into_windows(len(self._spans), budget, self.stride):
+            inside = answer is not None and begin <= answer[0] and answer[1] < end
+            windows.append(Window(index, begin, end, *(answer if inside and answer else (ABSENT, ABSENT))))
+        facts = {
+            "id": question.id,
+            "question": question.text,
+            "answers": question.answers,
+            "context": self.writer["text"].rows - 1,
+            "windows": [self.writer["windows"].rows, len(windows)],
+            "location": question.location,
+        }
+        self.writer["question"].extend([row])
+        self.writer["facts"].extend_texts([json.dumps(facts, ensure_ascii=False)])
+        self.writer["windows"].extend(windows)
+        overhead = self.frame.size + len(row)
+        self.writer["lengths"].extend_array([overhead + window.end - window.begin for window in windows])
+
+    def finish(self) -> None:
+        report = self.writer.report
+        if not report.kept and not self.strict:
+            raise UserError(f"no question left to use: {report}")
+        report.notes.append(f"{self.writer['windows'].rows} windows of at most {self.max_length} tokens")
+        if self.unanswered:
+            report.notes.append(f"{self.unanswered} without an answer in their text")
+        if self.extended:
+            report.notes.append(f"{self.extended} answers end inside a token: the whole token is learnt")
+        self.writer.facts["unanswered"] = self.unanswered
+
+
+def split_into_windows(length: int, size: int, stride: int) -> Iterator[tuple[int, int]]:
+    """Windows of `size` tokens over a text, one every `stride`, until one contains its last token."""
+    begin = 0
+    while True:
+        yield begin, min(begin + size, length)
+        if begin + size >= length:
+            return
+        begin += stride
+
+
+def token_span(spans: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
+    """The first and the last token that contain characters start … end; None if there is none."""
+    inside = np.flatnonzero((spans[:, 1] > start) & (spans[:, 0] < end) & (spans[:, 1] > spans[:, 0]))
+    return (int(inside[0]), int(inside[-1])) if len(inside) else None
+
+
+def trimmed_spans(offsets: Sequence[tuple[int, int]], text: str) -> np.ndarray:
+    """Each token's characters, without the spaces that some tokenizers include."""
+    spans = np.array(offsets, np.int32).reshape(-1, 2)
+    for token, (start, end) in enumerate(offsets):
+        if start < end and (text[start].isspace() or text[end - 1].isspace()) and (inner := text[start:end].strip()):
+            begin = start + text[start:end].index(inner[0])
+            spans[token] = begin, begin + len(inner)
+    return spans
+
+
+# ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class QABatch(NamedTuple):
+    """Windows as the network reads them, and the positions in their rows that it is to point at."""
+
+    text: TokenBatch
+    first: Tensor  # (batch): of the answer's first token; 0 if the window does not contain it
+    last: Tensor  # (batch)
+    context: Tensor  # (batch, 2): where the window's tokens of the text begin and end
+    index: Tensor  # (batch): the windows' indices
+
+    def to(self, device: torch.device | str) -> "QABatch":
+        return to_device(self, device)
+
+
+def collate(dataset: Windows, indices: Sequence[int]) -> QABatch:
     """These windows as one batch."""
-    found, rows = [windows.window(number) for number in numbers], [windows.row(number) for number in numbers]
-    begins = [row.begins[1] for row in rows]
-    context = [[begin, begin + window.end - window.begin] for begin, window in zip(begins, found, strict=True)]
-    wanted = [
-        (0, 0) if window.first == ABSENT else (begin + window.first - window.begin, begin + window.last - window.begin)
-        for begin, window in zip(begins, found, strict=True)
-    ]
-    first, last = torch.tensor(wanted, dtype=torch.int64).T
-    return Asked(padded(rows, windows.padding), first, last, torch.tensor(context), torch.tensor(list(numbers)))
+    rows = [dataset.row(index) for index in indices]
+    context, answers = [], []
+    for index, row in zip(indices, rows, strict=True):
+        window = dataset.window(index)
+        begin = row.begins[1]
+        offset = begin - window.begin
+        context.append([begin, offset + window.end])
+        answers.append((0, 0) if window.first == ABSENT else (offset + window.first, offset + window.last))
+    first, last = torch.tensor(answers, dtype=torch.int64).T
+    return QABatch(padded(rows, dataset.padding), first, last, torch.tensor(context), torch.tensor(list(indices)))
 
 
-def stream(windows: Windows, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[Asked]:
-    """Batches without end, from the rank's own number `start`: its k-th is batch k·world + rank of all."""
-    for samples in shares(windows, options, start, rank, world):
-        yield collate(windows, samples)
+def stream(dataset: Windows, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[QABatch]:
+    """Batches without end, from the rank's own batch `start`: its k-th is batch k·world + rank of all."""
+    for indices in shares(dataset, options, start, rank, world):
+        yield collate(dataset, indices)

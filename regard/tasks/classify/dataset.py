@@ -1,4 +1,4 @@
-"""Labelled text: one or two texts and what they are called, read from files and prepared once into a Corpus.
+"""Labelled text: one or two texts and what they are called, read from files and prepared once into a PairDataset.
 
     text        [what its tokenizer puts before a text]  text  end
     two texts   […]  text  end  text2  end
@@ -20,13 +20,13 @@ import torch
 from tokenizers import processors
 from torch import Tensor
 
-from regard.data.cache import hash_file
-from regard.data.files import Record, expand, rows
-from regard.data.pairs import Corpus, cached
+from regard.data.cache import Report, options_key
+from regard.data.files import Record, expand, hash_files, rows
+from regard.data.pairs import PairDataset, prepare_pairs
 from regard.data.sampler import BatchOptions, shares
-from regard.data.splits.hashed import file_of, fractions, own_file, part_of
-from regard.data.splits.stratified import strata
-from regard.data.splits.substrings import CONTAINING, LEFT_OUT, placed, plain
+from regard.data.splits.hashed import file_of, fractions, own_file, split_of
+from regard.data.splits.stratified import stratified_split
+from regard.data.splits.substrings import CONTAINING, LEFT_OUT, assign_splits, normalise
 from regard.data.targets import Numbers, Targets, known
 from regard.errors import UserError
 from regard.layers.inputs import Ids, TokenBatch, pad
@@ -74,13 +74,13 @@ def _parts(data: "DataOptions", beside: Path | None, stamp: object) -> Callable[
 
     def choose(groups: Set[str] | None = None) -> Callable[[str], str]:
         if not data.stratify or data.label_kind != "one" or not any(held_out):
-            return partial(part_of, validation=held_out[0], test=held_out[1])
+            return partial(split_of, validation=held_out[0], test=held_out[1])
         labelled = _few(_records(data, "train", beside), "one", set())
         known = ((each.group, each.target) for each in labelled if groups is None or each.group in groups)
-        return strata(known, *held_out).part
+        return stratified_split(known, *held_out).split_of
 
     if data.split_by == CONTAINING and any(held_out):
-        return placed((record.group for record in _records(data, "train", beside)), choose)
+        return assign_splits((record.group for record in _records(data, "train", beside)), choose)
     return choose()
 
 
@@ -90,12 +90,14 @@ def _records(data: "DataOptions", part: str, beside: Path | None) -> Iterator[Re
     whole = ("source",) if data.text2 else ("source", text)  # of two texts, the first alone is a column like others
     group = "" if containing or data.split_by in whole else data.split_by
     asked = [text, label, *(name for name in (data.text2, group) if name)]
-    for fields, place in rows(file_of(data, part, beside), data.columns, tuple(asked), {label: PLAIN[data.label_kind]}):
+    for fields, location in rows(
+        file_of(data, part, beside), data.columns, tuple(asked), {label: PLAIN[data.label_kind]}
+    ):
         texts = fields[text]
         if data.text2:
             texts = f"{texts.replace(BETWEEN, ' ')}{BETWEEN}{fields[data.text2]}"
-        groups = plain(texts) if containing else fields[group] if group else texts
-        yield Record(texts, _called(fields[label], data, place), "", groups, place)
+        groups = normalise(texts) if containing else fields[group] if group else texts
+        yield Record(texts, _called(fields[label], data, location), "", groups, location)
 
 
 def _few(records: Iterable[Record], kind: str, found: set[str]) -> Iterator[Record]:
@@ -103,15 +105,17 @@ def _few(records: Iterable[Record], kind: str, found: set[str]) -> Iterator[Reco
     for record in records:
         found.update(label for label in (json.loads(record.target) if kind == "several" else [record.target]) if label)
         if len(found) > MOST:
-            raise UserError(f"{record.place}: over {MOST:,} different labels so far; is data.label the right column?")
+            raise UserError(
+                f"{record.location}: over {MOST:,} different labels so far; is data.label the right column?"
+            )
         if record.target:
             yield record
 
 
-def _called(given: str, data: "DataOptions", place: str) -> str:
+def _called(given: str, data: "DataOptions", location: str) -> str:
     """A label as it is kept: several as a JSON list, each once."""
     if data.label_kind == "several":
-        each = _listed(given, place) if given.startswith("[") else given.split(data.label_separator)
+        each = _listed(given, location) if given.startswith("[") else given.split(data.label_separator)
         found = dict.fromkeys(_short(label, data) for label in each)
         return json.dumps([label for label in found if label], ensure_ascii=False)
     return _short(given, data)
@@ -121,13 +125,13 @@ def _short(label: str, data: "DataOptions") -> str:
     return (label.split(data.label_until)[0] if data.label_until else label).strip()
 
 
-def _listed(given: str, place: str) -> list[str]:
+def _listed(given: str, location: str) -> list[str]:
     try:
         found = json.loads(given)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or not all(isinstance(each, str) or type(each) is int for each in found):
-        raise UserError(f'{place}: the label {given:.60} is no list of labels, such as ["sport", "money"]')
+        raise UserError(f'{location}: the label {given:.60} is no list of labels, such as ["sport", "money"]')
     return [str(each) for each in found]
 
 
@@ -184,7 +188,7 @@ def with_end_token(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def split_pair(text: str, paired: bool) -> str | tuple[str, ...]:
-    """A text as a Corpus keeps it, or the two that it keeps as one."""
+    """A text as a PairDataset keeps it, or the two that it keeps as one."""
     return tuple(text.split(BETWEEN, 1)) if paired else text
 
 
@@ -247,13 +251,12 @@ class Sides(NamedTuple):
 
 def prepare(
     data: "DataOptions", part: str, sides: Sides, cache: Path, max_length: int, beside: Path | None = None
-) -> Corpus:
-    """A part of the data as a Corpus: found in the cache when the same files, options, tokenizer and labels were."""
-    hashes = {name or path.name: hash_file(path) for name, path in expand(file_of(data, part, beside)).items()}
-    options = [data.text, data.text2, data.label, data.label_until, data.columns, data.split_by]
-    options += [data.label_separator, data.stratify]
-    key = json.dumps(["labels 2", hashes, options, max_length, fractions(data), part])
-    return cached(known(assigned(data, part, beside), sides.target), key, hashes, sides, cache, max_length)
+) -> PairDataset:
+    """A split as a PairDataset, from the cache if the same files, options, tokenizer and labels were prepared."""
+    hashes = hash_files(file_of(data, part, beside))
+    key = [options_key(data, part), json.dumps(hashes)]
+    records = known(assigned(data, part, beside), sides.target)
+    return prepare_pairs(records, key, sides, cache, max_length, Report(), hashes)
 
 
 # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -270,7 +273,7 @@ class Labelled(NamedTuple):
         return to_device(self, device)
 
 
-def collate(corpus: Corpus, numbers: Sequence[int], sides: Sides) -> Labelled:
+def collate(corpus: PairDataset, numbers: Sequence[int], sides: Sides) -> Labelled:
     """These samples as one batch."""
     labels = sides.target.tensor([corpus.target(number) for number in numbers])
     text = sides.source.sequences([corpus.source(number) for number in numbers])
@@ -278,7 +281,7 @@ def collate(corpus: Corpus, numbers: Sequence[int], sides: Sides) -> Labelled:
 
 
 def stream(
-    corpus: Corpus, sides: Sides, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
+    corpus: PairDataset, sides: Sides, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
 ) -> Iterator[Labelled]:
     """Batches without end, from the rank's own number `start`: its k-th is batch k·world + rank of all."""
     for samples in shares(corpus, options, start, rank, world):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from regard.data.pairs import Corpus
+from regard.data.pairs import PairDataset
 from regard.data.targets import Numbers
 from regard.models.heads.sequence import Classifier
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 RARE = 10  # samples of a label in train
 
 
-def labels(parts: Mapping[str, Corpus], network: Classifier, findings: "Findings") -> None:
+def labels(parts: Mapping[str, PairDataset], network: Classifier, findings: "Findings") -> None:
     """Facts about what texts are called, and a warning of what is too rare to learn."""
     if network.kind == "number":
         findings.facts["numbers"] = {part: _spread(corpus) for part, corpus in parts.items()}
@@ -32,6 +32,6 @@ def labels(parts: Mapping[str, Corpus], network: Classifier, findings: "Findings
         findings.warnings.append(f"train: fewer than {RARE} samples of {', '.join(rare)}: too few to learn from")
 
 
-def _spread(corpus: Corpus) -> dict[str, float]:
+def _spread(corpus: PairDataset) -> dict[str, float]:
     values = Numbers().tensor([corpus.target(number) for number in range(len(corpus))]).numpy()
     return {name: float(getattr(values, name)()) for name in ("min", "mean", "max", "std")} if len(values) else {}

@@ -75,7 +75,7 @@ def evaluate(
     told = [[_said(answer) for answer in each] for each in answers]
     right = [WRITTEN[network.kind](each) for each in wanted]
     sure = {} if network.kind == "number" else {"scores": [each.scores for each in answers[0]]}  # type: ignore[union-attr]
-    found |= lines_of([record.place for record in chosen.records], inputs, right, told, **sure)
+    found |= lines_of([record.location for record in chosen.records], inputs, right, told, **sure)
     if len(models) == 1:
         return found
     marks_of = [np.array([mark(a, w) for a, w in zip(each, wanted, strict=True)], float) for each in answers]

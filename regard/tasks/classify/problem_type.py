@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.config.recipe import TrainOptions
-from regard.data.pairs import Corpus
+from regard.data.pairs import PairDataset
 from regard.data.targets import Labels, Targets, balanced_weights
 from regard.errors import UserError
 from regard.metrics import classification as marks
@@ -92,7 +92,7 @@ def kind_of(network: Classifier, options: TrainOptions) -> Kind:
     return Several() if network.kind == "several" else One(len(network.labels), options.label_smoothing)
 
 
-def weigh(kind: Kind, corpus: Corpus, targets: Targets) -> None:
+def weigh(kind: Kind, corpus: PairDataset, targets: Targets) -> None:
     """Let rare labels count as much as frequent ones."""
     assert not isinstance(kind, Number) and isinstance(targets, Labels)
     kind.weights = balanced_weights(corpus, targets)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.config.recipe import Recipe
-from regard.data.pairs import Corpus
+from regard.data.pairs import PairDataset
 from regard.data.targets import targets_of, told_label
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import FAMILIES, Family
@@ -31,11 +31,11 @@ from regard.tasks.classify.predict import BATCH, classify
 from regard.tasks.classify.problem_type import kind_of, weigh
 from regard.tasks.distillation import Predicted
 from regard.tasks.fitting import labelled
-from regard.text.masking import with_mask_token
+from regard.text.special_tokens import with_mask_token
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 
 
-class Classify(Task[Corpus]):
+class Classify(Task[PairDataset]):
     """What the training loop asks of telling texts apart."""
 
     name, unit, supports_distillation = "classify", "texts", True
@@ -63,7 +63,7 @@ class Classify(Task[Corpus]):
         """What became of each part's samples, in words; of train also its labels."""
         return super().reports | ({"labels": ", ".join(self.tells)} if self.tells else {})
 
-    def dataset(self, split: str) -> Corpus | None:
+    def dataset(self, split: str) -> PairDataset | None:
         if not getattr(self.recipe.data, split):
             return None
         return prepare(self.recipe.data, split, self.sides, self.cache, self.length, Path(self.recipe.origin))

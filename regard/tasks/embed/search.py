@@ -6,7 +6,7 @@ Shapes: vectors (texts, width), places (texts, 2): the number of a file, and of 
 """
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -16,23 +16,15 @@ import numpy as np
 
 from regard.cli.options import Output, given_texts
 from regard.cli.output import document, harmless
-from regard.data.cache import (
-    atomic_folder,
-    cache_folder,
-    cache_path,
-    hash_file,
-    open_cached,
-    read_facts,
-    settle,
-    write_facts,
-)
+from regard.data.cache import Report, cache_folder, cache_path, hash_file
 from regard.data.columns import named_by_column
 from regard.data.files import expand, find, lines, rows
+from regard.data.ragged import Column, DatasetWriter, Layout, RaggedDataset, prepare
 from regard.errors import UserError
 from regard.interop import peft as adapter
 from regard.progress import counted
 
-FORM = "vectors 1"  # of what is kept; another number where it changes
+FORM = "vectors 2"  # of what is kept; another number where it changes
 
 AT_ONCE = 4096  # texts that are read, sorted by length and embedded before the next are
 
@@ -98,7 +90,7 @@ class Source:
     def _column(self, file: Path) -> Iterator[tuple[int, str]]:
         with named_by_column():
             for row in rows(file, (), (self.column,)):
-                yield int(row.place.rpartition(":")[2]), row.fields[self.column]
+                yield int(row.location.rpartition(":")[2]), row.fields[self.column]
 
     def at(self, places: set[tuple[int, int]]) -> dict[tuple[int, int], str]:
         """The texts at some places."""
@@ -110,28 +102,24 @@ def _is_table(file: Path) -> bool:
     return file.name.removesuffix(".gz").endswith(TABLES)
 
 
-class Index:
+class Index(RaggedDataset):
     """Vectors of length one on disk, and where the text of each stands."""
 
-    def __init__(self, folder: Path) -> None:
-        self.facts = read_facts(folder / "facts.json")
-        self.vectors = np.load(folder / "vectors.npy", mmap_mode="r")
-        self.places = np.load(folder / "places.npy", mmap_mode="r")
-
-    @property
-    def whole(self) -> bool:
-        return self.facts["form"] == FORM and len(self.vectors) == len(self.places) == self.facts["texts"]
+    def __init__(self, columns: Mapping[str, Column], facts: dict[str, Any]) -> None:
+        super().__init__(columns, facts)
+        self.vectors = columns["vectors"].values.reshape(-1, columns["vectors"].width)
+        self.places = columns["places"].values.reshape(-1, 2)
 
     @classmethod
     def of(cls, model: Any, source: Source, truncate: bool = False, size: int = 32, quiet: bool = True) -> "Index":
         """The vectors of all texts: as they were made before of the same files by the same model, else made now."""
         words = [FORM, *fingerprint(model), source.column, str(truncate), *(hash_file(file) for file in source.files)]
         folder = cache_path(cache_folder() / "search", words)
-        found = open_cached(folder, cls)
-        if found is None:
-            make(folder, model, source, truncate, size, quiet)
-            found = cls(folder)
-        return found
+
+        def write(writer: DatasetWriter) -> None:
+            make(writer, model, source, truncate, size, quiet)
+
+        return prepare(folder, {"places": Layout("int64", 2)}, write, cls, Report(unit="texts"))
 
     def nearest(self, queries: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
         """The numbers of each query's best texts and their cosines, both (queries, top), best first."""
@@ -161,29 +149,21 @@ def fingerprint(model: Any) -> list[str]:
     return [model.precision, *(hash_file(file) for file in files)]
 
 
-def make(folder: Path, model: Any, source: Source, truncate: bool, size: int, quiet: bool) -> None:
-    """Embed every text and keep the vectors."""
+def make(writer: DatasetWriter, model: Any, source: Source, truncate: bool, size: int, quiet: bool) -> None:
+    """Embed every text and write the vectors."""
     total = sum(1 for _ in source.entries())
     if not total:
         raise UserError(f"{source.files[0] if source.files else 'the pattern'}: no text to search in")
-    with atomic_folder(folder) as place, counted("embedding", total, quiet) as progress:
-        vectors, done, cut = np.empty((0, 0), np.float32), 0, 0
-        places = np.lib.format.open_memmap(place / "places.npy", "w+", np.int64, (total, 2))
+    writer.facts["cut"] = 0
+    with counted("embedding", total, quiet) as progress:
         for some in chunks(source.entries(), AT_ONCE):
             rows = readings(model, source, some, truncate)
-            cut += sum(row.cut for row in rows)
-            found = model.vectors(rows, size, normalise=True, progress=progress)
-            if not done:
-                shape = total, found.shape[1]
-                vectors = np.lib.format.open_memmap(place / "vectors.npy", "w+", np.float32, shape)
-            vectors[done : done + len(some)] = found
-            places[done : done + len(some)] = [(entry.file, entry.line) for entry in some]
-            done += len(some)
-        del vectors, places  # what is still in memory goes to the files
-        for name in ("vectors.npy", "places.npy"):
-            with (place / name).open("rb+") as file:
-                settle(file)
-        write_facts(place / "facts.json", {"form": FORM, "texts": total, "cut": cut})
+            writer.facts["cut"] += sum(row.cut for row in rows)
+            vectors = np.asarray(model.vectors(rows, size, normalise=True, progress=progress))
+            if "vectors" not in writer.columns:
+                writer.add_column("vectors", Layout("float32", vectors.shape[1]))
+            writer["vectors"].extend_array(vectors)
+            writer["places"].extend_array([(entry.file, entry.line) for entry in some])
 
 
 def readings(model: Any, source: Source, some: list[Entry], truncate: bool) -> list[Any]:

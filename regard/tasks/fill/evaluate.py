@@ -7,7 +7,7 @@ import numpy as np
 
 from regard.data.cache import cache_folder
 from regard.data.documents import in_rows
-from regard.data.token_stream import Stream
+from regard.data.token_stream import TokenStream
 from regard.metrics.bootstrap import SIGNATURE, Score, bootstrap
 from regard.models.heads.mlm import Pretraining
 from regard.progress import counted
@@ -15,7 +15,7 @@ from regard.tasks.fill.batches import MaskOptions, rows_per_epoch
 from regard.tasks.fill.guesses import Guesses, guess
 from regard.tasks.fill.predict import SEED as DRAWN
 from regard.tasks.fill.predict import hidden_in, some_rows
-from regard.tasks.fill.sentences import Sentences
+from regard.tasks.fill.sentences import SentenceDataset
 from regard.tasks.generate.evaluate import named
 from regard.tasks.scoring import chosen as part_of
 from regard.text.special_tokens import special_tokens_of
@@ -25,7 +25,7 @@ class Selection(NamedTuple):
     """A text whose words will be hidden, where it comes from, and how they are."""
 
     name: str
-    text: Stream | Sentences
+    text: TokenStream | SentenceDataset
     options: MaskOptions
 
 
@@ -38,7 +38,7 @@ def select(model: Any, file: str | None, column: str) -> Selection:
     data, tokenizer = recipe.data, model.vocabulary.target
     length = min(data.max_length or model.network.limit, model.network.limit)
     text = hidden_in(data, part, tokenizer, cache_folder(), length, Path(recipe.origin))
-    if isinstance(text, Stream):  # a short text is one row
+    if isinstance(text, TokenStream):  # a short text is one row
         length = min(length, len(text) + special_tokens_of(tokenizer, 1).size)
     options = MaskOptions(length, 1, DRAWN, data.pairs, data.masked, data.whole_words)
     return Selection(file or part, text, options)

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from regard.config.recipe import DataOptions
-from regard.data.token_stream import Stream
+from regard.data.token_stream import TokenStream
 from regard.errors import UserError
 from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.tasks.batching import each_room
 from regard.tasks.embed.predict import BATCH, Read, Text, read_texts, together
-from regard.tasks.fill.batches import MaskedBatch, MaskOptions, masked_rows, pair_room, rows_per_epoch
-from regard.tasks.fill.sentences import Sentences, prepare_sentences, prepare_stream
-from regard.text.masking import mask_of
+from regard.tasks.fill.batches import MaskedBatch, MaskOptions, masked_rows, pair_budget, rows_per_epoch
+from regard.tasks.fill.sentences import SentenceDataset, prepare_sentences, prepare_stream
+from regard.text.special_tokens import mask_token_of
 from regard.text.vocabulary import Tokenizer
 
 MOST = 5  # words that are told for a hidden one
@@ -24,14 +24,16 @@ ROWS, SEED = 32, 1  # of a batch that is scored, and of what is hidden in it: th
 
 def hidden_in(
     data: DataOptions, part: str, tokenizer: Tokenizer, cache: Path, length: int, beside: Path
-) -> Stream | Sentences:
+) -> TokenStream | SentenceDataset:
     """A part as running text, or where pairs are drawn as sentences."""
     if data.pairs == "none":
         return prepare_stream(data, part, tokenizer, cache, beside)
-    return prepare_sentences(data, part, tokenizer, cache, pair_room(tokenizer, length), beside)
+    return prepare_sentences(data, part, tokenizer, cache, pair_budget(tokenizer, length), beside)
 
 
-def some_rows(part: Stream | Sentences, tokenizer: Tokenizer, options: MaskOptions, most: int) -> Iterator[MaskedBatch]:
+def some_rows(
+    part: TokenStream | SentenceDataset, tokenizer: Tokenizer, options: MaskOptions, most: int
+) -> Iterator[MaskedBatch]:
     """At most so many rows of a part, with the same words hidden whoever asks."""
     count = min(most, rows_per_epoch(part, tokenizer, options))
     batches = masked_rows(part, tokenizer, replace(options, batch_size=ROWS, seed=SEED))
@@ -80,7 +82,7 @@ def fill(
     best: int = MOST,
 ) -> list[Filled]:
     """Each text with its hidden words. Logits are made for hidden places alone."""
-    mask, rows = mask_of(tokenizer), read_texts(tokenizer, texts, network.limit, truncate)
+    mask, rows = mask_token_of(tokenizer), read_texts(tokenizer, texts, network.limit, truncate)
     for number, row in enumerate(rows, 1):
         if mask not in row.tokens:
             raise UserError(f"input {number} hides no word: write {tokenizer.name(mask)} in its place")

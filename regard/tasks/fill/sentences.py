@@ -1,41 +1,31 @@
-"""Documents → sentences → tokens on disk, for pre-training; prepared once and memory-mapped.
+"""Documents → sentences → tokens, prepared for pre-training.
 
-news.jsonl .tsv    a document a row, of the column `data.text` (`text = "context"` reads the texts of SQuAD)
-book.txt           a document between blank lines, its lines as they stand; without blank lines, a document a line
+news.jsonl .tsv    a document a row, from the column `data.text` (`text = "context"` reads the texts of SQuAD)
+book.txt           a document between blank lines, its lines as they are; without blank lines, a document a line
 
-cache/<key>/       sentence.tokens, chunks.table (document, first sentence, end), sentences.json
+columns            tokens (a sentence a row), chunks (document, first sentence, end)
 
-Rows with the same value of `data.split_by` are one document, as the paragraphs of an article; where they follow each
-other they are read on from one to the next.
+Rows with the same value of `data.split_by` are one document, as the paragraphs of an article; consecutive ones are
+continued from one to the next.
 
-A chunk is a run of a document's sentences, at least two, of about as many tokens as a row has room for: what a pair is
-made of. Where one sentence is left over, the one before it is in two chunks.
+A chunk is a run of a document's sentences, at least two, of about as many tokens as a row has: what a pair is drawn
+from. If one sentence is left over, the one before it is in two chunks.
 """
 
 import itertools
 import json
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard.data.cache import (
-    Report,
-    atomic_folder,
-    cache_path,
-    hash_file,
-    open_cached,
-    read_facts,
-    smallest_uint,
-    write_facts,
-)
-from regard.data.documents import PIECE, Document, documents, of_text
-from regard.data.files import expand
-from regard.data.ragged import Ragged, RaggedWriter
-from regard.data.splits.hashed import file_of, fractions
-from regard.data.token_stream import Stream, written
+from regard.data.cache import Report, cache_path, options_key, smallest_uint
+from regard.data.documents import CHUNK_BYTES, Document, documents, text_chunks
+from regard.data.files import hash_files
+from regard.data.ragged import Column, DatasetWriter, Layout, RaggedDataset, prepare
+from regard.data.splits.hashed import file_of
+from regard.data.token_stream import TokenStream, write_stream
 from regard.errors import UserError
 from regard.progress import Progress, shown
 from regard.text.sentences import sentences
@@ -44,198 +34,168 @@ from regard.text.vocabulary import Tokenizer
 if TYPE_CHECKING:
     from regard.config.recipe import DataOptions
 
-FORMAT = "sentences 3"  # part of every key: raise it when the files change
+FORMAT = "sentences 4"  # part of every key: increase it when what is written changes
 
-AT_ONCE = 4096  # sentences encoded at once
+BATCH_SENTENCES = 4096  # encoded at once
 
-ROWS = 256  # of one document at once
+BATCH_ROWS = 256  # of one document at once
+
+# Options of batches, which do not change what is prepared.
+UNPREPARED = ("max_length", "mask_probability", "whole_word_mask", "pair_task", "masked", "whole_words", "pairs")
 
 
 # ── documents ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def paragraphs(data: "DataOptions", part: str, beside: Path | None = None) -> Iterator[Document]:
-    """A part's documents, each to be ended: rows as they are, running text cut at blank lines, else at every line."""
-    for document in documents(data, part, beside):
+def paragraphs(data: "DataOptions", split: str, base_dir: Path | None = None) -> Iterator[Document]:
+    """A split's documents, each with an end: rows as they are, running text split at blank lines, else line by line."""
+    for document in documents(data, split, base_dir):
         if document.row:
             yield document
             continue
-        blank = _has_blank(document)
-        for place, lines in _blocks(document, blank):
-            text = "\n".join(lines)
-            yield Document(place, lambda size, text=text: of_text(text, size), True)
+        blank_lines = _has_blank_line(document)
+        block: list[str] = []
+        for number, line in enumerate(_lines(document), 1):
+            if line.strip():
+                block.append(line)
+            if block and (not blank_lines or not line.strip()):
+                yield _paragraph(f"{document.location}:{number}", block)
+                block = []
+        if block:
+            yield _paragraph(f"{document.location}: its end", block)
+
+
+def _paragraph(location: str, lines: list[str]) -> Document:
+    text = "\n".join(lines)
+    return Document(location, lambda size: text_chunks(text, size), True)
 
 
 def _lines(document: Document) -> Iterator[str]:
-    held = ""
-    for piece in document.pieces(PIECE):
-        *whole, held = (held + piece).split("\n")
-        yield from whole
-    yield held
+    rest = ""
+    for chunk in document.chunks(CHUNK_BYTES):
+        *lines, rest = (rest + chunk).split("\n")
+        yield from lines
+    yield rest
 
 
-def _has_blank(document: Document) -> bool:
-    """Whether a blank line stands between two that are not."""
-    seen = gap = False
+def _has_blank_line(document: Document) -> bool:
+    """Whether there is a blank line between two that are not."""
+    text_seen = gap_seen = False
     for line in _lines(document):
         if line.strip():
-            if gap:
+            if gap_seen:
                 return True
-            seen = True
+            text_seen = True
         else:
-            gap = seen
+            gap_seen = text_seen
     return False
-
-
-def _blocks(document: Document, blank: bool) -> Iterator[tuple[str, list[str]]]:
-    held: list[str] = []
-    for number, line in enumerate(_lines(document), 1):
-        if line.strip():
-            held.append(line)
-        if held and (not blank or not line.strip()):
-            yield f"{document.place}:{number}", held
-            held = []
-    if held:
-        yield f"{document.place}: its end", held
 
 
 # ── prepared ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _key(data: "DataOptions", part: str, beside: Path | None) -> tuple[str, dict[str, str]]:
-    files = expand(file_of(data, part, beside))
-    hashes = {name or path.name: hash_file(path) for name, path in files.items()}
-    return json.dumps([hashes, data.text, data.columns, data.split_by, fractions(data), part]), hashes
-
-
 def prepare_stream(
-    data: "DataOptions", part: str, tokenizer: Tokenizer, cache: Path, beside: Path | None = None
-) -> Stream:
-    """A part's documents one after another as a Stream, to be packed into blocks."""
-    key, hashes = _key(data, part, beside)
-    folder = cache_path(cache, [FORMAT, "stream", key, tokenizer.content()])
-    found = open_cached(folder, Stream)
+    data: "DataOptions", split: str, tokenizer: Tokenizer, cache: Path, base_dir: Path | None = None
+) -> TokenStream:
+    """A split's documents one after another, to be packed into blocks."""
+    hashes = hash_files(file_of(data, split, base_dir))
+    key = [FORMAT, "stream", options_key(data, split, UNPREPARED), json.dumps(hashes), tokenizer.content()]
     report = Report(unit="documents")
-    return found or written(paragraphs(data, part, beside), folder, tokenizer, report, hashes, None)
+    return write_stream(paragraphs(data, split, base_dir), cache_path(cache, key), tokenizer, report, hashes)
 
 
-class Sentences:
-    """Prepared sentences and the chunks of them, memory-mapped."""
+class SentenceDataset(RaggedDataset):
+    """Prepared sentences and the chunks of them."""
 
-    def __init__(self, folder: Path):
-        facts = read_facts(folder / "sentences.json")
-        self.report = Report.of(facts["report"])
-        self.hashes: dict[str, str] = facts["hashes"]
-        self.room: int = facts["room"]
-        self.tokens = Ragged(folder / "sentence.tokens", facts["dtype"])
-        self._chunks = Ragged(folder / "chunks.table", "int64")
-        self._counts: list[int] = facts["counts"]  # sentences, chunks
+    def __init__(self, columns: Mapping[str, Column], facts: dict[str, Any]):
+        super().__init__(columns, facts)
+        self.max_tokens: int = facts["max_tokens"]  # of the two texts of a pair
         self.documents: int = facts["documents"]  # those of one group are one
-
-    @property
-    def whole(self) -> bool:
-        return self.tokens.whole(self._counts[0]) and self._chunks.whole(self._counts[1])
+        self.tokens = columns["tokens"]
 
     def __len__(self) -> int:
-        return self._counts[1]
+        return len(self.columns["chunks"])
 
-    def chunk(self, number: int) -> tuple[int, int, int]:
-        """The document of a chunk, its first sentence, and the one behind its last."""
-        document, first, end = self._chunks[number].tolist()
+    def chunk(self, index: int) -> tuple[int, int, int]:
+        """The document of a chunk, its first sentence, and the one after its last."""
+        document, first, end = self.columns["chunks"][index].tolist()
         return document, first, end
 
 
 def prepare_sentences(
     data: "DataOptions",
-    part: str,
+    split: str,
     tokenizer: Tokenizer,
     cache: Path,
-    room: int,
-    beside: Path | None = None,
+    max_tokens: int,
+    base_dir: Path | None = None,
     progress: Progress | None = None,
-) -> Sentences:
-    """A part's sentences in chunks of about `room` tokens, found in the cache when they were prepared before."""
-    if room < 4:
-        raise UserError(f"data.max_length leaves room for {room} tokens: two texts need at least 4")
-    key, hashes = _key(data, part, beside)
-    folder = cache_path(cache, [FORMAT, "chunks", key, str(room), tokenizer.content()])
-    if found := open_cached(folder, Sentences):
-        return found
+) -> SentenceDataset:
+    """A split's sentences in chunks of about `max_tokens`, from the cache if they were prepared before."""
+    if max_tokens < 4:
+        raise UserError(f"data.max_length leaves room for {max_tokens} tokens: two texts need at least 4")
+    hashes = hash_files(file_of(data, split, base_dir))
     report = Report(unit="documents")
-    with atomic_folder(folder) as place:
-        dtype = smallest_uint(tokenizer.size)
-        with (
-            RaggedWriter(place / "sentence.tokens", dtype) as rows,
-            RaggedWriter(place / "chunks.table", "int64") as table,
-            shown("preparing: {} documents", progress) as show,
-        ):
-            counts, number = [0, 0], Numbers()
-            for group, encoded in _encoded(_articles(paragraphs(data, part, beside)), tokenizer, room, report, show):
-                document = number(group)
-                chunks = [(document, counts[0] + first, counts[0] + end) for first, end in cut(encoded, room)]
-                rows.extend(encoded)
-                table.extend(chunks)
-                counts = [counts[0] + len(encoded), counts[1] + len(chunks)]
-            rows.settle()
-            table.settle()
+
+    def write(writer: DatasetWriter) -> None:
+        writer.hashes = hashes
+        groups: dict[str, int] = {}
+        document_count = 0
+        with shown("preparing: {} documents", progress) as show:
+            for rows in _articles(paragraphs(data, split, base_dir)):
+                encoded = _encode(rows, tokenizer, max_tokens // 2, report)
+                show(report.read)
+                if not encoded:
+                    continue
+                group = rows[0].group
+                document = groups.setdefault(group, document_count) if group else document_count
+                document_count += document == document_count
+                before = writer["tokens"].rows
+                chunks = split_into_chunks(encoded, max_tokens)
+                writer["chunks"].extend([(document, before + first, before + end) for first, end in chunks])
+                writer["tokens"].extend(encoded)
         if not report.kept:
             raise UserError(f"no document of two sentences left to use: {report}")
-        report.notes.append(f"{counts[0]} sentences in {counts[1]} chunks of about {room} tokens")
-        facts = {"report": asdict(report), "hashes": hashes, "dtype": dtype, "room": room, "counts": counts}
-        facts["documents"] = number.given
-        write_facts(place / "sentences.json", facts)
-    return Sentences(folder)
+        report.notes.append(
+            f"{writer['tokens'].rows} sentences in {writer['chunks'].rows} chunks of about {max_tokens} tokens"
+        )
+        writer.facts |= {"max_tokens": max_tokens, "documents": document_count}
+
+    layouts = {"tokens": Layout(smallest_uint(tokenizer.size)), "chunks": Layout("int64", 3)}
+    key = [FORMAT, "chunks", options_key(data, split, UNPREPARED), json.dumps(hashes), str(max_tokens)]
+    return prepare(cache_path(cache, [*key, tokenizer.content()]), layouts, write, SentenceDataset, report)
 
 
-class Numbers:
-    """Documents by number; those of one group have one, those without a group one each."""
-
-    def __init__(self) -> None:
-        self.given, self._groups = 0, dict[str, int]()
-
-    def __call__(self, group: str) -> int:
-        number = self._groups.setdefault(group, self.given) if group else self.given
-        self.given += number == self.given
-        return number
+def _articles(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Consecutive rows of one group, such as the paragraphs of an article, are one document; a batch at a time."""
+    for _, rows in itertools.groupby(documents, key=lambda row: row.group or row.location):
+        while batch := list(itertools.islice(rows, BATCH_ROWS)):
+            yield batch
 
 
-def _articles(found: Iterator[Document]) -> Iterator[list[Document]]:
-    """Rows of one group that follow each other, as the paragraphs of an article: one document, some at a time."""
-    for _, rows in itertools.groupby(found, key=lambda row: row.group or row.place):
-        while some := list(itertools.islice(rows, ROWS)):
-            yield some
+def _encode(documents: list[Document], tokenizer: Tokenizer, max_sentence: int, report: Report) -> list[list[int]]:
+    """The sentences of a document as tokens, long ones in parts; none if there are fewer than two."""
+    report.read += len(documents)
+    text = "\n".join("".join(document.chunks(CHUNK_BYTES)) for document in documents)
+    split = [sentence for line in text.split("\n") for sentence in sentences(line)]
+    rows = []
+    for begin in range(0, len(split), BATCH_SENTENCES):
+        for row in tokenizer.encode_many(split[begin : begin + BATCH_SENTENCES]):
+            rows += [row[start : start + max_sentence] for start in range(0, len(row), max_sentence)]
+    if len(rows) < 2:
+        for document in documents:
+            report.skip("blank" if not rows else "a single sentence, which has no next", document.location)
+        return []
+    report.kept += len(documents)
+    return rows
 
 
-def _encoded(
-    found: Iterator[list[Document]], tokenizer: Tokenizer, room: int, report: Report, show: Progress
-) -> Iterator[tuple[str, list[list[int]]]]:
-    """Each document's group and sentences as tokens; one of more than half a row is cut, so that each chunk has two."""
-    for some in found:
-        report.read += len(some)
-        show(report.read)
-        text = "\n".join("".join(row.pieces(PIECE)) for row in some)
-        parts = [sentence for line in text.split("\n") for sentence in sentences(line)]
-        rows = [row for begin in range(0, len(parts), AT_ONCE) for row in _rows(parts, begin, tokenizer)]
-        half = room // 2
-        rows = [row[begin : begin + half] for row in rows for begin in range(0, len(row), half)]
-        if len(rows) < 2:
-            for row in some:
-                report.skip("blank" if not rows else "a single sentence, which has no next", row.place)
-            continue
-        report.kept += len(some)
-        yield some[0].group, rows
-
-
-def _rows(parts: list[str], begin: int, tokenizer: Tokenizer) -> list[list[int]]:
-    return tokenizer.encode_many(parts[begin : begin + AT_ONCE])
-
-
-def cut(rows: list[list[int]], room: int) -> Iterator[tuple[int, int]]:
-    """Chunks of a document: sentences until they fill the room; the last takes a second one from before it."""
+def split_into_chunks(rows: list[list[int]], max_tokens: int) -> Iterator[tuple[int, int]]:
+    """Chunks of a document: sentences until they have `max_tokens`; the last takes a second one from before it."""
     first = 0
     lengths = np.cumsum([len(row) for row in rows])
     while first < len(rows):
-        begun = int(lengths[first - 1]) if first else 0
-        end = min(len(rows), int(np.searchsorted(lengths, begun + room)) + 1)
+        tokens_before = int(lengths[first - 1]) if first else 0
+        end = min(len(rows), int(np.searchsorted(lengths, tokens_before + max_tokens)) + 1)
         yield min(first, end - 2), end
         first = end

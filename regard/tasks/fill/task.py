@@ -9,30 +9,30 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.config.recipe import Recipe
-from regard.data.documents import lessons
-from regard.data.token_stream import Stream
+from regard.data.documents import tokenizer_texts
+from regard.data.token_stream import TokenStream
 from regard.errors import UserError
 from regard.tasks.base import Preview, Task
 from regard.tasks.distillation import Predicted
 from regard.tasks.fill.batches import MaskedBatch, MaskOptions, masked_rows, rows_per_epoch
 from regard.tasks.fill.guesses import guess, predict
 from regard.tasks.fill.predict import hidden_in, some_rows
-from regard.tasks.fill.sentences import Sentences
+from regard.tasks.fill.sentences import SentenceDataset
 from regard.tasks.fitting import masked
-from regard.text.masking import mask_of, with_mask_token
+from regard.text.special_tokens import mask_token_of, with_mask_token
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 
 SHOWN = 40  # tokens of a text that is shown between steps
 
 
-class Fill(Task[Stream | Sentences]):
+class Fill(Task[TokenStream | SentenceDataset]):
     """What the training loop asks of finding hidden words again, alone or beside a pair's relation."""
 
     name, scores, supports_distillation = "fill", ("loss", "accuracy"), True
     train_tokenizer = staticmethod(lambda recipe: learn_vocabulary(recipe))
     attach_head = staticmethod(masked)
 
-    def dataset(self, split: str) -> Stream | Sentences | None:
+    def dataset(self, split: str) -> TokenStream | SentenceDataset | None:
         if not getattr(self.recipe.data, split):
             return None
         return hidden_in(self.recipe.data, split, self.tokenizer, self.cache, self.length, Path(self.recipe.origin))
@@ -44,7 +44,7 @@ class Fill(Task[Stream | Sentences]):
         self.rows, *_ = [self._rows(name, part) for name, part in self.splits.items()]
         self.batches_per_epoch = -(-self.rows // size)
 
-    def _rows(self, name: str, part: Stream | Sentences) -> int:
+    def _rows(self, name: str, part: TokenStream | SentenceDataset) -> int:
         """How many rows a part has; one too small for any is found out before the training, not at its first score."""
         try:
             return rows_per_epoch(part, self.tokenizer, self.masking)
@@ -94,7 +94,7 @@ class Fill(Task[Stream | Sentences]):
 
     def _open(self, tokens: list[int]) -> str:
         """A text whose hidden places show."""
-        mask, parts = mask_of(self.tokenizer), [list[int]()]
+        mask, parts = mask_token_of(self.tokenizer), [list[int]()]
         for token in tokens:
             if token == mask:
                 parts.append([])
@@ -105,6 +105,6 @@ class Fill(Task[Stream | Sentences]):
 
 def learn_vocabulary(recipe: Recipe) -> Vocabulary:
     """A tokenizer trained on the training part, with a token that hides others."""
-    texts = lessons(recipe.data, "train", Path(recipe.origin))
+    texts = tokenizer_texts(recipe.data, "train", Path(recipe.origin))
     both = with_mask_token(train_tokenizer(texts, recipe.tokenizer, ends=False))
     return Vocabulary(both, both)

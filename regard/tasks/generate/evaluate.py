@@ -10,7 +10,7 @@ import numpy as np
 from regard.config.recipe import Recipe
 from regard.data.cache import cache_folder
 from regard.data.packing import windows
-from regard.data.token_stream import Stream
+from regard.data.token_stream import TokenStream
 from regard.errors import UserError
 from regard.metrics.bootstrap import SIGNATURE, Score, bootstrap
 from regard.progress import counted
@@ -21,7 +21,7 @@ from regard.tasks.scoring import columns
 from regard.text.vocabulary import Tokenizer
 
 
-def select(recipe: Recipe | None, file: str | None, column: str, tokenizer: Tokenizer) -> tuple[str, Stream]:
+def select(recipe: Recipe | None, file: str | None, column: str, tokenizer: Tokenizer) -> tuple[str, TokenStream]:
     """The file as tokens; without one the test part of the model's recipe, else its validation part."""
     recipe, part = part_of(recipe, "generate", file, " of text", **columns(recipe, text=column))
     stream = corpus(recipe, part, tokenizer, cache_folder())
@@ -31,7 +31,7 @@ def select(recipe: Recipe | None, file: str | None, column: str, tokenizer: Toke
 
 
 def evaluate(
-    model: Any, chosen: tuple[str, Stream], stride: int = 0, batch_size: int = 32, quiet: bool = True
+    model: Any, chosen: tuple[str, TokenStream], stride: int = 0, batch_size: int = 32, quiet: bool = True
 ) -> dict[str, Any]:
     """Loss, perplexity and bits per byte of a text; each token counts once, behind as many as a window's overlap."""
     name, stream = chosen

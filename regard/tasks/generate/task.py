@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.config.recipe import DecodeOptions, Recipe
-from regard.data.documents import lessons
+from regard.data.documents import tokenizer_texts
 from regard.data.packing import BlockBatch, PackOptions, batches_per_epoch, epochs, packed, windows
 from regard.data.synthetic.registry import in_context_dataset
-from regard.data.token_stream import Stream, prepare_documents, prepare_stream
+from regard.data.token_stream import TokenStream, prepare_documents, prepare_stream
 from regard.errors import UserError
 from regard.models.registry import Family
 from regard.tasks.base import Preview, Task
@@ -34,12 +34,12 @@ def learn_vocabulary(recipe: Recipe) -> Vocabulary:
             f"should learn; possible: {', '.join(EXACT)}"
         )
     data = recipe.data
-    texts = _made(recipe, "train") if data.generate else lessons(data, "train", Path(recipe.origin))
+    texts = _made(recipe, "train") if data.generate else tokenizer_texts(data, "train", Path(recipe.origin))
     tokenizer = train_tokenizer(texts, recipe.tokenizer, ends=False)
     return Vocabulary(tokenizer, tokenizer)
 
 
-class Generate(Task[Stream]):
+class Generate(Task[TokenStream]):
     """What the training loop asks of language modelling."""
 
     name = "generate"
@@ -50,7 +50,7 @@ class Generate(Task[Stream]):
     def supports(family: Family) -> bool:
         return family.is_causal_lm
 
-    def dataset(self, split: str) -> Stream | None:
+    def dataset(self, split: str) -> TokenStream | None:
         return corpus(self.recipe, split, self.tokenizer, self.cache)
 
     def plan_batches(self) -> None:
@@ -100,7 +100,7 @@ class Generate(Task[Stream]):
         return found
 
 
-def corpus(recipe: Recipe, part: str, tokenizer: Tokenizer, cache: Path) -> Stream | None:
+def corpus(recipe: Recipe, part: str, tokenizer: Tokenizer, cache: Path) -> TokenStream | None:
     data, given = recipe.data, getattr(recipe.data, part)
     if not given:
         return None
@@ -116,7 +116,7 @@ def _made(recipe: Recipe, part: str) -> Iterator[str]:
 
 
 def likelihood(
-    network: Any, stream: Stream, length: int, stride: int, most: int = 0, batch_size: int = 8, **more: Any
+    network: Any, stream: TokenStream, length: int, stride: int, most: int = 0, batch_size: int = 8, **more: Any
 ) -> Likelihood:
     """How likely a text is, or its first `most` tokens: in windows of `length` tokens that move by `stride`."""
     spans = windows(range(min(len(stream), most or len(stream))), length + 1, stride)

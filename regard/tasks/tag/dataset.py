@@ -1,46 +1,157 @@
-"""Tagged sentences: prepared arrays, memory-mapped, and batches of them. tagging.py writes them.
+"""Tagged sentences: the prepared dataset, and batches of it.
 
     [CLS] Ada love ##lace wrote [SEP]
            B    I     ·     O            the first piece of a word carries its tag
 
-cache/<key>/   sentence.tokens, firsts.places (each word's first token), tags.numbers, words.bytes (JSON),
-               windows.table (sentence, begin, end, word, until), windows.lengths, tags.json
+columns   sentence, firsts (each word's first token), tags, words (JSON),
+          windows (sentence, begin, end, word, until), lengths
 
-A sentence that is too long is read in windows of whole words that overlap by half. Each word is learnt and scored once:
-`word` … `until` are those that have most context in this window, on the side where they have less of it.
+A sentence that is too long is read in windows of complete words that overlap by half. Each word is learnt and scored
+once: `word` … `until` are those that have most context in this window, on the side where they have less of it.
 """
 
+import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.cache import read_facts
-from regard.data.ragged import Ragged
+from regard.data.cache import Report, cache_path, options_key, smallest_uint
+from regard.data.files import hash_files
+from regard.data.ragged import SCALAR, TEXT, Column, DatasetWriter, Layout, RaggedDataset
+from regard.data.ragged import prepare as prepare_dataset
 from regard.data.sampler import BatchOptions, shares
-from regard.data.window_files import WindowFiles
-from regard.layers.inputs import Ids, TokenBatch
+from regard.data.splits.hashed import file_of
+from regard.data.targets import Labels
+from regard.errors import UserError
+from regard.layers.inputs import TokenBatch
 from regard.layers.pytree import select_ragged, select_rows, to_device
-from regard.text.special_tokens import FramedRow, SpecialTokens, padded
+from regard.metrics.iob import unbegun
+from regard.tasks.tag.files import Sentence, read
+from regard.tasks.tag.windows import Window, split_into_windows, tokenize_words
+from regard.text.special_tokens import FramedRow, padded, special_tokens_of
+from regard.text.vocabulary import MISSING, Tokenizer
+
+if TYPE_CHECKING:
+    from regard.config.recipe import DataOptions
+
+FORMAT = "tags 3"  # part of every key: increase it when what is written changes
+
+CHUNK = 1024  # sentences encoded at once
 
 
-class Window(NamedTuple):
-    """Tokens begin … end of a sentence, of which the words `word` … `until` count."""
+class TagDataset(RaggedDataset):
+    """Prepared sentences."""
 
-    sentence: int
-    begin: int
-    end: int
-    word: int
-    until: int
+    def __init__(self, columns: Mapping[str, Column], facts: dict[str, Any], tokenizer: Tokenizer):
+        super().__init__(columns, facts)
+        self.frame = special_tokens_of(tokenizer, 1)
+        self.padding = max(tokenizer.pad, 0)
+        self.lengths = columns["lengths"].values
 
-    def row(self, frame: SpecialTokens, tokens: Ids, firsts: Ids) -> tuple[FramedRow, np.ndarray]:
-        """Its row, of the sentence's tokens and its words' first ones, and the places in it of the words that count."""
-        placed = frame.place(tokens[self.begin : self.end])
-        return placed, np.asarray(firsts[self.word : self.until]) - self.begin + placed.begins[0]
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def source_lengths(self) -> np.ndarray:
+        return self.lengths
+
+    @property
+    def target_lengths(self) -> np.ndarray:
+        return self.lengths
+
+    @property
+    def sentences(self) -> int:
+        return self.report.kept
+
+    def words(self, sentence: int) -> list[str]:
+        return json.loads(self.columns["words"].text(sentence))
+
+    def tags(self, sentence: int) -> np.ndarray:
+        return self.columns["tags"][sentence]
+
+    def window(self, index: int) -> Window:
+        return Window(*self.columns["windows"][index].tolist())
+
+    def row(self, index: int) -> tuple[FramedRow, np.ndarray, np.ndarray]:
+        """A window's row, the positions in it of the words that count, and their tags."""
+        window = self.window(index)
+        tokens, firsts = self.columns["sentence"][window.sentence], self.columns["firsts"][window.sentence]
+        row, positions = window.row(self.frame, tokens, firsts)
+        return row, positions, self.tags(window.sentence)[window.word : window.until]
+
+
+def prepare(
+    data: "DataOptions",
+    split: str,
+    tokenizer: Tokenizer,
+    tags: Labels,
+    cache: Path,
+    max_length: int,
+    base_dir: Path | None = None,
+    seed: int = 1,
+) -> TagDataset:
+    """A split's sentences, from the cache if the same files, options, tokenizer and tags were prepared before."""
+    if data.generate:
+        made = f"{data.generate} {seed} {split} {getattr(data, split)}"
+        hashes = {data.generate: hashlib.sha256(made.encode()).hexdigest()}
+    else:
+        hashes = hash_files(file_of(data, split, base_dir))
+    overhead = special_tokens_of(tokenizer, 1).size
+    if max_length - overhead < 2:
+        raise UserError(f"data.max_length = {max_length} leaves no room for words: give more")
+    report = Report(unit="sentences")
+
+    def write(writer: DatasetWriter) -> None:
+        writer.hashes = hashes
+        without_begin = 0
+        sentences = read(data, split, base_dir, seed)
+        while chunk := list(islice(sentences, CHUNK)):
+            report.read += len(chunk)
+            rows = tokenize_words(tokenizer, [sentence.words for sentence in chunk])
+            for sentence, (tokens, firsts) in zip(chunk, rows, strict=True):
+                if MISSING in tokens:
+                    report.skip("a word of which the tokenizer leaves nothing", sentence.location)
+                    continue
+                spans = split_into_windows(firsts, len(tokens), max_length - overhead)
+                writer["windows"].extend([Window(report.kept, *span) for span in spans])
+                writer["lengths"].extend_array([overhead + end - begin for begin, end, _, _ in spans])
+                writer["sentence"].extend([tokens])
+                writer["firsts"].extend([firsts])
+                writer["tags"].extend([tag_indices(sentence, tags)])
+                writer["words"].extend_texts([json.dumps(sentence.words, ensure_ascii=False)])
+                report.kept += 1
+                without_begin += unbegun(sentence.tags)
+        if not report.kept:
+            raise UserError(f"no sentence left to use: {report}")
+        if writer["windows"].rows > report.kept:
+            report.notes.append(f"{writer['windows'].rows} windows of at most {max_length} tokens")
+        if without_begin:
+            report.notes.append(f"{without_begin} words go on with what none began (I- after O): they begin it")
+
+    layouts = {"sentence": Layout(smallest_uint(tokenizer.size)), "firsts": Layout("int32"), "tags": Layout("uint16")}
+    layouts |= {"words": TEXT, "windows": Layout("int32", len(Window._fields)), "lengths": SCALAR}
+    key = [FORMAT, options_key(data, split), json.dumps(hashes), str(max_length), tags.content(), tokenizer.content()]
+    return prepare_dataset(cache_path(cache, key), layouts, write, lambda *args: TagDataset(*args, tokenizer), report)
+
+
+def tag_indices(sentence: Sentence, tags: Labels) -> list[int]:
+    """The indices of a sentence's tags; one that training never showed is an error that names its location."""
+    for index, tag in enumerate(sentence.tags):
+        if tag not in tags.table:
+            raise UserError(
+                f"{sentence.location}: the tag {tag!r} of word {index + 1}, {sentence.words[index]!r}, is none of "
+                f"those that the model predicts: {', '.join(islice(tags.table, 12))}"
+            )
+    return [tags.table[tag] for tag in sentence.tags]
+
+
+# ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class TaggedBatch(NamedTuple):
@@ -48,75 +159,37 @@ class TaggedBatch(NamedTuple):
 
     text: TokenBatch
     at: Tensor  # (batch, length): True on the first piece of a word that counts
-    tags: Tensor  # (words): the numbers of their tags, row by row
-    index: Tensor  # (batch): the windows' numbers
+    tags: Tensor  # (words): the indices of their tags, row by row
+    index: Tensor  # (batch): the windows' indices
 
     def to(self, device: torch.device | str) -> "TaggedBatch":
         return to_device(self, device)
 
-    def rows(self, some: slice) -> "TaggedBatch":
-        """Some of its windows."""
-        return TaggedBatch(
-            select_rows(self.text, some), self.at[some], select_ragged(self.at, self.tags, some), self.index[some]
-        )
+    def rows(self, chosen: slice) -> "TaggedBatch":
+        """A part of its windows."""
+        tags = select_ragged(self.at, self.tags, chosen)
+        return TaggedBatch(select_rows(self.text, chosen), self.at[chosen], tags, self.index[chosen])
 
 
-class TaggedCorpus(WindowFiles):
-    """Prepared sentences, memory-mapped."""
-
-    def __init__(self, folder: Path, frame: SpecialTokens, padding: int):
-        facts = read_facts(folder / "tags.json")
-        super().__init__(folder, facts, facts["windows"], frame, padding)
-        self._tokens = Ragged(folder / "sentence.tokens", facts["dtype"])
-        self._firsts = Ragged(folder / "firsts.places", "int32")
-        self._tags = Ragged(folder / "tags.numbers", "uint16")
-        self._words = Ragged(folder / "words.bytes")
-
-    @property
-    def whole(self) -> bool:
-        rows = [each.whole(self.sentences) for each in (self._tokens, self._firsts, self._tags, self._words)]
-        return all(rows) and super().whole
-
-    @property
-    def sentences(self) -> int:
-        return self.report.kept
-
-    def words(self, sentence: int) -> list[str]:
-        return json.loads(self._words.text(sentence))
-
-    def tags(self, sentence: int) -> np.ndarray:
-        return self._tags[sentence]
-
-    def window(self, number: int) -> Window:
-        return Window(*self._table[number].tolist())
-
-    def row(self, number: int) -> tuple[FramedRow, np.ndarray, np.ndarray]:
-        """A window's row, the places in it of the words that count, and their tags."""
-        window = self.window(number)
-        row = window.row(self.frame, self._tokens[window.sentence], self._firsts[window.sentence])
-        return *row, self._tags[window.sentence][window.word : window.until]
-
-
-def collate(corpus: TaggedCorpus, numbers: Sequence[int]) -> TaggedBatch:
+def collate(dataset: TagDataset, indices: Sequence[int]) -> TaggedBatch:
     """These windows as one batch."""
-    rows = [corpus.row(number) for number in numbers]
-    text = padded([placed for placed, _, _ in rows], corpus.padding)
-    at = marked(text, [places for _, places, _ in rows])
-    tags = np.concatenate([tags for _, _, tags in rows]).astype(np.int64)
-    return TaggedBatch(text, at, torch.from_numpy(tags), torch.tensor(list(numbers)))
+    rows, positions, tags = zip(*(dataset.row(index) for index in indices), strict=True)
+    text = padded(rows, dataset.padding)
+    flat_tags = torch.from_numpy(np.concatenate(tags).astype(np.int64))
+    return TaggedBatch(text, mark_positions(text, positions), flat_tags, torch.tensor(list(indices)))
 
 
-def marked(text: TokenBatch, places: Sequence[np.ndarray]) -> Tensor:
-    """True at these places of each row."""
-    at = torch.zeros(text.tokens.shape, dtype=torch.bool)
-    for number, each in enumerate(places):
-        at[number, torch.from_numpy(each.astype(np.int64))] = True
-    return at
+def mark_positions(text: TokenBatch, positions: Sequence[np.ndarray]) -> Tensor:
+    """True at these positions of each row."""
+    marked = torch.zeros(text.tokens.shape, dtype=torch.bool)
+    for row, columns in enumerate(positions):
+        marked[row, torch.from_numpy(columns.astype(np.int64))] = True
+    return marked
 
 
 def stream(
-    corpus: TaggedCorpus, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
+    dataset: TagDataset, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
 ) -> Iterator[TaggedBatch]:
-    """Batches without end, from the rank's own number `start`: its k-th is batch k·world + rank of all."""
-    for samples in shares(corpus, options, start, rank, world):
-        yield collate(corpus, samples)
+    """Batches without end, from the rank's own batch `start`: its k-th is batch k·world + rank of all."""
+    for indices in shares(dataset, options, start, rank, world):
+        yield collate(dataset, indices)

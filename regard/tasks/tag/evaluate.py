@@ -14,8 +14,8 @@ from regard.metrics.iob import is_span_tag
 from regard.progress import counted
 from regard.tasks.scoring import chosen as part_of
 from regard.tasks.scoring import columns, lines_of
+from regard.tasks.tag.dataset import tag_indices
 from regard.tasks.tag.files import Sentence, read
-from regard.tasks.tag.windows import tag_numbers
 
 
 class Selection(NamedTuple):
@@ -31,7 +31,7 @@ def select(model: Any, file: str | None, words: str, tags: str) -> Selection:
     recipe, part = part_of(model.recipe, "tag", file, ", such as test.conll", **named)
     found = list(read(recipe.data, part, Path(recipe.origin), recipe.seed))
     for sentence in found:
-        tag_numbers(sentence, Labels(model.network.labels))
+        tag_indices(sentence, Labels(model.network.labels))
     if not found:
         raise UserError(f"{file or part}: no sentence to score")
     return Selection(file or part, found)
@@ -45,7 +45,7 @@ def evaluate(models: list[Any], chosen: Selection, batch_size: int = 32, quiet: 
         options = {"batch_size": batch_size, "progress": progress}
         answers = [[answer.tags for answer in model.run(inputs, **options)] for model in models]
     found: dict[str, Any] = {"sentences": len(inputs), "words": sum(map(len, inputs)), "part": chosen.name}
-    found |= lines_of([sentence.place for sentence in chosen.sentences], inputs, wanted, answers)
+    found |= lines_of([sentence.location for sentence in chosen.sentences], inputs, wanted, answers)
     if all(map(is_span_tag, models[0].network.labels)):
         found |= entities.report(answers[0], wanted)
     else:

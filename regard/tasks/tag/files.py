@@ -30,7 +30,7 @@ class Sentence(NamedTuple):
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
-    place: str
+    location: str
 
     @property
     def group(self) -> str:
@@ -38,14 +38,14 @@ class Sentence(NamedTuple):
         return " ".join(self.words)
 
 
-def read(data: "DataOptions", part: str, beside: Path | None = None, seed: int = 1) -> Iterator[Sentence]:
+def read(data: "DataOptions", split: str, base_dir: Path | None = None, seed: int = 1) -> Iterator[Sentence]:
     """Every sentence of a part in the order of its file, or made on the spot."""
     if data.generate:
         from regard.data.synthetic.entities import made  # which makes sentences of this file's kind
 
-        yield from made(data.generate, seed, part, int(getattr(data, part)))
+        yield from made(data.generate, seed, split, int(getattr(data, split)))
         return
-    yield from held(sentences(file_of(data, part, beside), data), data, part)
+    yield from held(sentences(file_of(data, split, base_dir), data), data, split)
 
 
 def sentences(path: Path, data: "DataOptions") -> Iterator[Sentence]:
@@ -86,31 +86,33 @@ def _of_objects(path: Path, words: str, tags: str) -> Iterator[Sentence]:
     for number, value in enumerate(json_lines(path), 1):
         if value is None:
             continue
-        place = f"{path}:{number}"
-        found, called = _texts(value, words, place), _texts(value, tags, place)
+        location = f"{path}:{number}"
+        found, called = _texts(value, words, location), _texts(value, tags, location)
         if len(found) != len(called):
-            raise UserError(f"{place}: {len(found)} {words}, but {len(called)} {tags}: each word has one")
+            raise UserError(f"{location}: {len(found)} {words}, but {len(called)} {tags}: each word has one")
         if found:
-            yield Sentence(found, called, place)
+            yield Sentence(found, called, location)
 
 
-def _texts(value: dict[str, Any], key: str, place: str) -> tuple[str, ...]:
+def _texts(value: dict[str, Any], key: str, location: str) -> tuple[str, ...]:
     given = value.get(key)
     if not isinstance(given, list) or not all(is_text(each) and each.strip() for each in given):
-        raise UserError(f'{place}: "{key}" should be a list of words, such as ["Ada", "wrote"]; it is {given!r:.60}')
+        raise UserError(f'{location}: "{key}" should be a list of words, such as ["Ada", "wrote"]; it is {given!r:.60}')
     return tuple(given)
 
 
-def learn_tags(data: "DataOptions", beside: Path | None = None, seed: int = 1) -> tuple[str, ...]:
+def learn_tags(data: "DataOptions", base_dir: Path | None = None, seed: int = 1) -> tuple[str, ...]:
     """Every tag of the training file, also of what is held out of it: O first, the others in the order of letters."""
     found: set[str] = set()
     whole = replace(data, validation="", test="") if not data.generate else data
-    for sentence in read(whole, "train", beside, seed):
+    for sentence in read(whole, "train", base_dir, seed):
         found.update(sentence.tags)
         if len(found) > MOST:
-            raise UserError(f"{sentence.place}: over {MOST:,} different tags so far; does the last column have them?")
+            raise UserError(
+                f"{sentence.location}: over {MOST:,} different tags so far; does the last column have them?"
+            )
     if len(found) < 2:
         only = f"the one tag {found.pop()!r}" if found else "no tag"
-        place = data.generate or file_of(data, "train", beside)
-        raise UserError(f"{place}: has {only}; to tell words apart takes two")
+        location = data.generate or file_of(data, "train", base_dir)
+        raise UserError(f"{location}: has {only}; to tell words apart takes two")
     return tuple(sorted(found, key=lambda tag: (tag != "O", tag)))

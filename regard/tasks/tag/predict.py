@@ -21,8 +21,8 @@ from regard.metrics.iob import is_span_tag
 from regard.models.heads.token import TokenClassifier
 from regard.tasks.batching import check_texts, each_room
 from regard.tasks.tag.answers import Tags, found_in, spaced
-from regard.tasks.tag.dataset import Window, marked
-from regard.tasks.tag.windows import cut, pieces
+from regard.tasks.tag.dataset import mark_positions
+from regard.tasks.tag.windows import Window, split_into_windows, tokenize_words
 from regard.text.special_tokens import padded, special_tokens_of
 from regard.text.vocabulary import MISSING, Tokenizer
 
@@ -56,17 +56,19 @@ def read_words(
     """How likely each tag is of each word, (words, tags) a sentence; windows are read in batches of like length."""
     frame = special_tokens_of(tokenizer, 1)
     rows, found = [], [np.zeros((len(words), len(network.labels)), np.float32) for words in sentences]
-    for number, each in enumerate(pieces(tokenizer, sentences)):
+    for number, each in enumerate(tokenize_words(tokenizer, sentences)):
         if MISSING in each.tokens:
             word = sentences[number][each.firsts.index(each.tokens.index(MISSING))]
             raise UserError(f"input {number + 1}: the tokenizer leaves nothing of {word!r}, and has no unknown token")
-        for span in cut(each.firsts, len(each.tokens), network.limit - frame.size) if each.firsts else ():
+        for span in (
+            split_into_windows(each.firsts, len(each.tokens), network.limit - frame.size) if each.firsts else ()
+        ):
             window = Window(number, *span)
             rows.append((window, *window.row(frame, each.tokens, each.firsts)))
 
     def read(some: list[int]) -> np.ndarray:
         text = padded([rows[number][1] for number in some], max(tokenizer.pad, 0))
-        at = marked(text, [rows[number][2] for number in some])
+        at = mark_positions(text, [rows[number][2] for number in some])
         device = next(network.parameters()).device
         logits = network.told(network.encode(text.to(device))[at.to(device)]).float()
         return logits.softmax(-1).cpu().numpy()

@@ -13,15 +13,14 @@ from regard.metrics.iob import is_span_tag
 from regard.tasks.base import Preview, Task
 from regard.tasks.fitting import tagging
 from regard.tasks.tag.answers import found_in
-from regard.tasks.tag.dataset import TaggedBatch, TaggedCorpus, stream
+from regard.tasks.tag.dataset import TagDataset, TaggedBatch, prepare, stream
 from regard.tasks.tag.files import read
 from regard.tasks.tag.predict import figures, read_words, tag
-from regard.tasks.tag.windows import prepare
-from regard.text.masking import with_mask_token
+from regard.text.special_tokens import with_mask_token
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 
 
-class Tag(Task[TaggedCorpus]):
+class Tag(Task[TagDataset]):
     """What the training loop asks of tagging words."""
 
     name, unit = "tag", "words"
@@ -37,7 +36,7 @@ class Tag(Task[TaggedCorpus]):
         """What became of each part's sentences, in words; of train also its tags."""
         return super().reports | {"tags": ", ".join(self.tags.table)}
 
-    def dataset(self, split: str) -> TaggedCorpus | None:
+    def dataset(self, split: str) -> TagDataset | None:
         data, beside = self.recipe.data, Path(self.recipe.origin)
         if not getattr(data, split):
             return None

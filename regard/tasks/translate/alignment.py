@@ -6,8 +6,8 @@ import torch
 
 from regard.attention.scores import uniform
 from regard.attention.trace import Axes, Axis, Trace, record
-from regard.data.parallel_batch import collate
 from regard.errors import UserError
+from regard.tasks.translate.dataset import collate
 from regard.text.vocabulary import Vocabulary
 
 

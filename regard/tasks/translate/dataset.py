@@ -1,58 +1,142 @@
-"""Pairs of texts: read from files, held out by hash, prepared once into a memory-mapped Corpus."""
+"""Pairs of texts: read from files or generated, divided into splits, prepared once, and batched."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, overload
 
-from regard.data.cache import Report, Skip, hash_file
-from regard.data.files import Record, expand, find, records, unnamed_header
-from regard.data.pairs import Corpus, Sample, cached, unfit
-from regard.data.splits.hashed import file_of, fractions, held, part_of
+import torch
+from torch import Tensor
+
+from regard.config.recipe import Recipe
+from regard.data.cache import Report, options_key
+from regard.data.files import COLUMNS, Record, expand, hash_files, rows
+from regard.data.pairs import PairDataset, Sample, prepare_pairs, reason_to_skip
+from regard.data.sampler import BatchOptions, shares
+from regard.data.splits.hashed import file_of, held
+from regard.data.synthetic.pairs import GENERATORS
+from regard.errors import UserError, nearest
+from regard.layers.inputs import Ids, TokenBatch, pad
+from regard.layers.pytree import to_device
 from regard.progress import Progress
-from regard.text.vocabulary import Vocabulary
+from regard.text.tokenizer import MISSING, ROLES, Tokenizer
+from regard.text.vocabulary import Vocabulary, train_tokenizer
 
 if TYPE_CHECKING:
     from regard.config.recipe import DataOptions
 
-__all__ = [
-    "Corpus", "Record", "Report", "Sample", "Skip", "file_of", "find", "notes", "part_of", "prefixes", "prepare",
-    "prepare_samples", "read", "unfit",
-]  # fmt: skip
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read(data: "DataOptions", part: str, beside: Path | None = None) -> Iterator[Record]:
-    """Every sample of a part in the order of its file, also those `prepare` will skip."""
-    yield from held(records(file_of(data, part, beside), data), data, part)
+def _named_columns(data: "DataOptions") -> list[str]:
+    """The columns that the options name: source, target, prefix, and the one by which samples are split."""
+    return [data.source, data.target, data.prefix, *({data.split_by} - {"source", "target"})]
 
 
-def prefixes(data: "DataOptions", part: str = "train", beside: Path | None = None) -> list[str]:
+def records(path: Path, data: "DataOptions") -> Iterator[Record]:
+    """A file's rows in the roles that the options give the columns; by default the first is source, the next target."""
+    names = _named_columns(data)
+    if path.name.removesuffix(".gz").endswith(".jsonl"):
+        names[:2] = data.source or "source", data.target or "target"
+    source, target = names[:2]
+    for fields, location in rows(path, data.columns, tuple(filter(None, names))):
+        if not (source and target):
+            free = [name for name in fields if name not in (source, target, data.prefix)]
+            if len(free) < (not source) + (not target):
+                raise UserError(f"{location}: needs a source and a target, but has only: {', '.join(fields)}")
+            source = source or free.pop(0)
+            target = target or free.pop(0)
+        group = {"source": source, "target": target}.get(data.split_by, data.split_by)
+        prefix = fields[data.prefix] if data.prefix else ""
+        yield Record(fields[source], fields[target], prefix, fields[group], location)
+
+
+def read(data: "DataOptions", split: str, base_dir: Path | None = None) -> Iterator[Record]:
+    """Every sample of a split in the order of its file, including those that `prepare` will skip."""
+    yield from held(records(file_of(data, split, base_dir), data), data, split)
+
+
+def prefixes(data: "DataOptions", split: str = "train", base_dir: Path | None = None) -> list[str]:
     """The tokens "<value>" of the prefix column, which a tokenizer must know as `extra`."""
     if not data.prefix:
         return []
-    return sorted({record.token for record in read(data, part, beside) if record.prefix})
+    return sorted({record.token for record in read(data, split, base_dir) if record.prefix})
+
+
+def notes(data: "DataOptions", split: str, base_dir: Path | None = None) -> list[str]:
+    """How a split's file was interpreted: without any named column its first line is a sample, not a header."""
+    path = file_of(data, split, base_dir)
+    separated = "" in expand(path) and path.name.removesuffix(".gz").endswith(COLUMNS)
+    if separated and not data.columns and not any(_named_columns(data)):
+        return ["line 1 is taken as a sample: no header is named (data.source, data.target)"]
+    return []
+
+
+# ── the samples of a recipe ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _records(recipe: Recipe, split: str) -> Iterator[Record]:
+    data = recipe.data
+    if not data.generate:
+        yield from read(data, split, Path(recipe.origin))
+        return
+    if data.generate not in GENERATORS:
+        raise UserError(f"data.generate = '{data.generate}' is unknown{nearest(data.generate, GENERATORS)}")
+    for sample in GENERATORS[data.generate](recipe.seed, split, int(getattr(data, split))):
+        yield Record(sample.source, sample.target, "", "", "")
+
+
+def samples(recipe: Recipe, split: str) -> Iterator[Sample]:
+    """A split's pairs as they are written, prefixes in front; nothing is skipped."""
+    return map(Sample.of, _records(recipe, split))
+
+
+def learn_vocabulary(recipe: Recipe) -> Vocabulary:
+    """Tokenizers trained on the samples of the training split that will be used: one for both sides, or one each."""
+    data, options = recipe.data, recipe.tokenizer
+    extra = [] if data.generate else prefixes(data, "train", Path(recipe.origin))
+
+    def usable() -> Iterator[Sample]:
+        for record in _records(recipe, "train"):
+            if not reason_to_skip(record, data.max_length):
+                yield Sample.of(record)
+
+    if options.joint:
+        both = train_tokenizer((text for sample in usable() for text in sample), options, extra)
+        return Vocabulary(both, both)
+    source = train_tokenizer((sample.source for sample in usable()), options, extra)
+    return Vocabulary(source, train_tokenizer((sample.target for sample in usable()), options))
+
+
+# ── prepared ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def corpus(recipe: Recipe, split: str, vocabulary: Vocabulary, cache: Path) -> PairDataset | None:
+    """A prepared split; None if the recipe has no such split."""
+    data = recipe.data
+    if not getattr(data, split):
+        return None
+    if not data.generate:
+        return prepare(data, split, vocabulary, cache, Path(recipe.origin))
+    key = f"{options_key(data, split)} {recipe.seed}"
+    return prepare_samples(samples(recipe, split), key, vocabulary, cache, data.max_length)
 
 
 def prepare(
     data: "DataOptions",
-    part: str,
+    split: str,
     vocabulary: Vocabulary,
     cache: Path,
-    beside: Path | None = None,
+    base_dir: Path | None = None,
     progress: Progress | None = None,
-) -> Corpus:
-    """A part of the data as a Corpus: found in the cache when the same files, options and tokenizers were prepared."""
-    hashes = _hashes(expand(file_of(data, part, beside)))
-    options = data.source, data.target, data.columns, data.prefix, data.split_by, data.max_length, fractions(data), part
-    key = json.dumps([hashes, options])
-    stream, told = read(data, part, beside), notes(data, part, beside)
-    return cached(stream, key, hashes, vocabulary, cache, data.max_length, progress, told)
-
-
-def notes(data: "DataOptions", part: str, beside: Path | None = None) -> list[str]:
-    """What a reader of a part's file should know of how it is taken."""
-    unnamed = unnamed_header(file_of(data, part, beside), data)
-    return ["line 1 is taken as a sample: no header is named (data.source, data.target)"] if unnamed else []
+) -> PairDataset:
+    """A split as a PairDataset, from the cache if the same files, options and tokenizers were prepared before."""
+    hashes = hash_files(file_of(data, split, base_dir))
+    key = [options_key(data, split), json.dumps(hashes)]
+    stream = read(data, split, base_dir)
+    report = Report(notes=notes(data, split, base_dir))
+    return prepare_pairs(stream, key, vocabulary, cache, data.max_length, report, hashes, progress)
 
 
 def prepare_samples(
@@ -62,16 +146,66 @@ def prepare_samples(
     cache: Path,
     max_length: int = 256,
     progress: Progress | None = None,
-) -> Corpus:
-    """Generated samples as a Corpus; `key` says all that decides them (generator, seed, count)."""
-    stream = (
-        Record(sample.source, sample.target, "", "", f"{key}:{number}") for number, sample in enumerate(samples, 1)
-    )
-    named = json.dumps(["generated", key, max_length])
-    return cached(stream, named, {}, vocabulary, cache, max_length, progress)
+) -> PairDataset:
+    """Generated samples as a PairDataset; `key` is all that determines them (generator, seed, count)."""
+    stream = (Record(*sample, "", "", f"{key}:{number}") for number, sample in enumerate(samples, 1))
+    return prepare_pairs(stream, ["generated", key], vocabulary, cache, max_length, Report(), progress=progress)
 
 
-def _hashes(files: dict[str, Path]) -> dict[str, str]:
-    """Each file's hash under its name; {de,en}/train.txt share one, so the column comes before it."""
-    alike = len({path.name for path in files.values()}) < len(files)
-    return {f"{column}/{path.name}" if alike else path.name: hash_file(path) for column, path in files.items()}
+# ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Batch(NamedTuple):
+    """Source rows end with </s>; target rows begin with <s> and end with </s>."""
+
+    source: TokenBatch
+    target: TokenBatch
+    index: Tensor  # (batch): the samples' indices in the dataset
+
+    def to(self, device: torch.device | str) -> "Batch":
+        return to_device(self, device)
+
+
+@overload
+def collate(sources: Sequence[Ids], targets: None, vocabulary: Vocabulary) -> TokenBatch: ...
+
+
+@overload
+def collate(
+    sources: Sequence[Ids], targets: Sequence[Ids], vocabulary: Vocabulary, index: Sequence[int] | None = None
+) -> Batch: ...
+
+
+def collate(
+    sources: Sequence[Ids],
+    targets: Sequence[Ids] | None,
+    vocabulary: Vocabulary,
+    index: Sequence[int] | None = None,
+) -> Batch | TokenBatch:
+    """Source ids + end; target begin + ids + end; without targets the sources alone."""
+    source, target = vocabulary.source, vocabulary.target
+    sequences = pad(sources, max(source.pad, 0), last=[_required(source, "end")])
+    if targets is None:
+        return sequences
+    indices = torch.tensor(list(range(len(sources)) if index is None else index), dtype=torch.int64)
+    first, last = [_required(target, "begin")], [_required(target, "end")]
+    return Batch(sequences, pad(targets, max(target.pad, 0), first=first, last=last), indices)
+
+
+def _required(tokenizer: Tokenizer, role: str) -> int:
+    token = tokenizer.ids[role]
+    if token == MISSING:
+        key, spellings = ROLES[role]
+        raise UserError(
+            f"the tokenizer has no token for '{role}', which pairs of texts need (looked for {', '.join(spellings)}); "
+            f"name it as {key} in its tokenizer_config.json"
+        )
+    return token
+
+
+def stream(
+    corpus: PairDataset, vocabulary: Vocabulary, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
+) -> Iterator[Batch]:
+    """Batches without end, from the rank's own batch `start`: its k-th is batch k·world + rank of all."""
+    for index in shares(corpus, options, start, rank, world):
+        yield collate([corpus.source(i) for i in index], [corpus.target(i) for i in index], vocabulary, index)

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from regard.config.recipe import DecodeOptions
-from regard.data.parallel_batch import collate
 from regard.decoding.sampling import key_of
 from regard.decoding.search import Hypothesis, search
 from regard.errors import UserError
 from regard.layers.inputs import TokenBatch
 from regard.tasks.batching import Row, by_length, check_texts, too_long
 from regard.tasks.translate.alignment import align, look
+from regard.tasks.translate.dataset import collate
 from regard.text.vocabulary import Vocabulary
 
 

@@ -7,19 +7,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.config.recipe import DecodeOptions
-from regard.data.parallel_batch import Batch, collate, stream
 from regard.errors import UserError
 from regard.metrics import bleu as scores
 from regard.models.registry import Family
 from regard.tasks.base import Preview, Task
 from regard.tasks.batching import by_length
 from regard.tasks.fitting import bare
-from regard.tasks.translate.corpus import corpus, learn_vocabulary
-from regard.tasks.translate.dataset import Corpus, Sample
+from regard.tasks.translate.dataset import Batch, PairDataset, Sample, collate, corpus, learn_vocabulary, stream
 from regard.tasks.translate.predict import Translation, translate
 
 
-class Translate(Task[Corpus]):
+class Translate(Task[PairDataset]):
     """What the training loop asks of translation."""
 
     name, scores = "translate", ("bleu", "chrf", "exact", "loss")
@@ -39,7 +37,7 @@ class Translate(Task[Corpus]):
             )
         return requested
 
-    def dataset(self, split: str) -> Corpus | None:
+    def dataset(self, split: str) -> PairDataset | None:
         return corpus(self.recipe, split, self.vocabulary, self.cache)
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[Batch]:
@@ -83,5 +81,5 @@ class Translate(Task[Corpus]):
     def _answers(self, network: nn.Module, texts: list[str]) -> list[Translation]:
         return translate(network, self.vocabulary, texts, DecodeOptions())
 
-    def _chosen(self, part: Corpus, count: int) -> list[Sample]:
+    def _chosen(self, part: PairDataset, count: int) -> list[Sample]:
         return [part.text(i) for i in range(min(count, len(part)))]

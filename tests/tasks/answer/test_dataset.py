@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from encoders import bert_vocabulary, letters, wordpiece
 from needs import need
+from regard.tasks.answer.dataset import cut, prepare, token_span
 
 from regard.config.recipe import DataOptions
 from regard.data.sampler import BatchOptions
 from regard.errors import UserError
 from regard.metrics.squad import exact, f1, normalise
-from regard.tasks.answer.dataset import cut, prepare, token_span
 from regard.tasks.answer.files import Gold, Question, questions, read
 from regard.tasks.answer.spans import Seen, best_of, best_spans, best_threshold, report, tell
 from regard.tasks.answer.windows import ABSENT, Windows, collate, stream

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from regard.tasks.answer.live_windows import Ask, Asking
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
@@ -21,7 +22,6 @@ from regard.config.recipe import Recipe, load_recipe
 from regard.errors import UserError
 from regard.models.heads.mlm import MaskedLM
 from regard.models.heads.span import SpanClassifier
-from regard.tasks.answer.live_windows import Ask, Asking
 from regard.tasks.answer.spans import Seen, best_apart, best_of, best_spans, spans_apart
 from regard.tasks.answer.task import Answer, look
 from regard.tasks.answer.windows import collate

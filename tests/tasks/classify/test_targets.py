@@ -16,7 +16,7 @@ from needs import need
 
 from regard.config.recipe import DataOptions
 from regard.data.files import find
-from regard.data.pairs import Corpus
+from regard.data.pairs import PairDataset
 from regard.data.sampler import BatchOptions
 from regard.data.splits.hashed import part_of
 from regard.data.splits.stratified import shares, strata
@@ -41,7 +41,7 @@ def sides(targets: Any) -> Sides:
     return Sides(Texts(with_end_token(vocabulary(53).target)), targets)
 
 
-def corpus(data: DataOptions, targets: Any, place: Path, cache: Path) -> Corpus:
+def corpus(data: DataOptions, targets: Any, place: Path, cache: Path) -> PairDataset:
     return prepare(data, "train", sides(targets), cache, 64, place)
 
 

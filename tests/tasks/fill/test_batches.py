@@ -18,10 +18,10 @@ from needs import need
 
 from regard.config.recipe import DataOptions, TokenizerOptions
 from regard.errors import UserError
-from regard.tasks.fill.batches import MaskedBatch, MaskOptions, draw_pair, masked_blocks, masked_pairs, pair_room
-from regard.tasks.fill.sentences import Sentences, paragraphs, prepare_sentences, prepare_stream
-from regard.text.masking import masker_of, with_mask_token
+from regard.tasks.fill.batches import MaskedBatch, MaskOptions, draw_pair, masked_blocks, masked_pairs, pair_budget
+from regard.tasks.fill.sentences import SentenceDataset, paragraphs, prepare_sentences, prepare_stream
 from regard.text.sentences import sentences
+from regard.text.special_tokens import masker_of, with_mask_token
 from regard.text.vocabulary import Tokenizer, train_tokenizer
 
 WORDS = [f"{first}{second}" for first in "bdfgklmnprst" for second in "aeiou"]
@@ -46,9 +46,11 @@ def lay_out(place: Path, documents: int = 30) -> DataOptions:
     return DataOptions(train="texts.txt")
 
 
-def pairs_of(place: Path, cache: Path, length: int = 41) -> tuple[Tokenizer, Sentences]:
+def pairs_of(place: Path, cache: Path, length: int = 41) -> tuple[Tokenizer, SentenceDataset]:
     tokenizer = numbered()
-    return tokenizer, prepare_sentences(lay_out(place), "train", tokenizer, cache, pair_room(tokenizer, length), place)
+    return tokenizer, prepare_sentences(
+        lay_out(place), "train", tokenizer, cache, pair_budget(tokenizer, length), place
+    )
 
 
 def within(hits: float, of: float, share: float) -> bool:

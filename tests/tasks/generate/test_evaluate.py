@@ -13,7 +13,7 @@ import torch
 
 from regard.cli.main import main
 from regard.config.recipe import DataOptions, Recipe, TokenizerOptions
-from regard.data.token_stream import Stream
+from regard.data.token_stream import TokenStream
 from regard.errors import UserError
 from regard.layers.autoregressive import CausalLM
 from regard.tasks.generate.evaluate import evaluate, named, scores, select
@@ -24,10 +24,10 @@ TEXT = np.random.default_rng(5).integers(0, TOKENS, 307)
 WORDS = train_tokenizer(iter(["a word and another word\n"] * 3), TokenizerOptions(kind="byte_bpe", vocab_size=300))
 
 
-def text(tokens: np.ndarray = TEXT) -> tuple[str, Stream]:
+def text(tokens: np.ndarray = TEXT) -> tuple[str, TokenStream]:
     """A text in memory, of three bytes a token."""
     found = SimpleNamespace(tokens=tokens, bytes=3 * len(tokens), __len__=lambda: len(tokens))
-    return "text", cast(Stream, type("Text", (), {**vars(found), "__len__": lambda self: len(tokens)})())
+    return "text", cast(TokenStream, type("Text", (), {**vars(found), "__len__": lambda self: len(tokens)})())
 
 
 def model(network: CausalLM, length: int = 0) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from regard.config.recipe import DataOptions, Recipe, TokenizerOptions
-from regard.tasks.translate.corpus import corpus, learn_vocabulary
+from regard.tasks.translate.dataset import corpus, learn_vocabulary
 from regard.text.vocabulary import train_tokenizer
 
 
