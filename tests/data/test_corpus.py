@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from regard.config.recipe import DataOptions, TokenizerOptions
 from regard.data import cache as prepared
-from regard.data.files import rows
+from regard.data.files import find, rows
+from regard.data.pairs import Sample
+from regard.data.splits.hashed import split_of
 from regard.errors import UserError
-from regard.tasks.translate.dataset import Sample, find, part_of, prefixes, prepare, prepare_samples, read
+from regard.tasks.translate.dataset import prefixes, prepare, prepare_samples, read
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 
 PAIRS = [("ein Hund", "a dog"), ("zwei\u2028Hunde", "two\u0085dogs"), ("drei Männer", "three men"), ("vier", "four")]
@@ -78,8 +80,8 @@ def test_semicolons_stand_between_fields_where_no_comma_does(tmp_path: Path) -> 
 
 def test_a_row_over_several_lines_is_told_by_its_first(tmp_path: Path) -> None:
     write(tmp_path / "over.csv", 'source,target\n"a\nb",x\n"c\nd\ne",y\nf\n')
-    found = rows(tmp_path / "over.csv", asked=("source", "target"))
-    assert [next(found).place for _ in range(2)] == [f"{tmp_path}/over.csv:2", f"{tmp_path}/over.csv:4"]
+    found = rows(tmp_path / "over.csv", required=("source", "target"))
+    assert [next(found).location for _ in range(2)] == [f"{tmp_path}/over.csv:2", f"{tmp_path}/over.csv:4"]
     with pytest.raises(UserError, match=r"over\.csv:7: 1 fields, but 2 columns"):
         next(found)
 
@@ -190,12 +192,12 @@ def test_what_is_skipped_is_counted_with_its_first_place(tmp_path: Path, cache: 
 
 @given(value=st.text(st.characters(exclude_categories=["Cs"])), first=st.floats(0, 0.4), second=st.floats(0, 0.4))
 def test_a_part_is_decided_by_the_value_alone(value: str, first: float, second: float) -> None:
-    part = part_of(value, first, second)
-    assert part == part_of(value, first, second)
+    part = split_of(value, first, second)
+    assert part == split_of(value, first, second)
     if part != "test":
-        assert part_of(value, first, 0.0) == part  # the other fraction moves nothing
+        assert split_of(value, first, 0.0) == part  # the other fraction moves nothing
     if part != "validation":
-        assert part_of(value, 0.0, second) == part
+        assert split_of(value, 0.0, second) == part
 
 
 def test_held_out_parts_share_no_value_and_lose_no_sample(tmp_path: Path) -> None:
@@ -214,7 +216,7 @@ def test_held_out_parts_share_no_value_and_lose_no_sample(tmp_path: Path) -> Non
     assert 0.15 < sum(1 for _ in read(data, "validation", tmp_path)) / len(rows) < 0.25
     write(tmp_path / "t.tsv", "\n".join(reversed(rows)))
     assert sorted(r.target for r in read(data, "test", tmp_path)) == sorted(
-        row.split("\t")[1] for row in rows if part_of(row.split("\t")[0], 0.2, 0.1) == "test"
+        row.split("\t")[1] for row in rows if split_of(row.split("\t")[0], 0.2, 0.1) == "test"
     )
     with pytest.raises(UserError, match="leave nothing to train on"):
         next(read(DataOptions(train="t.tsv", validation=0.5, test=0.6), "train", tmp_path))
@@ -261,7 +263,9 @@ def test_files_of_one_name_in_two_folders_are_both_part_of_the_key(tmp_path: Pat
     assert prepare(data, "train", VOCABULARY, cache, tmp_path).text(0) == ("drei", "a")
 
 
-@pytest.mark.parametrize("name", ["source.tokens", "target.offsets", "source.lengths", "text.bytes", "corpus.json"])
+@pytest.mark.parametrize(
+    "name", ["source.values", "target.offsets", "source_lengths.values", "text.values", "dataset.json"]
+)
 @pytest.mark.parametrize("left", [0.0, 0.5, 0.99])
 def test_a_damaged_corpus_is_prepared_again(name: str, left: float, tmp_path: Path, cache: Path) -> None:
     write(tmp_path / "t.tsv", "\n".join("\t".join(pair) for pair in PAIRS))

@@ -19,7 +19,7 @@ from regard.data import documents as running
 from regard.data import token_stream as stream
 from regard.data.documents import documents, read_chunks, tokenizer_texts
 from regard.data.files import find
-from regard.data.splits.hashed import part_of
+from regard.data.splits.hashed import split_of
 from regard.data.token_stream import TokenStream, prepare_documents, prepare_stream
 from regard.errors import UserError
 from regard.tasks.translate.dataset import read
@@ -79,8 +79,8 @@ def test_tokens_do_not_show_the_cuts(
     tokenizers: dict[str, Tokenizer], kind: str, size: int, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need(kind in tokenizers, "set REGARD_WEIGHTS to a folder with stories260K")
-    monkeypatch.setattr(stream, "PIECE", size)
-    monkeypatch.setattr(stream, "AT_ONCE", 997)
+    monkeypatch.setattr(stream, "CHUNK_BYTES", size)
+    monkeypatch.setattr(stream, "BATCH_CHARACTERS", 997)
     text = made_up(300)
     write(tmp_path / "t.txt", text)
     found = prepare_stream(DataOptions(train="t.txt"), "train", tokenizers[kind], cache, tmp_path)
@@ -107,7 +107,7 @@ def test_real_text_does_not_show_the_cuts(kind: str, cache: Path, monkeypatch: p
     folder = Path(os.environ.get("REGARD_DATA", "nowhere").split(os.pathsep)[0])
     path = folder / "tinyshakespeare" / "input.txt.gz"
     need(path.is_file(), "set REGARD_DATA to a folder with tinyshakespeare/input.txt.gz")
-    monkeypatch.setattr(stream, "PIECE", 3001)
+    monkeypatch.setattr(stream, "CHUNK_BYTES", 3001)
     data = DataOptions(train="tinyshakespeare/input.txt.gz")
     tokenizer = train_tokenizer(tokenizer_texts(data, "train"), options(kind, 1000))
     text = gzip.decompress(path.read_bytes()).decode()
@@ -121,7 +121,7 @@ def test_real_text_does_not_show_the_cuts(kind: str, cache: Path, monkeypatch: p
 def test_a_text_without_a_place_to_cut_is_cut_at_the_bound(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "GROWN", 1009)
+    monkeypatch.setattr(running, "MAX_CHUNK", 1009)
     pieces = list(read_chunks(write(tmp_path / "t.txt", text), size=101))
     assert "".join(pieces) == text
     assert max(map(len, pieces)) < 1009 + 102
@@ -255,13 +255,13 @@ def test_parts_of_documents_are_decided_by_their_hash(tmp_path: Path, cache: Pat
     data = DataOptions(train="d.jsonl", **fields)
     seen: list[str] = []
     for part in ("train", "validation", "test"):
-        own = ["".join(document.pieces(100)) for document in documents(data, part, tmp_path)]
-        assert own == [text for text in texts if part_of(text, 0.2, 0.1) == part]
+        own = ["".join(document.chunks(100)) for document in documents(data, part, tmp_path)]
+        assert own == [text for text in texts if split_of(text, 0.2, 0.1) == part]
         assert prepared(tmp_path, cache, "d.jsonl", part, **fields).documents == len(own)
         seen += own
     assert sorted(seen) == sorted(texts)
     books = DataOptions(train="d.jsonl", validation=0.5, split_by="book")
-    sides = [{"".join(d.pieces(9))[-1] for d in documents(books, part, tmp_path)} for part in ("train", "validation")]
+    sides = [{"".join(d.chunks(9))[-1] for d in documents(books, part, tmp_path)} for part in ("train", "validation")]
     assert not sides[0] & sides[1]
     for number in range(41):
         write(tmp_path / "files" / f"{number}.txt", f"{number}")
@@ -300,7 +300,7 @@ def test_broken_text_is_an_error_with_its_place(
     name: str, size: int, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content, fields, message = BROKEN[name]
-    monkeypatch.setattr(stream, "PIECE", size)
+    monkeypatch.setattr(stream, "CHUNK_BYTES", size)
     write(tmp_path / name, content)
     with pytest.raises(UserError, match=message):
         prepared(tmp_path, cache, name, **fields)
@@ -360,7 +360,7 @@ def test_prepared_once_and_again_when_anything_differs(tmp_path: Path, cache: Pa
     assert folders() == 5
 
 
-@pytest.mark.parametrize("name", ["tokens", "stream.json"])
+@pytest.mark.parametrize("name", ["tokens.values", "dataset.json"])
 @pytest.mark.parametrize("left", [0.0, 0.5, 0.99])
 def test_a_damaged_stream_is_prepared_again(name: str, left: float, tmp_path: Path, cache: Path) -> None:
     write(tmp_path / "t.txt", "eins zwei drei")
@@ -376,8 +376,8 @@ def test_a_damaged_stream_is_prepared_again(name: str, left: float, tmp_path: Pa
 def test_memory_does_not_grow_with_the_text(
     fields: dict, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "PIECE", 1 << 12)
-    monkeypatch.setattr(stream, "AT_ONCE", 1 << 14)
+    monkeypatch.setattr(stream, "CHUNK_BYTES", 1 << 12)
+    monkeypatch.setattr(stream, "BATCH_CHARACTERS", 1 << 14)
     peaks = []
     for lines in (10_007, 100_003):
         write(tmp_path / f"{lines}.txt.gz", "\n".join(f"line {number} of a long text" for number in range(lines)))

@@ -140,7 +140,9 @@ def prepare(
         windows.finish()
 
     layouts = _layouts(tokenizer)
-    return prepare_dataset(cache_path(cache, key), layouts, write, lambda *args: Windows(*args, tokenizer), report)
+    return prepare_dataset(
+        cache_path(cache, key), layouts, write, lambda columns, facts: Windows(columns, facts, tokenizer), report
+    )
 
 
 class Ask(NamedTuple):
@@ -170,7 +172,7 @@ def live_windows(
         windows.finish()
 
     report = Report(unit="questions")
-    return in_memory(_layouts(tokenizer), write, lambda *args: Windows(*args, tokenizer), report)
+    return in_memory(_layouts(tokenizer), write, lambda columns, facts: Windows(columns, facts, tokenizer), report)
 
 
 def _layouts(tokenizer: Tokenizer) -> dict[str, Layout]:

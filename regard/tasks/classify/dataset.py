@@ -218,7 +218,7 @@ class Texts:
     def sequences(self, rows: Sequence[Ids]) -> TokenBatch:
         """Rows as a network reads them: of pairs with their segments, where the tokenizer tells them apart."""
         text = pad(rows, 0)
-        if not self.paired or len({*self._frame.kinds}) < 2 or not self._frame.specials[1]:
+        if not self.paired or len({*self._frame.text_segments}) < 2 or not self._frame.specials[1]:
             return text
         return text._replace(segments=pad([self._segments(row) for row in rows], 0).tokens)
 
@@ -226,7 +226,7 @@ class Texts:
         (first, middle, _), found = self._frame.specials, np.asarray(row)
         between = np.flatnonzero(found[len(first) :] == middle[0])
         begin = len(first) + int(between[0]) + len(middle) if len(between) else len(found)
-        return np.where(np.arange(len(found)) < begin, *self._frame.kinds)
+        return np.where(np.arange(len(found)) < begin, *self._frame.text_segments)
 
     @cached_property
     def _frame(self) -> SpecialTokens:

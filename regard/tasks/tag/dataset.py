@@ -137,7 +137,9 @@ def prepare(
     layouts = {"sentence": Layout(smallest_uint(tokenizer.size)), "firsts": Layout("int32"), "tags": Layout("uint16")}
     layouts |= {"words": TEXT, "windows": Layout("int32", len(Window._fields)), "lengths": SCALAR}
     key = [FORMAT, options_key(data, split), json.dumps(hashes), str(max_length), tags.content(), tokenizer.content()]
-    return prepare_dataset(cache_path(cache, key), layouts, write, lambda *args: TagDataset(*args, tokenizer), report)
+    return prepare_dataset(
+        cache_path(cache, key), layouts, write, lambda columns, facts: TagDataset(columns, facts, tokenizer), report
+    )
 
 
 def tag_indices(sentence: Sentence, tags: Labels) -> list[int]:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from encoders import bert_vocabulary, letters, wordpiece
 from needs import need
-from regard.tasks.answer.dataset import cut, prepare, token_span
 
 from regard.config.recipe import DataOptions
 from regard.data.sampler import BatchOptions
@@ -20,7 +19,7 @@ from regard.errors import UserError
 from regard.metrics.squad import exact, f1, normalise
 from regard.tasks.answer.files import Gold, Question, questions, read
 from regard.tasks.answer.spans import Seen, best_of, best_spans, best_threshold, report, tell
-from regard.tasks.answer.windows import ABSENT, Windows, collate, stream
+from regard.tasks.answer.windows import ABSENT, Windows, collate, prepare, split_into_windows, stream, token_span
 from regard.text.special_tokens import special_tokens_of
 from regard.text.vocabulary import Tokenizer
 
@@ -118,7 +117,7 @@ def test_a_cached_question_has_no_folder_of_its_own(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "q.csv").write_text("context,question,answer\nAda sang.,Who?,Ada\n")
         windows = prepare(data, "train", letters(), tmp_path / "cache", 40, tmp_path / folder)
-        places.append(windows.question(0).place)
+        places.append(windows.question(0).location)
     assert places == ["q.csv:2", "q.csv:2"]
 
 
@@ -133,7 +132,7 @@ def test_broken_squad_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_windows_reach_every_token() -> None:
     for length in (1, 5, 12, 13, 40):
-        found = list(cut(length, 13, 5))
+        found = list(split_into_windows(length, 13, 5))
         assert {place for begin, end in found for place in range(begin, end)} == set(range(length))
         assert all(end - begin <= 13 for begin, end in found) and found[-1][1] == length
         assert [begin for begin, _ in found] == list(range(0, 5 * len(found), 5))
@@ -197,7 +196,7 @@ def test_batches_are_those_of_any_split_and_preparation_is_found_again(tmp_path:
     assert {path: path.stat().st_mtime_ns for path in cache.iterdir()} == folders
     assert all(np.array_equal(again.row(n).tokens, windows.row(n).tokens) for n in range(len(windows)))
     folder = next(iter(folders))
-    (folder / "windows.table").write_bytes(b"12345678")  # a full disk
+    (folder / "windows.values").write_bytes(b"12345678")  # a full disk
     assert len(prepared(tmp_path, cache, json.dumps(SQUAD), tokenizer, stride=2)) == len(windows)
 
 
@@ -205,7 +204,7 @@ def test_a_frame_joins_as_the_tokenizer_does() -> None:
     tokenizer = letters()
     for texts in (["one two"], ["one two", "3, four"]):
         encoded, rows = tokenizer.inner.encode(texts[0], *texts[1:]), tokenizer.encode_many(texts)  # type: ignore[arg-type]
-        placed = special_tokens_of(tokenizer, len(texts)).place(*rows)
+        placed = special_tokens_of(tokenizer, len(texts)).wrap(*rows)
         assert placed.tokens.tolist() == encoded.ids and placed.segments.tolist() == encoded.type_ids
 
 
@@ -323,4 +322,4 @@ def test_questions_may_be_in_many_files(tmp_path: Path) -> None:
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
     found = list(questions(tmp_path / "*.jsonl", DataOptions()))
     assert [each.text for each in found] == ["Who is a?", "Who is b?"]
-    assert [Path(each.place.rsplit(":", 1)[0]).name for each in found] == ["a.jsonl", "b.jsonl"]
+    assert [Path(each.location.rsplit(":", 1)[0]).name for each in found] == ["a.jsonl", "b.jsonl"]

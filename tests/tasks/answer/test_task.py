@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from regard.tasks.answer.live_windows import Ask, Asking
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
@@ -24,7 +23,7 @@ from regard.models.heads.mlm import MaskedLM
 from regard.models.heads.span import SpanClassifier
 from regard.tasks.answer.spans import Seen, best_apart, best_of, best_spans, spans_apart
 from regard.tasks.answer.task import Answer, look
-from regard.tasks.answer.windows import collate
+from regard.tasks.answer.windows import Ask, collate, live_windows
 from regard.tasks.registry import build
 from regard.text.sentences import sentence_around
 from regard.training.build import prepare_network, resume, start
@@ -289,7 +288,7 @@ def test_windows_in_memory_are_those_on_disk(tmp_path: Path) -> None:
     loaded = prepare_network(options)
     task: Any = Answer(options, loaded.vocabulary, loaded.network, tmp_path / "cache")
     asks = [task.training.question(number) for number in range(task.training.questions)]
-    asking = Asking([Ask(each.text, each.context) for each in asks], loaded.vocabulary.target, 24, 7)
+    asking = live_windows([Ask(each.text, each.context) for each in asks], loaded.vocabulary.target, 24, 7)
     assert len(asking) == len(task.training) and asking.lengths.tolist() == task.training.lengths.tolist()
     for number in range(len(asking)):
         here, there = collate(asking, [number]), collate(task.training, [number])

@@ -18,8 +18,8 @@ from regard.config.recipe import DataOptions
 from regard.data.files import find
 from regard.data.pairs import PairDataset
 from regard.data.sampler import BatchOptions
-from regard.data.splits.hashed import part_of
-from regard.data.splits.stratified import shares, strata
+from regard.data.splits.hashed import split_of
+from regard.data.splits.stratified import shares, stratified_split
 from regard.data.targets import Labels, LabelSets, Numbers, balanced_weights, targets_of
 from regard.errors import UserError
 from regard.metrics import classification as marks
@@ -149,14 +149,18 @@ def test_each_label_has_its_share(tmp_path: Path) -> None:
 
 def test_something_is_left_to_train_on() -> None:
     assert list(shares([1, 2, 10], 0.6, 0.3)) == [(0, 0), (1, 0), (7, 2)]
-    assert strata([], 0.5, 0.2).part("x") == "train"
+    assert stratified_split([], 0.5, 0.2).split_of("x") == "train"
 
 
 def test_rare_labels_have_their_share_together() -> None:
     """Four texts of each of 150 labels: a tenth of a label is nothing, a tenth of all is sixty."""
-    chosen = strata(((f"{label} {number}", f"l{label:03}") for label in range(150) for number in range(4)), 0.1, 0.1)
+    chosen = stratified_split(
+        ((f"{label} {number}", f"l{label:03}") for label in range(150) for number in range(4)), 0.1, 0.1
+    )
     assert len(chosen.validation) == len(chosen.test) == 60
-    many = strata(((f"w{number}", f"{number}{'x' * 20_000 * (number == 7)}") for number in range(3000)), 0.2, 0.1)
+    many = stratified_split(
+        ((f"w{number}", f"{number}{'x' * 20_000 * (number == 7)}") for number in range(3000)), 0.2, 0.1
+    )
     assert not len(many.validation) + len(many.test)  # one text each: all are left to train on
 
 
@@ -170,7 +174,7 @@ def test_a_column_that_has_no_labels_is_found_out_before_parts_are_told_apart(tm
 @pytest.mark.parametrize("kind", ["one", "several"])
 def test_a_label_that_only_a_held_out_part_has_is_known(tmp_path: Path, kind: str) -> None:
     rows = [f"w{number}\t{'ab'[number % 2]}" for number in range(60)]
-    held = next(f"w{number}" for number in range(60, 999) if part_of(f"w{number}", 0.2, 0) == "validation")
+    held = next(f"w{number}" for number in range(60, 999) if split_of(f"w{number}", 0.2, 0) == "validation")
     (tmp_path / "a.tsv").write_text("\n".join(["text\tlabel", *rows, f"{held}\tz"]) + "\n")
     data = DataOptions(train="a.tsv", validation=0.2, label_kind=kind)  # type: ignore[arg-type]
     assert not any("z" in record.target for record in read(data, "train", tmp_path))
@@ -181,7 +185,7 @@ def test_parts_of_texts_with_several_labels_go_by_hash(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"w{number}\ta,b\n" for number in range(100)))
     data = DataOptions(train="a.tsv", validation=0.2, label_kind="several")
     held = {record.source for record in read(data, "validation", tmp_path)}
-    assert held == {f"w{number}" for number in range(100) if part_of(f"w{number}", 0.2, 0) == "validation"}
+    assert held == {f"w{number}" for number in range(100) if split_of(f"w{number}", 0.2, 0) == "validation"}
 
 
 def test_shares_of_a_real_file(cache: Path) -> None:

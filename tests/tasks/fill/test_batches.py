@@ -19,9 +19,10 @@ from needs import need
 from regard.config.recipe import DataOptions, TokenizerOptions
 from regard.errors import UserError
 from regard.tasks.fill.batches import MaskedBatch, MaskOptions, draw_pair, masked_blocks, masked_pairs, pair_budget
+from regard.tasks.fill.masking import masker_of
 from regard.tasks.fill.sentences import SentenceDataset, paragraphs, prepare_sentences, prepare_stream
 from regard.text.sentences import sentences
-from regard.text.special_tokens import masker_of, with_mask_token
+from regard.text.special_tokens import with_mask_token
 from regard.text.vocabulary import Tokenizer, train_tokenizer
 
 WORDS = [f"{first}{second}" for first in "bdfgklmnprst" for second in "aeiou"]
@@ -84,7 +85,7 @@ def test_sentences_end_at_marks() -> None:
 def test_documents(tmp_path: Path, name: str, text: str, wanted: list[str]) -> None:
     (tmp_path / name).write_text(text)
     found = paragraphs(DataOptions(train=name), "train", tmp_path)
-    assert ["".join(document.pieces(99)) for document in found] == wanted
+    assert ["".join(document.chunks(99)) for document in found] == wanted
 
 
 def test_texts_of_squad_are_documents(tmp_path: Path, cache: Path) -> None:
@@ -112,18 +113,18 @@ def test_what_is_hidden_and_how_often() -> None:
     tokens = chance.integers(5, tokenizer.size, (400, 97))
     tokens[:, 0], tokens[:, 40] = tokenizer.table["[CLS]"], tokenizer.table["[SEP]"]
     real = np.arange(97) < chance.integers(50, 98, (400, 1))
-    hidden, at = masker.hide(tokens, real, np.random.default_rng(5), 0.15, False)
+    hidden, at = masker.mask_tokens(tokens, real, np.random.default_rng(5), 0.15, False)
     free = real & (np.arange(97) != 0) & (np.arange(97) != 40)
     assert not (at & ~free).any() and (hidden == tokens)[~at].all()
     assert (at.sum(1) == np.rint(0.15 * free.sum(1))).all()
     count, masks = at.sum(), (hidden == masker.mask)[at].sum()
     assert within(masks, count, 0.8)
     changed = (hidden != tokens)[at].sum() - masks
-    assert within(changed, count, 0.1 * (1 - 1 / len(masker.others)))
+    assert within(changed, count, 0.1 * (1 - 1 / len(masker.replacements)))
     assert not masker.special[hidden[at & (hidden != masker.mask)]].any()
     places = at[:, 1:30].sum(0)  # each place as likely
     assert all(within(each, 400, 0.15) for each in places)
-    one = masker.hide(tokens[:, :4], real[:, :4], chance, 0.15, False)[1]
+    one = masker.mask_tokens(tokens[:, :4], real[:, :4], chance, 0.15, False)[1]
     assert (one.sum(1) == 1).all()
 
 
@@ -133,13 +134,15 @@ def test_whole_words_are_hidden_together() -> None:
     chance = np.random.default_rng(1)
     row = tokenizer.inner.encode("seven letters, or not; a word has many. " * 4).ids
     tokens = np.tile(np.array(row), (50, 1))
-    at = masker.hide(tokens, np.ones_like(tokens, bool), chance, 0.15, True)[1]
+    at = masker.mask_tokens(tokens, np.ones_like(tokens, bool), chance, 0.15, True)[1]
     assert (at.sum(1) <= np.rint(0.15 * (len(row) - 2))).all() and (at.sum(1) >= 9).all()
     for place in range(1, len(row)):
         if tokenizer.name(row[place]).startswith("##"):
             assert (at[:, place] == at[:, place - 1]).all()
     long = np.array([tokenizer.inner.encode("incomprehensibilities").ids])
-    assert masker.hide(long, long > 0, chance, 0.15, True)[1].sum() == 21  # a word that is over the count by itself
+    assert (
+        masker.mask_tokens(long, long > 0, chance, 0.15, True)[1].sum() == 21
+    )  # a word that is over the count by itself
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe", "unigram", "wordpiece"])
@@ -149,7 +152,7 @@ def test_words_of_every_kind_of_pieces(kind: Any) -> None:
         train_tokenizer(texts, TokenizerOptions(kind=kind, vocab_size=290 if kind == "byte_bpe" else 40))
     )
     masker, row = masker_of(tokenizer), tokenizer.encode(texts[0])
-    begins = [number for number, token in enumerate(row) if number == 0 or not masker.goes_on[token]]
+    begins = [number for number, token in enumerate(row) if number == 0 or not masker.continues[token]]
     pieces = [tokenizer.decode(row[begin:end]).strip() for begin, end in zip(begins, [*begins[1:], None], strict=True)]
     assert [each for each in pieces if each not in (",", ".")] == [
         "The",
@@ -165,7 +168,7 @@ def test_words_of_every_kind_of_pieces(kind: Any) -> None:
 
 
 def test_without_a_mask_there_is_an_error() -> None:
-    with pytest.raises(UserError, match=r"no token that hides others \(looked for \[MASK\], <mask>\)"):
+    with pytest.raises(UserError, match=r"no mask token \(looked for \[MASK\], <mask>\)"):
         masker_of(words_only(20))
 
 
@@ -222,7 +225,7 @@ def test_next_is_another_documents_half_the_time(tmp_path: Path, cache: Path) ->
             assert (documents[0] == documents[1]) == (pair.label == 0)
         labels.append(pair.label)
         lengths.append(len(pair.first) + len(pair.second))
-        assert len(pair.first) and len(pair.second) and lengths[-1] <= found.room
+        assert len(pair.first) and len(pair.second) and lengths[-1] <= found.max_tokens
     assert within(sum(labels), 1500, 0.5)
 
 

@@ -15,9 +15,9 @@ from regard.data.targets import Labels
 from regard.errors import UserError
 from regard.metrics.entities import count, report
 from regard.metrics.iob import Entity, entities, is_span_tag, unbegun
-from regard.tasks.tag.dataset import TaggedCorpus, collate, stream
+from regard.tasks.tag.dataset import TagDataset, collate, prepare, stream
 from regard.tasks.tag.files import learn_tags, read, sentences
-from regard.tasks.tag.windows import cut, pieces, prepare
+from regard.tasks.tag.windows import split_into_windows, tokenize_words
 from regard.text.vocabulary import Tokenizer, train_tokenizer
 
 CONLL = """-DOCSTART- -X- -X- O
@@ -37,7 +37,7 @@ TAGS = ("O", "B-PER", "I-LOC", "I-PER")
 
 def corpus(
     place: Path, cache: Path, text: str, length: int = 40, tokenizer: Tokenizer | None = None, tags: Any = TAGS
-) -> TaggedCorpus:
+) -> TagDataset:
     (place / "a.conll").write_text(text)
     data = DataOptions(train="a.conll")
     return prepare(data, "train", tokenizer or letters(), Labels(tags), cache, length, place)
@@ -47,7 +47,7 @@ def test_conll_and_json_lines_say_the_same(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text(CONLL)
     found = list(read(DataOptions(train="a.conll"), "train", tmp_path))
     assert [each.words for each in found] == [("Ada", "Lovelace", "wrote", "."), ("London", "calls")]
-    assert [each.place.rsplit(":", 1)[1] for each in found] == ["3", "10"]
+    assert [each.location.rsplit(":", 1)[1] for each in found] == ["3", "10"]
     lines = [json.dumps({"tokens": each.words, "tags": each.tags}) for each in found]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     again = list(read(DataOptions(train="a.jsonl"), "train", tmp_path))
@@ -98,7 +98,7 @@ def test_the_first_piece_carries_the_tag(tmp_path: Path, cache: Path) -> None:
 def test_pieces_belong_to_their_words(kind: Any) -> None:
     words = ["Ada", "Lovelace", "wrote", "(notes)", ",", "naïve", "日本"]
     tokenizer = train_tokenizer([" ".join(words)] * 3, TokenizerOptions(kind=kind, vocab_size=300))
-    (row,) = pieces(tokenizer, [words])
+    (row,) = tokenize_words(tokenizer, [words])
     ends = [*row.firsts[1:], len(row.tokens)]
     texts = [tokenizer.decode(row.tokens[first:end]) for first, end in zip(row.firsts, ends, strict=True)]
     assert [text.replace(" ", "") for text in texts] == words
@@ -106,7 +106,7 @@ def test_pieces_belong_to_their_words(kind: Any) -> None:
 
 def test_a_word_that_leaves_nothing_is_unknown() -> None:
     tokenizer = letters()
-    (row,) = pieces(tokenizer, [["a", "\u200b", "b", "\u200b"]])
+    (row,) = tokenize_words(tokenizer, [["a", "\u200b", "b", "\u200b"]])
     assert [tokenizer.name(token) for token in row.tokens] == ["a", "[UNK]", "b", "[UNK]"] and row.firsts == [
         0,
         1,
@@ -121,7 +121,7 @@ def test_every_word_counts_once_where_it_has_most_context() -> None:
         sizes = chance.integers(1, 5, words)
         ends = np.cumsum(sizes)
         firsts, length, room = (ends - sizes).tolist(), int(ends[-1]), 17
-        windows = cut(firsts, length, room)
+        windows = split_into_windows(firsts, length, room)
         counted = [word for _, _, word, until in windows for word in range(word, until)]
         assert counted == list(range(words)) and all(end - begin <= room for begin, end, _, _ in windows)
         for word in range(words):
@@ -131,7 +131,7 @@ def test_every_word_counts_once_where_it_has_most_context() -> None:
             }
             mine = next(w for w in windows if w[2] <= word < w[3])
             assert context[mine] == max(context.values())
-    assert cut([0, 2], 40, 17) == [(0, 2, 0, 1), (2, 19, 1, 2)]  # a word over the bound by itself
+    assert split_into_windows([0, 2], 40, 17) == [(0, 2, 0, 1), (2, 19, 1, 2)]  # a word over the bound by itself
 
 
 def test_a_window_without_a_word_of_its_own_is_not_read() -> None:
@@ -140,7 +140,7 @@ def test_a_window_without_a_word_of_its_own_is_not_read() -> None:
     for room in range(2, 15):
         for sizes in chance.choice([1, 1, 2, 5, 9, 15], (40, 20)):
             firsts = (np.cumsum(sizes) - sizes).tolist()
-            windows = cut(firsts, int(sizes.sum()), room)
+            windows = split_into_windows(firsts, int(sizes.sum()), room)
             assert all(word < until for _, _, word, until in windows)
             assert [each for _, _, word, until in windows for each in range(word, until)] == list(range(20))
 
