@@ -10,8 +10,8 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from regard.errors import UserError, nearest
+from road.experiments import PLAN
 from road.plan import Plan
-from road.rungs import PLAN
 
 if TYPE_CHECKING:
     from road.runs import Job
@@ -22,47 +22,54 @@ MEASURED = Path("road/measured")
 
 def main(arguments: Sequence[str] | None = None, plan: Plan = PLAN, home: Path = HOME) -> None:
     """Leave with 0 where all is done, 1 where something failed, 130 where somebody stopped it."""
-    given = parse(arguments)
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell has what it starts in the background ignore the first
-        signal.signal(number, _stop)
+    options = parse(arguments)
+    for signal_number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # a shell has what it starts in the background ignore the first
+        signal.signal(signal_number, _stop)
     try:
-        sys.exit(go(given, plan, home))
+        sys.exit(go(options, plan, home))
     except UserError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         words = shlex.join(sys.argv[1:] if arguments is None else arguments)
-        print(f"\nstopped; go on with: python -m road {words}".rstrip(), file=sys.stderr)
+        print(f"\nstopped; resume with: python -m road {words}".rstrip(), file=sys.stderr)
         sys.exit(130)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m road", description="Train and measure the road, and write its page."
+        prog="python -m road", description="Train and measure the compared models, and write docs/road.md."
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="where the runs are kept")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these rungs alone, by their recipes")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="rungs trained at once, with a thread each")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only these models, by recipe")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="models trained at once, with a thread each")
     parser.add_argument("--write", action="store_true", help="only write the page from what is measured")
-    given = parser.parse_args(arguments)
-    if given.jobs < 1:
-        parser.error(f"--jobs {given.jobs}: at least 1")
-    return given
+    options = parser.parse_args(arguments)
+    if options.jobs < 1:
+        parser.error(f"--jobs {options.jobs}: at least 1")
+    return options
 
 
-def go(given: argparse.Namespace, plan: Plan, home: Path) -> int:
+def go(options: argparse.Namespace, plan: Plan, home: Path) -> int:
     """Train what is not finished, measure what is new, compare, write."""
     from road import runs
 
     folder = home / MEASURED
     failed: list[str] = []
-    if not given.write:
-        jobs = [runs.job(rung, given.runs) for rung in plan.rungs if chosen(rung.name, given.only, plan)]
-        with runs.alone(given.runs) as lock:
+    if not options.write:
+        jobs = [
+            runs.job(experiment, options.runs)
+            for experiment in plan.experiments
+            if is_chosen(experiment.name, options.only, plan)
+        ]
+        with runs.alone(options.runs) as lock:
             for job in jobs:
                 runs.refuse_another(job)
             todo = [job for job in jobs if job.state != "finished"]
-            runs.say(f"rungs: {len(jobs) - len(todo)} trained, {len(todo)} to train")
-            failed = runs.train(todo, given.jobs, lock)
+            runs.say(f"models: {len(jobs) - len(todo)} trained, {len(todo)} to train")
+            failed = runs.train(todo, options.jobs, lock)
             _measure([job for job in jobs if job.name not in failed], folder, plan)
     from road import page  # takes torch along, which training needs not wait for
 
@@ -73,25 +80,24 @@ def go(given: argparse.Namespace, plan: Plan, home: Path) -> int:
     return 1 if failed else 0
 
 
-def chosen(name: str, only: Sequence[str], plan: Plan) -> bool:
-    names = [rung.name for rung in plan.rungs]
-    for each in only:
-        if each not in names:
-            raise UserError(f"no rung '{each}'{nearest(each, names)}")
+def is_chosen(name: str, only: Sequence[str], plan: Plan) -> bool:
+    names = [experiment.name for experiment in plan.experiments]
+    for unknown in (choice for choice in only if choice not in names):
+        raise UserError(f"no model '{unknown}'{nearest(unknown, names)}")
     return not only or name in only
 
 
 def _measure(jobs: "list[Job]", folder: Path, plan: Plan) -> None:
     from road import measure, runs
 
-    new = [job for job in jobs if not measure.is_fresh(folder, job, plan.shown(job.rung))]
-    for number, job in enumerate(new, 1):
-        runs.say(f"measuring {number} of {len(new)}: {job.name}")
-        measure.measure(folder, job, plan.shown(job.rung))
+    new = [job for job in jobs if not measure.is_fresh(folder, job, plan.shown(job.experiment))]
+    for index, job in enumerate(new, 1):
+        runs.say(f"measuring {index} of {len(new)}: {job.name}")
+        measure.measure(folder, job, plan.shown(job.experiment))
     measure.compare_all(folder, plan, jobs)
 
 
-def _stop(_number: int, _frame: FrameType | None) -> None:
+def _stop(_signal: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 

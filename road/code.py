@@ -25,7 +25,7 @@ def lines(symbol: str) -> tuple[int, int]:
     for name in symbol.partition(":")[2].split("."):
         node = next((each for each in nodes if name in _names(each)), None)
         if node is None:
-            raise UserError(f"{symbol}: {path_of(symbol)} has no '{name}'; put the table of rungs right")
+            raise UserError(f"{symbol}: {path_of(symbol)} has no '{name}'; correct road/experiments.py")
         nodes = getattr(node, "body", [])
     assert node is not None
     above = [each.lineno for each in getattr(node, "decorator_list", [])]

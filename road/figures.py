@@ -5,40 +5,42 @@ from pathlib import Path
 from typing import Any
 
 from regard.explorer.charts import Bar, Line, bar_chart, heatmap, line_chart
-from road.plan import Rung
+from road.plan import Experiment
 from road.sheet import Sheet
 
-LADDER, LENGTHS = "ladder.svg", "bleu-by-length.svg"
+COMPARISON_CHART, LENGTHS = "comparison.svg", "bleu-by-length.svg"
 ROWS = 24
 
 
 def draw(sheet: Sheet, folder: Path) -> Iterator[Path]:
     """Every picture that what was measured allows."""
-    measured = [rung for rung in sheet.plan.road if sheet.of(rung)]
+    measured = [experiment for experiment in sheet.plan.comparison if sheet.of(experiment)]
     if measured:
-        bars = [_bar(sheet, rung) for rung in measured]
-        yield bar_chart(folder / LADDER, "BLEU of each rung", "BLEU on the test part, greedy", bars)
-    if lines := [_line(sheet, rung) for rung in measured if rung.line]:
+        bars = [_bar(sheet, experiment) for experiment in measured]
+        yield bar_chart(
+            folder / COMPARISON_CHART, "BLEU of each model", "BLEU on the test split, greedy decoding", bars
+        )
+    if lines := [_line(sheet, experiment) for experiment in measured if experiment.line]:
         across = "words in the source (mean of each group)"
         yield line_chart(folder / LENGTHS, "BLEU by length of the source", across, "BLEU", lines)
-    for rung in sheet.plan.rungs:
-        found = sheet.of(rung)
-        looks = found["sentence"]["looks"] if found else None
-        if looks:
-            yield _looks(folder / f"{rung.name}.svg", rung.title, looks)
+    for experiment in sheet.plan.experiments:
+        results = sheet.of(experiment)
+        attention = results["sentence"]["attention"] if results else None
+        if attention:
+            yield _attention(folder / f"{experiment.name}.svg", experiment.title, attention)
 
 
-def _looks(path: Path, title: str, looks: dict[str, Any]) -> Path:
-    """What was looked at for each piece written, or for the first of them where a model does not find an end."""
-    rows, cut = looks["rows"][:ROWS], len(looks["rows"]) > ROWS
-    title = f"{title}: what it looked at" + (f", the first {ROWS} of {len(looks['rows'])} pieces" if cut else "")
-    return heatmap(path, title, rows, looks["columns"], looks["weights"][:ROWS])
+def _attention(path: Path, title: str, attention: dict[str, Any]) -> Path:
+    """Attention weights of each generated token, or of the first ones where a model does not end its output."""
+    count = len(attention["rows"])
+    title = f"{title}: attention weights" + (f", the first {ROWS} of {count} tokens" if count > ROWS else "")
+    return heatmap(path, title, attention["rows"][:ROWS], attention["columns"], attention["weights"][:ROWS])
 
 
-def _bar(sheet: Sheet, rung: Rung) -> Bar:
-    score = sheet.measured[rung.name]["greedy"]["bleu"]
-    return Bar(sheet.heading(rung), score["value"], score["interval"])
+def _bar(sheet: Sheet, experiment: Experiment) -> Bar:
+    score = sheet.measured[experiment.name]["greedy"]["bleu"]
+    return Bar(sheet.heading(experiment), score["value"], score["interval"])
 
 
-def _line(sheet: Sheet, rung: Rung) -> Line:
-    return Line(rung.line, [(row["mean"], row["bleu"]) for row in sheet.measured[rung.name]["by_length"]])
+def _line(sheet: Sheet, experiment: Experiment) -> Line:
+    return Line(experiment.line, [(row["mean"], row["bleu"]) for row in sheet.measured[experiment.name]["by_length"]])

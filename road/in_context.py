@@ -36,12 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     path = HOME / MEASURED
     if not given.write:
         runs = {name: train(name, given.runs / name) for name in (LESSON, SQL)}
-        found = {LESSON: of_lesson(runs[LESSON]), SQL: of_sql(runs[SQL])}
-        write_atomically(path, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    found = json.loads(path.read_text(encoding="utf-8"))
-    draw(found, HOME / FIGURES)
+        results = {LESSON: of_lesson(runs[LESSON]), SQL: of_sql(runs[SQL])}
+        write_atomically(path, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    results = json.loads(path.read_text(encoding="utf-8"))
+    draw(results, HOME / FIGURES)
     page = (HOME / PAGE).read_text(encoding="utf-8")
-    (HOME / PAGE).write_text(filled(page, found), encoding="utf-8")
+    (HOME / PAGE).write_text(filled(page, results), encoding="utf-8")
 
 
 def train(name: str, run: Path) -> Path:
@@ -64,10 +64,10 @@ def of_lesson(run: Path) -> dict[str, Any]:
     from regard.model import load
 
     model = load(run)
-    found, exam = over_shots(run, model, SHOTS[LESSON])
-    found["training"] = list(over_training(run, exam))
-    found["heads"] = heads(model)
-    return found | {"looks": looks(model, max(found["heads"], key=lambda head: head["answers"]))}
+    results, exam = over_shots(run, model, SHOTS[LESSON])
+    results["training"] = list(over_training(run, exam))
+    results["heads"] = heads(model)
+    return results | {"looks": looks(model, max(results["heads"], key=lambda head: head["answers"]))}
 
 
 def over_shots(run: Path, model: Any, shots: Sequence[int]) -> tuple[dict[str, Any], Any]:
@@ -76,9 +76,9 @@ def over_shots(run: Path, model: Any, shots: Sequence[int]) -> tuple[dict[str, A
     from regard.tasks.generate.few_shot import evaluate, exam_of
 
     exam = exam_of(model.recipe, None, Prompting())
-    found = facts(run, model) | evaluate(model, exam, shots)
-    say(f"{run.name}: {found['shots']}")
-    return found, exam
+    results = facts(run, model) | evaluate(model, exam, shots)
+    say(f"{run.name}: {results['shots']}")
+    return results, exam
 
 
 def over_training(run: Path, exam: Any) -> Iterator[dict[str, Any]]:
@@ -122,22 +122,22 @@ def of_sql(run: Path) -> dict[str, Any]:
     from regard.model import load
 
     model = load(run)
-    return over_shots(run, model, SHOTS[SQL])[0] | {"examples": examples(model)}
+    return over_shots(run, model, SHOTS[SQL])[0] | {"examples": example_queries(model)}
 
 
-def examples(model: Any) -> list[dict[str, Any]]:
+def example_queries(model: Any) -> list[dict[str, Any]]:
     """After two examples that show the own word: the first two queries that are right, and the first that is wrong."""
     from regard.config.recipe import DecodeOptions
     from road.text_to_sql import items as sql
 
     items = [item for item in sql.items(1, "test", EXAMPLES, 2) if item.own and item.determined]
     answers = model.writer().run([item.prompt for item in items], DecodeOptions(max_new_tokens=64, stop=("\n",)))
-    told = []
+    examples = []
     for item, answer in zip(items, answers, strict=True):
         query = sql.statement(answer.text)
-        right = sql.right(query, item.gold, item.table)
-        told.append({"prompt": item.prompt, "gold": item.gold, "answer": query, "right": right})
-    right, wrong = ([each for each in told if each["right"] == verdict] for verdict in (True, False))
+        right = sql.is_correct(query, item.gold, item.table)
+        examples.append({"prompt": item.prompt, "gold": item.gold, "answer": query, "right": right})
+    right, wrong = ([each for each in examples if each["right"] == verdict] for verdict in (True, False))
     return [*right[:2], *wrong[:1]]
 
 
@@ -162,13 +162,13 @@ def facts(run: Path, model: Any) -> dict[str, Any]:
 # ── the page ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def draw(found: dict[str, Any], folder: Path) -> None:
+def draw(results: dict[str, Any], folder: Path) -> None:
     """The pictures."""
     from regard.tasks.generate.few_shot import draw_curve
     from road.text_to_sql.dataset import CATEGORIES
 
     folder.mkdir(parents=True, exist_ok=True)
-    lesson, asked = found[LESSON], found[SQL]["kinds"]
+    lesson, asked = results[LESSON], results[SQL]["kinds"]
     draw_curve(folder / "shots.svg", "the model", lesson)
     steps = lesson["training"]
     line_chart(
@@ -191,17 +191,17 @@ def curve(rows: Sequence[dict[str, Any]], across: str) -> tuple[list[tuple[float
     return [(row[across], row["accuracy"]) for row in rows], [row["interval"] for row in rows]
 
 
-def filled(page: str, found: dict[str, Any]) -> str:
+def filled(page: str, results: dict[str, Any]) -> str:
     """The page with its measured parts as they were measured."""
-    for name, text in parts(found).items():
+    for name, text in parts(results).items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         page = pattern.sub(lambda match, text=text: f"{match[1]}\n{text}\n{match[2]}", page)
     return page
 
 
-def parts(found: dict[str, Any]) -> dict[str, str]:
+def parts(results: dict[str, Any]) -> dict[str, str]:
     """What the page takes from the figures, by the names of its places."""
-    lesson, sql = found[LESSON], found[SQL]
+    lesson, sql = results[LESSON], results[SQL]
     return {
         "shots": table(lesson["shots"], {"shots": "shots", "right": percent, "ideal learner": "ideal"}),
         "training": table(
@@ -214,7 +214,7 @@ def parts(found: dict[str, Any]) -> dict[str, str]:
             {"site": "site", "head": "head", "answers": "answers", "prefix matching": "prefix_matching"},
         ),
         "runs": table(
-            [{"recipe": name, **run} for name, run in found.items()],
+            [{"recipe": name, **run} for name, run in results.items()],
             {"recipe": "recipe", "parameters": "parameters", "steps": "steps", "tokens read": "tokens"}
             | {"tokens a second": "tokens_per_second", "minutes": "minutes"},
         ),
@@ -231,10 +231,10 @@ def parts(found: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def example(told: dict[str, Any]) -> str:
-    """A prompt and what was written behind it."""
-    verdict = "" if told["right"] else f"\n\nwhich is wrong: `{told['gold']}`"
-    return f"```text\n{told['prompt']} {told['answer']}\n```{verdict}"
+def example(row: dict[str, Any]) -> str:
+    """A prompt and the generated query."""
+    verdict = "" if row["right"] else f"\n\nwhich is wrong: `{row['gold']}`"
+    return f"```text\n{row['prompt']} {row['answer']}\n```{verdict}"
 
 
 def percent(row: dict[str, Any]) -> str:

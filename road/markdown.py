@@ -1,11 +1,11 @@
-"""The few shapes that the page is made of."""
+"""Markdown tables, anchors and lists."""
 
 import re
 from collections.abc import Sequence
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; a heading that begins with < is of a column of words, the others are of figures and stand right."""
+    """A table; a column whose heading begins with < is text, the others are numbers and aligned right."""
     names = [name.removeprefix("<") for name in head]
     rule = ["---" if name.startswith("<") else "--:" for name in head]
     lines = [names, rule, *rows]

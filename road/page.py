@@ -1,4 +1,4 @@
-"""docs/road.md: every figure on it is read from what was measured, every setting from the recipes."""
+"""docs/road.md: every number on it is read from the measurements, every setting from the recipes."""
 
 import tempfile
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from regard.training.checkpoint import write_atomically
 from road import figures, tables
 from road.markdown import listed
-from road.plan import Plan, Rung
+from road.plan import Experiment, Plan
 from road.sections import section
 from road.sheet import Sheet
 
@@ -36,53 +36,61 @@ def render(plan: Plan, measured: Path) -> dict[Path, str]:
 
 def _parts(sheet: Sheet) -> list[str]:
     plan = sheet.plan
-    parts = [OPENING.strip(), *_warnings(sheet), "## How it was measured", tables.protocol(sheet)]
-    parts += ["## The ladder", tables.summary(sheet, plan.road), tables.LEGEND, tables.told(sheet)]
-    measured = [rung for rung in plan.road if sheet.of(rung)]
+    parts = [OPENING.strip(), *_notes(sheet), "## How it was measured", tables.protocol(sheet)]
+    parts += ["## Results", tables.summary(sheet, plan.comparison), tables.LEGEND, tables.highlights(sheet)]
+    measured = [experiment for experiment in plan.comparison if sheet.of(experiment)]
     if measured:
-        parts += [f"![BLEU of each rung, greedy, with 95 % intervals](figures/road/{figures.LADDER})"]
+        parts += [f"![BLEU of each model, greedy, with 95 % intervals](figures/road/{figures.COMPARISON_CHART})"]
         parts += ["### By length of the source", tables.BY_LENGTH, tables.by_length(sheet)]
-    if any(rung.line for rung in measured):
+    if any(experiment.line for experiment in measured):
         parts += [f"![BLEU by length of the source](figures/road/{figures.LENGTHS})"]
-    parts += ["## The rungs", SYMBOLS.strip(), tables.sentence(sheet, plan.road), *_sections(sheet, plan.road)]
-    parts += ["## How far a piece must travel", tables.TRAVEL, tables.travel(sheet)]
-    parts += ["## Beside what was published", *tables.published(sheet)]
-    if plan.pieces:
-        parts += ["## What each piece of the Transformer buys", tables.PIECES, tables.pieces(sheet)]
-        parts += _sections(sheet, plan.pieces)
+    parts += [
+        "## The models",
+        SYMBOLS.strip(),
+        tables.sentence(sheet, plan.comparison),
+        *_sections(sheet, plan.comparison),
+    ]
+    parts += ["## Complexity and path length", tables.COMPLEXITY, tables.complexity(sheet)]
+    parts += ["## Comparison with published results", *tables.published(sheet)]
+    if plan.ablations:
+        parts += ["## Ablations of the Transformer", tables.ABLATIONS, tables.ablations(sheet)]
+        parts += _sections(sheet, plan.ablations)
     if plan.language:
         parts += ["## Another language", tables.LANGUAGE, tables.summary(sheet, plan.language)]
         parts += [tables.sentence(sheet, plan.language), *_sections(sheet, plan.language)]
-    return [*parts, "## How this page is made", MAKING.strip()]
+    return [*parts, "## How to reproduce this page", MAKING.strip()]
 
 
-def _sections(sheet: Sheet, rungs: tuple[Rung, ...]) -> list[str]:
-    return [part for rung in rungs for part in section(sheet, rung)]
+def _sections(sheet: Sheet, experiments: tuple[Experiment, ...]) -> list[str]:
+    return [part for experiment in experiments for part in section(sheet, experiment)]
 
 
-def _warnings(sheet: Sheet) -> list[str]:
-    """What the page does not show, said at its top."""
-    said = []
+def _notes(sheet: Sheet) -> list[str]:
+    """What is not measured, and one note on the models whose recipe changed since."""
+    notes = []
     if missing := sheet.missing():
-        said.append(f"**Not measured yet:** {listed([f'`{rung.name}`' for rung in missing])}.")
-    for title, keys in sheet.outdated().items():
-        said.append(f"**{title}** was measured before its recipe changed ({', '.join(f'`{key}`' for key in keys)}).")
-    return said
+        notes.append(f"**Not measured yet:** {listed([f'`{experiment.name}`' for experiment in missing])}.")
+    if outdated := sheet.outdated():
+        keys = dict.fromkeys(f"`{key}`" for changed in outdated.values() for key in changed)
+        current = [each.title for each in sheet.plan.experiments if sheet.of(each) and each.title not in outdated]
+        names = f"all models but {listed(current)}" if 0 < len(current) < len(outdated) else listed(list(outdated))
+        notes.append(f"**Note:** measured before a change of the recipe ({', '.join(keys)}): {names}.")
+    return notes
 
 
 OPENING = """\
-# The road on one corpus
+# From RNN to Transformer: an ablation study on Multi30k
 
-How did translation by neural networks come from one vector for a whole sentence to the Transformer? This page walks
-that road rung by rung: each is one idea of one paper, built on the same core, trained on the same sentences, measured
-by the same test. The figures come from runs of the recipes in this repository, and one command makes all of them again.
+Ten translation models, from a recurrent encoder–decoder without attention to the Transformer. Each adds one idea of one
+paper; all are built on the same attention core, trained on the same sentences and scored on the same test split. The
+results come from runs of the recipes in this repository, and one command reproduces all of them.
 """
 
 SYMBOLS = """
-In the equations xᵢ is a piece that is read (as a vector), hᵢ what the reader makes of it, n the number of pieces; yₜ
-is the piece given to the decoder at step t, which is the one written last, sₜ the decoder's state, f a recurrent step.
-W, U and v are learnt, another one in every place; [a; b] is one vector behind the other, ⊙ multiplies element by
-element. D is `model.reach`.
+In the equations xᵢ is the embedding of a source token, hᵢ its encoder state, n the number of source tokens; yₜ is the
+embedding of the decoder's input at step t (the previous output token), sₜ the decoder's state, f a recurrent step. W, U
+and v are learned parameters, different in every use; [a; b] is a concatenation, ⊙ the element-wise product. D is
+`model.reach`.
 """
 
 MAKING = """\
@@ -90,19 +98,18 @@ MAKING = """\
 make road                        # or: python -m road
 ```
 
-It trains every rung whose run is not finished, measures those whose weights or recipe are new, and writes this page.
-The files of Multi30k must lie in the working directory or in a folder that `REGARD_DATA` names
+It trains every model whose run is not finished, measures those whose weights or recipe are new, and writes this page.
+The files of Multi30k must be in the working directory or in a folder that `REGARD_DATA` names
 ([recipes](recipes.md#recipes-that-ship)).
 
-- It may be stopped at any moment, by Ctrl-C or by force. The same command goes on where it was, and repeats nothing
-  that is finished.
-- `python -m road --only multi30k-bahdanau multi30k-luong` does these rungs alone; `--runs FOLDER` says where the runs
-  are kept.
-- `python -m road --jobs 2` trains two rungs at once, with a thread each. Measuring always has the machine to itself.
-- `python -m road --write` only writes the page and its pictures again; needed whenever the code that it links to moves.
+- It may be stopped at any moment, by Ctrl-C or by force. The same command resumes, and repeats nothing that is done.
+- `python -m road --only multi30k-bahdanau multi30k-luong` trains and measures only these models; `--runs FOLDER` sets
+  the folder of the runs.
+- `python -m road --jobs 2` trains two models at once, with a thread each. Measurements always run alone.
+- `python -m road --write` only writes the page and its figures again; needed whenever the code that it links to moves.
 
-Each rung's figures are kept in `road/measured/` as JSON, beside the sha256 of the weights and the whole recipe that
-they were taken with; the greedy answers lie beside the run. `road/rungs.py` and `road/pieces.py` have the words of
-each rung, `road/published.py` the figures of others. A run of another recipe is refused rather than measured, and a
-figure that was taken before a recipe changed is named at the top of this page.
+Measurements are kept in `road/measured/` as JSON, with the sha256 of the weights and the complete recipe; the greedy
+translations are in the run folder. The descriptions are in `road/experiments.py` and `road/ablations.py`, published
+results in `road/published.py`, the recipes in `road/recipes/`. A run of another recipe is rejected, and
+models that were measured before their recipe changed are named at the top of this page.
 """

@@ -1,4 +1,4 @@
-"""What a rung is, and which rungs there are: the road, the pieces of the Transformer, another language."""
+"""What is compared: the models from RNN to Transformer, ablations of the Transformer, and another language."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Published:
-    """What somebody else reached with the same idea on the same test part."""
+    """A published result of the same idea on the same test split."""
 
     name: str
     parameters: str
@@ -14,17 +14,17 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Rung:
-    """One idea: the recipe that trains it, and what the page says of it besides what was measured."""
+class Experiment:
+    """A model of the study: the recipe that trains it, and what the page says of it besides what was measured."""
 
-    recipe: str  # a name that ships, or a file
+    recipe: str  # the name of a built-in recipe, or a file
     title: str
     paper: str
     idea: tuple[str, str, str]  # three sentences
     equation: str
-    code: tuple[str, ...]  # what expresses it, as module:name
+    code: tuple[str, ...]  # its implementation, as module:name
     published: Published | None = None
-    line: str = ""  # its name among the lines of BLEU by length; none: it is not drawn there
+    line: str = ""  # its name in the chart of BLEU by length; empty: not drawn
 
     @property
     def name(self) -> str:
@@ -33,7 +33,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence that no corpus has, and what it says."""
+    """A sentence that is not in the corpus, and its meaning."""
 
     source: str
     meaning: str
@@ -41,25 +41,25 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Plan:
-    """All rungs in their order, and the sentence that each of them translates and shows."""
+    """All models in order, and the sentence that each of them translates."""
 
-    road: tuple[Rung, ...]
-    pieces: tuple[Rung, ...]  # the first is whole
-    language: tuple[Rung, ...]
+    comparison: tuple[Experiment, ...]
+    ablations: tuple[Experiment, ...]  # the first is the complete model
+    language: tuple[Experiment, ...]
     sentence: Sentence
     other: Sentence | None = None  # of the other language
 
     @property
-    def rungs(self) -> tuple[Rung, ...]:
-        return self.road + self.pieces + self.language
+    def experiments(self) -> tuple[Experiment, ...]:
+        return self.comparison + self.ablations + self.language
 
-    def shown(self, rung: Rung) -> Sentence:
-        return self.other if self.other and rung in self.language else self.sentence
+    def shown(self, experiment: Experiment) -> Sentence:
+        return self.other if self.other and experiment in self.language else self.sentence
 
-    def reference(self, rung: Rung) -> Rung | None:
-        """What a rung is compared with: the one before it, of the pieces the whole; nothing for the first of each."""
-        group = next(group for group in (self.road, self.pieces, self.language) if rung in group)
-        place = group.index(rung)
-        if place == 0:
+    def reference(self, experiment: Experiment) -> Experiment | None:
+        """What a model is compared with: the one before it, an ablation with the complete model; none for the first."""
+        group = next(group for group in (self.comparison, self.ablations, self.language) if experiment in group)
+        index = group.index(experiment)
+        if index == 0:
             return None
-        return group[0] if group is self.pieces else group[place - 1]
+        return group[0] if group is self.ablations else group[index - 1]

@@ -1,6 +1,6 @@
-"""Figures that others published, each with where it stands. These are the only results here that are typed by hand."""
+"""Published results, each with its source. These are the only results here that are typed by hand."""
 
-LADDER_SOURCE = "bentrevett/pytorch-seq2seq"
+PUBLISHED_SOURCE = "bentrevett/pytorch-seq2seq"
 
 WMT14 = (  # system, English → German, English → French, where
     ("RNNencdec-50, no attention", "", "17.82", "Bahdanau et al. 2015, table 1"),

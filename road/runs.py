@@ -1,4 +1,4 @@
-"""The runs behind the rungs: which are there, which are finished, and training those that are not."""
+"""The runs of the compared models: which exist, which are finished, and training those that are not."""
 
 import fcntl
 import json
@@ -16,7 +16,7 @@ from regard.config.recipe import Recipe, load_recipe
 from regard.errors import UserError
 from regard.tasks.translate.dataset import file_of
 from regard.training import checkpoint
-from road.plan import Rung
+from road.plan import Experiment
 from road.settings import changes, settings
 
 LOCK = ".road"
@@ -29,15 +29,15 @@ def say(text: str) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """A rung with its recipe, and the folder of its run."""
+    """A model with its recipe, and the folder of its run."""
 
-    rung: Rung
+    experiment: Experiment
     recipe: Recipe
     run: Path
 
     @property
     def name(self) -> str:
-        return self.rung.name
+        return self.experiment.name
 
     @property
     def state(self) -> Literal["not begun", "begun", "finished"]:
@@ -46,23 +46,23 @@ class Job:
         return "finished" if is_finished(self.run, self.recipe.train.patience) else "begun"
 
 
-def job(rung: Rung, runs: Path) -> Job:
-    """The rung's job, once its data is known to be there."""
-    recipe = load_recipe(rung.recipe)
-    for part in ("train", "validation", "test"):
-        if not recipe.data.generate and getattr(recipe.data, part):
-            file_of(recipe.data, part, Path(recipe.origin))
-    return Job(rung, recipe, runs / rung.name)
+def job(experiment: Experiment, runs: Path) -> Job:
+    """The model's job, once its data files are found."""
+    recipe = load_recipe(experiment.recipe)
+    for split in ("train", "validation", "test"):
+        if not recipe.data.generate and getattr(recipe.data, split):
+            file_of(recipe.data, split, Path(recipe.origin))
+    return Job(experiment, recipe, runs / experiment.name)
 
 
 def refuse_another(job: Job) -> None:
-    """A run of the rung must be of this very recipe, whether it is to be measured or gone on with."""
+    """A run must have been trained by the present recipe, whether it is measured or resumed."""
     path = job.run / "recipe.toml"
     differing = changes(settings(load_recipe(path)), settings(job.recipe)) if path.is_file() else {}
     if differing:
-        said = ", ".join(f"{key} was {then!r} and is {now!r}" for key, (then, now) in differing.items())
+        changed = ", ".join(f"{key} was {then!r} and is {now!r}" for key, (then, now) in differing.items())
         raise UserError(
-            f"{job.run} was trained by another recipe than {job.rung.recipe} is now: {said}. "
+            f"{job.run} was trained by another recipe than {job.experiment.recipe} is now: {changed}. "
             "Move the folder away to train it again, or give another --runs"
         )
 
@@ -85,7 +85,7 @@ def _pointed_to(run: Path) -> int | None:
 
 @contextmanager
 def alone(runs: Path) -> Iterator[int]:
-    """No other road in this folder meanwhile; gives the lock's file, which a run inherits and so holds on to.
+    """An exclusive lock on the folder; yields its file descriptor, which a run inherits and keeps.
 
     Should this process be killed, the next one waits for the run that goes on without it, and repeats nothing of it.
     """
@@ -94,13 +94,13 @@ def alone(runs: Path) -> Iterator[int]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"waiting: {runs} is in use by another road, or by a run that one has left behind")
+            say(f"waiting: {runs} is in use by another `python -m road`, or by a run that one started")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield file.fileno()
 
 
 def train(jobs: Sequence[Job], at_once: int, lock: int) -> list[str]:
-    """Begin or go on with each run, so many at once; gives the names of those that failed."""
+    """Start or resume each run, `at_once` in parallel; returns the names of those that failed."""
     waiting, running, failed = list(jobs), list[Running](), list[str]()
     try:
         while waiting or running:
@@ -122,16 +122,16 @@ def train(jobs: Sequence[Job], at_once: int, lock: int) -> list[str]:
 
 @dataclass
 class Running:
-    """A job at work, and when something was last said of it."""
+    """A job in progress, and when it was last reported."""
 
     job: Job
     process: subprocess.Popen[bytes]
-    said: float
+    reported: float
 
 
 def _start(job: Job, shared: bool, lock: int) -> Running:
     """`regard train` or `regard resume`, out of the terminal's reach: a Ctrl-C is passed on once, and once only."""
-    words = ["resume", str(job.run)] if job.state == "begun" else ["train", job.rung.recipe, f"output={job.run}"]
+    words = ["resume", str(job.run)] if job.state == "begun" else ["train", job.experiment.recipe, f"output={job.run}"]
     if shared:
         words += ["--quiet"] + (["train.threads=1"] if words[0] == "train" else [])
     command = [sys.executable, "-m", "regard", *words]
@@ -143,15 +143,15 @@ def _succeeded(ended: Running) -> bool:
     if ended.process.returncode == 130:
         raise KeyboardInterrupt
     done = ended.process.returncode == 0 and ended.job.state == "finished"
-    say(f"{ended.job.name}: {'trained' if done else 'failed; the others go on'}")
+    say(f"{ended.job.name}: {'trained' if done else 'failed; the others continue'}")
     return done
 
 
 def _report(running: Sequence[Running]) -> None:
     """A line on each run, now and then."""
     for each in running:
-        if time.monotonic() - each.said > SECONDS_BETWEEN_LINES:
-            each.said = time.monotonic()
+        if time.monotonic() - each.reported > SECONDS_BETWEEN_LINES:
+            each.reported = time.monotonic()
             say(f"{each.job.name}: {progress(each.job.run)}")
 
 
@@ -181,8 +181,8 @@ def progress(run: Path) -> str:
 
 def journal(run: Path) -> list[dict[str, Any]]:
     """The whole lines of metrics.jsonl; the last may be being written."""
-    path, found = run / "metrics.jsonl", list[dict[str, Any]]()
+    path, results = run / "metrics.jsonl", list[dict[str, Any]]()
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         with suppress(ValueError):
-            found.append(json.loads(line))
-    return found
+            results.append(json.loads(line))
+    return results

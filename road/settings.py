@@ -1,4 +1,4 @@
-"""What a recipe settles, key by key: to tell whether two runs are one, and what one rung changes of another."""
+"""A recipe as a flat table of settings: to compare two runs, and two models of the study."""
 
 import json
 from dataclasses import asdict

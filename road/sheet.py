@@ -1,4 +1,4 @@
-"""All that was measured, at hand for the page: figures as text, "not measured" where there are none."""
+"""All measurements as the page shows them: numbers as text, "not measured" where there are none."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from typing import Any
 from regard.config.recipe import load_recipe
 from road.markdown import slug
 from road.measure import read
-from road.plan import Plan, Rung
+from road.plan import Experiment, Plan
 from road.settings import changed_since, changes, settings
 
 MISSING = "not measured"
-CHANCE = 0.05  # a difference that chance alone makes as often as this is not told as one
+SIGNIFICANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -25,68 +25,75 @@ class Sheet:
 
     @cached_property
     def measured(self) -> dict[str, dict[str, Any]]:
-        found = {rung.name: read(self.folder, rung) for rung in self.plan.rungs}
-        return {name: each for name, each in found.items() if each}
+        results = {experiment.name: read(self.folder, experiment) for experiment in self.plan.experiments}
+        return {name: each for name, each in results.items() if each}
 
     @cached_property
     def settings(self) -> dict[str, dict[str, Any]]:
-        return {rung.name: _resolved(settings(load_recipe(rung.recipe))) for rung in self.plan.rungs}
+        return {
+            experiment.name: _resolved(settings(load_recipe(experiment.recipe))) for experiment in self.plan.experiments
+        }
 
-    def of(self, rung: Rung) -> dict[str, Any] | None:
-        return self.measured.get(rung.name)
+    def of(self, experiment: Experiment) -> dict[str, Any] | None:
+        return self.measured.get(experiment.name)
 
-    def missing(self) -> list[Rung]:
-        return [rung for rung in self.plan.rungs if not self.of(rung)]
+    def missing(self) -> list[Experiment]:
+        return [experiment for experiment in self.plan.experiments if not self.of(experiment)]
 
     def outdated(self) -> dict[str, list[str]]:
-        """Rungs whose recipe says something else by now, and which keys."""
-        found = {}
-        for rung in self.plan.rungs:
+        """Models whose recipe has changed since they were measured, with the changed keys."""
+        results = {}
+        for experiment in self.plan.experiments:
             changed = (
-                changed_since(self.measured[rung.name]["recipe"], load_recipe(rung.recipe)) if self.of(rung) else {}
+                changed_since(self.measured[experiment.name]["recipe"], load_recipe(experiment.recipe))
+                if self.of(experiment)
+                else {}
             )
             if changed:
-                found[rung.title] = list(changed)
-        return found
+                results[experiment.title] = list(changed)
+        return results
 
-    def say(self, rung: Rung, told: Callable[[dict[str, Any]], str]) -> str:
-        found = self.of(rung)
-        return told(found) if found else MISSING
+    def show(self, experiment: Experiment, to_text: Callable[[dict[str, Any]], str]) -> str:
+        results = self.of(experiment)
+        return to_text(results) if results else MISSING
 
-    def bleu(self, rung: Rung) -> float:
-        found = self.of(rung)
-        return found["greedy"]["bleu"]["value"] if found else -1.0
+    def bleu(self, experiment: Experiment) -> float:
+        results = self.of(experiment)
+        return results["greedy"]["bleu"]["value"] if results else -1.0
 
-    def score(self, rung: Rung, way: str = "greedy", metric: str = "bleu") -> str:
-        return self.say(rung, lambda found: figure(found[way][metric]))
+    def score(self, experiment: Experiment, way: str = "greedy", metric: str = "bleu") -> str:
+        return self.show(experiment, lambda results: figure(results[way][metric]))
 
-    def against(self, rung: Rung) -> dict[str, Any] | None:
+    def against(self, experiment: Experiment) -> dict[str, Any] | None:
         """The paired test against the reference, where it is of what is measured now."""
-        found, reference = self.of(rung), self.plan.reference(rung)
+        results, reference = self.of(experiment), self.plan.reference(experiment)
         other = self.of(reference) if reference else None
-        tested = (found or {}).get("against")
+        tested = (results or {}).get("against")
         fresh = (
-            found and other and tested and (tested["own"], tested["weights"]) == (found["weights"], other["weights"])
+            results
+            and other
+            and tested
+            and (tested["own"], tested["weights"]) == (results["weights"], other["weights"])
         )
         return tested if fresh else None
 
-    def heading(self, rung: Rung) -> str:
-        """A rung's heading; on the road with its number."""
-        if rung in self.plan.road:
-            return f"{self.plan.road.index(rung) + 1}. {rung.title}"
-        return rung.title
+    def heading(self, experiment: Experiment) -> str:
+        """A model's heading; numbered in the comparison."""
+        if experiment in self.plan.comparison:
+            return f"{self.plan.comparison.index(experiment) + 1}. {experiment.title}"
+        return experiment.title
 
-    def link(self, rung: Rung) -> str:
-        return f"[{rung.title}](#{slug(self.heading(rung))})"
+    def link(self, experiment: Experiment) -> str:
+        return f"[{experiment.title}](#{slug(self.heading(experiment))})"
 
-    def changes(self, rung: Rung, reference: Rung) -> dict[str, tuple[Any, Any]]:
-        return changes(self.settings[reference.name], self.settings[rung.name])
+    def changes(self, experiment: Experiment, reference: Experiment) -> dict[str, tuple[Any, Any]]:
+        return changes(self.settings[reference.name], self.settings[experiment.name])
 
 
-def _resolved(found: dict[str, Any]) -> dict[str, Any]:
+def _resolved(results: dict[str, Any]) -> dict[str, Any]:
     """A decoder's size that is 0 is the encoder's."""
-    of_encoder = {key: found.get(key.replace("decoder_", "")) for key in found if key.startswith("model.decoder_")}
-    return found | {key: found[key] or size for key, size in of_encoder.items()}
+    of_encoder = {key: results.get(key.replace("decoder_", "")) for key in results if key.startswith("model.decoder_")}
+    return results | {key: results[key] or size for key, size in of_encoder.items()}
 
 
 def figure(score: dict[str, Any]) -> str:
@@ -106,5 +113,5 @@ def signed(difference: float) -> str:
 
 
 def verdict(tested: dict[str, Any]) -> str:
-    """Whether a difference is more than chance, by the paired test."""
-    return "more than chance" if tested["p"] < CHANCE else "may be chance"
+    """Whether a difference is significant by the paired test."""
+    return "significant" if tested["p"] < SIGNIFICANCE else "not significant"

@@ -6,85 +6,83 @@ from typing import Any
 
 from road.markdown import listed, table
 from road.measure import BEAMS
-from road.plan import Rung
-from road.published import LADDER_SOURCE, WMT14
+from road.plan import Experiment
+from road.published import PUBLISHED_SOURCE, WMT14
 from road.sections import changed
-from road.sheet import CHANCE, MISSING, Sheet, figure, millions, signed, threads, verdict
+from road.sheet import MISSING, SIGNIFICANCE, Sheet, figure, millions, signed, threads, verdict
 from road.theory import LAYERS, Layer, Sizes
 
 BY_LENGTH = (
-    "A vector of one size has less room for each word the more words there are. Bahdanau et al. 2015 (figure 2) drew "
-    "BLEU over the length of the source to show it; the groups below have about equally many sentences each."
+    "A vector of a fixed size is a bottleneck for long sentences. Bahdanau et al. 2015 (figure 2) showed this by BLEU "
+    "over the length of the source; the groups below have about equally many sentences each."
 )
 LEGEND = (
-    "From the highest BLEU down. *tokens/s* are target tokens a second in training, the median of the journal; "
-    "*seconds* are for translating the test part greedily. Minutes and speeds are those of the one run, on a machine "
-    "that other work may have shared."
+    "Sorted by BLEU. *tokens/s*: target tokens per second in training, median over the run; *seconds*: for translating "
+    "the test split greedily. Times are of one run, on a machine that other work may have shared."
 )
-TRAVEL = (
-    "After Vaswani et al. 2017, table 1: orders of growth, without constants and without what a layer does at each "
-    "place alone. n is the mean number of pieces of a source in the test part, as the first rung of the row cuts "
-    "them; d, k and w (the places that a local attention sees) are that rung's. *Waits* are steps of which each needs "
-    "the one before, while a sequence is read. *Within* is the path between two pieces of the source, *across* that "
-    "from a piece of the source to the one being written. The shorter the path, the easier it is to learn what "
-    "depends on what."
+COMPLEXITY = (
+    "After Vaswani et al. 2017, table 1: orders of growth, without constants and without position-wise layers. n is "
+    "the mean number of source tokens in the test split, by the tokenizer of the row's first model; d (width), "
+    "k (kernel) and w (window of a local attention) are that model's. *Sequential operations* are those of the "
+    "encoder. *Within* is the maximum path length between two source tokens, *across* that from a source token to the "
+    "token being generated. The shorter the path, the easier it is to learn a dependency."
 )
-PIECES = (
-    "One small Transformer, whole, and then each time without one of its pieces. The difference is that to the whole, "
-    "tested in pairs."
+ABLATIONS = (
+    "One small Transformer, complete, and without one component each. Differences are to the complete model, with a "
+    "paired bootstrap test."
 )
-LANGUAGE = "Two of the models once more, on the English and French descriptions of the same photographs."
+LANGUAGE = "Two of the models on the English and French descriptions of the same photographs."
 PUBLISHED = (
-    f"On the same test part, greedy, lower case, about ten epochs: {LADDER_SOURCE}. Its BLEU is counted on spaCy's "
-    "tokens, ours is sacreBLEU's on its own; its models, pieces and budgets differ from ours as well. So only the "
-    "order and the rough size of the steps compare."
+    f"On the same test split, greedy, lower case, about ten epochs: {PUBLISHED_SOURCE}. Its BLEU is computed on "
+    "spaCy's tokens, ours by sacreBLEU; its models, vocabularies and budgets differ as well. So only the order and the "
+    "rough size of the differences are comparable."
 )
-WMT = "The papers themselves had a far larger corpus, WMT 2014. BLEU as they give it:"
+WMT = "The papers used a far larger corpus, WMT 2014. BLEU as published:"
 
 
 def protocol(sheet: Sheet) -> str:
-    """What all figures rest on, in words."""
-    first = sheet.settings[sheet.plan.road[0].name]
-    files = ", ".join(f"{part} `{first[f'data.{part}']}`" for part in ("train", "validation", "test"))
-    said = [f"- **Data**: {files}{_counted(sheet)}. `REGARD_DATA` names the folder."]
-    said.append(f"- **Pieces**: {_pieces(sheet)}")
+    """The protocol of all measurements."""
+    first = sheet.settings[sheet.plan.comparison[0].name]
+    files = ", ".join(f"{split} `{first[f'data.{split}']}`" for split in ("train", "validation", "test"))
+    lines = [f"- **Data**: {files}{_counted(sheet)}. `REGARD_DATA` names the folder."]
+    lines.append(f"- **Tokenizer**: {_tokenizers(sheet)}")
     seeds = sorted({each["seed"] for each in sheet.settings.values()})
     seed = listed([str(seed) for seed in seeds])
-    said.append(f"- **Training**: one run a rung, seed {seed}; the checkpoint that is best on validation.")
+    lines.append(f"- **Training**: one run per model, seed {seed}; the checkpoint with the best validation score.")
     if not sheet.measured:
-        return "\n".join(said)
-    found = list(sheet.measured.values())
+        return "\n".join(lines)
+    results = list(sheet.measured.values())
     for name, metric in (("BLEU", "bleu"), ("chrF", "chrf")):
-        signatures = sorted({each[way][metric]["signature"] for each in found for way in ("greedy", "beam")})
-        said.append(f"- **{name}**: sacreBLEU, {listed([f'`{each}`' for each in signatures])}.")
-    ways = sorted({(each["greedy"]["batch"], each["greedy"]["threads"]) for each in found})
-    told = listed([f"{batch} sentences at once with {threads(count)}" for batch, count in ways])
-    said.append(f"- **Translating**: greedily, and by beam search with {BEAMS} beams; {told}.")
-    said.append(f"- **p**: paired bootstrap resampling (Koehn 2004), told as more than chance below {CHANCE:g}.")
-    machines = sorted({_machine(each["machine"]) for each in found})
-    said.append(f"- **Machine**: {'; '.join(machines)}.")
-    said.append(
-        "- **±** is the half-width of a 95 % bootstrap interval: how far other test sentences might move a figure. "
-        "Another seed might move it too, and that is not measured. The rungs differ in epochs, minutes and sizes too; "
-        "the tables have them. So a step from one rung to the next is that of the idea and of what it was given."
+        signatures = sorted({each[way][metric]["signature"] for each in results for way in ("greedy", "beam")})
+        lines.append(f"- **{name}**: sacreBLEU, {listed([f'`{each}`' for each in signatures])}.")
+    ways = sorted({(each["greedy"]["batch"], each["greedy"]["threads"]) for each in results})
+    batches = listed([f"{batch} sentences at once with {threads(count)}" for batch, count in ways])
+    lines.append(f"- **Decoding**: greedy, and beam search with {BEAMS} beams; {batches}.")
+    lines.append(f"- **p**: paired bootstrap resampling (Koehn 2004); significant below {SIGNIFICANCE:g}.")
+    machines = sorted({_machine(each["machine"]) for each in results})
+    lines.append(f"- **Machine**: {'; '.join(machines)}.")
+    lines.append(
+        "- **±** is the half-width of a 95 % bootstrap confidence interval over the test sentences. The variance over "
+        "seeds is not measured. The models also differ in epochs, minutes and parameters (see the tables), so a "
+        "difference between two of them is not due to the idea alone."
     )
-    return "\n".join(said)
+    return "\n".join(lines)
 
 
 def _counted(sheet: Sheet) -> str:
-    first = sheet.of(sheet.plan.road[0])
+    first = sheet.of(sheet.plan.comparison[0])
     return f" ({listed([f'{count:,}' for count in first['pairs'].values()])} pairs)" if first else ""
 
 
-def _pieces(sheet: Sheet) -> str:
-    """Which rungs cut text alike."""
+def _tokenizers(sheet: Sheet) -> str:
+    """Which models share a tokenizer."""
     ways: dict[str, list[str]] = {}
-    for rung in sheet.plan.rungs:
-        each = sheet.settings[rung.name]
+    for experiment in sheet.plan.experiments:
+        each = sheet.settings[experiment.name]
         size = "" if each["tokenizer.kind"] == "characters" else f" of at most {each['tokenizer.vocab_size']:,}"
         case = ", lower case" if each["tokenizer.lowercase"] else ""
         joint = ", one vocabulary for both sides" if each["tokenizer.joint"] else ""
-        ways.setdefault(f"{each['tokenizer.kind']}{size}{case}{joint}", []).append(rung.title)
+        ways.setdefault(f"{each['tokenizer.kind']}{size}{case}{joint}", []).append(experiment.title)
     common = max(ways, key=lambda way: len(ways[way]))
     others = [f"for {listed(titles)}: {way}" for way, titles in ways.items() if way != common]
     return "; ".join([common, *others]) + "."
@@ -96,51 +94,53 @@ def _machine(machine: dict[str, Any]) -> str:
 
 
 COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "parameters": lambda found: millions(found["parameters"]),
-    "BLEU": lambda found: figure(found["greedy"]["bleu"]),
-    f"beam {BEAMS}": lambda found: figure(found["beam"]["bleu"]),
-    "chrF": lambda found: figure(found["greedy"]["chrf"]),
-    "epochs": lambda found: f"{found['training']['epochs']:g}",
-    "minutes": lambda found: f"{found['training']['minutes']:.0f}",
-    "threads": lambda found: str(found["training"]["threads"]),
-    "tokens/s": lambda found: f"{found['training']['tokens_per_second']:,}",
-    "seconds": lambda found: f"{found['greedy']['seconds']:.0f}",
+    "parameters": lambda results: millions(results["parameters"]),
+    "BLEU": lambda results: figure(results["greedy"]["bleu"]),
+    f"beam {BEAMS}": lambda results: figure(results["beam"]["bleu"]),
+    "chrF": lambda results: figure(results["greedy"]["chrf"]),
+    "epochs": lambda results: f"{results['training']['epochs']:g}",
+    "minutes": lambda results: f"{results['training']['minutes']:.0f}",
+    "threads": lambda results: str(results["training"]["threads"]),
+    "tokens/s": lambda results: f"{results['training']['tokens_per_second']:,}",
+    "seconds": lambda results: f"{results['greedy']['seconds']:.0f}",
 }
 
 
-def summary(sheet: Sheet, rungs: tuple[Rung, ...]) -> str:
-    """The rungs from the highest BLEU down, each with its place in the order of the papers."""
+def summary(sheet: Sheet, experiments: tuple[Experiment, ...]) -> str:
+    """The models sorted by BLEU, each with its number in the order of the papers."""
     rows = []
-    for rung in sorted(rungs, key=sheet.bleu, reverse=True):
-        found = sheet.of(rung)
-        told = [tell(found) for tell in COLUMNS.values()] if found else [MISSING, *[""] * (len(COLUMNS) - 1)]
-        rows.append([sheet.link(rung), str(rungs.index(rung) + 1), *told])
-    return table(["<rung", "its place", *COLUMNS], rows)
+    for experiment in sorted(experiments, key=sheet.bleu, reverse=True):
+        results = sheet.of(experiment)
+        cells = [show(results) for show in COLUMNS.values()] if results else [MISSING, *[""] * (len(COLUMNS) - 1)]
+        rows.append([sheet.link(experiment), str(experiments.index(experiment) + 1), *cells])
+    return table(["<model", "number", *COLUMNS], rows)
 
 
-def told(sheet: Sheet) -> str:
-    """What the table says, computed."""
-    measured = [rung for rung in sheet.plan.road if sheet.of(rung)]
+def highlights(sheet: Sheet) -> str:
+    """The best model, and the largest difference between neighbours."""
+    measured = [experiment for experiment in sheet.plan.comparison if sheet.of(experiment)]
     if not measured:
         return ""
     best = max(measured, key=sheet.bleu)
-    said = f"Highest BLEU: {sheet.link(best)}, {sheet.score(best)}."
-    steps = [pair for pair in pairwise(sheet.plan.road) if sheet.of(pair[0]) and sheet.of(pair[1])]
+    summary = f"Highest BLEU: {sheet.link(best)}, {sheet.score(best)}."
+    steps = [pair for pair in pairwise(sheet.plan.comparison) if sheet.of(pair[0]) and sheet.of(pair[1])]
     if steps:
         earlier, later = max(steps, key=lambda pair: sheet.bleu(pair[1]) - sheet.bleu(pair[0]))
         size = signed(sheet.bleu(later) - sheet.bleu(earlier))
-        said += f" Largest step from one rung to the next: {size}, from {sheet.link(earlier)} to {sheet.link(later)}."
-    return said
+        summary += (
+            f" Largest improvement over the preceding model: {size}, {sheet.link(later)} over {sheet.link(earlier)}."
+        )
+    return summary
 
 
 def by_length(sheet: Sheet) -> str:
-    """BLEU of each rung by group of length, and how far the last group is from the rung's highest."""
-    measured = [rung for rung in sheet.plan.road if sheet.of(rung)]
+    """BLEU of each model by source length, and the difference between its last and its highest group."""
+    measured = [experiment for experiment in sheet.plan.comparison if sheet.of(experiment)]
     groups = [_span(row["words"]) for row in sheet.measured[measured[0].name]["by_length"]]
     rows = []
-    for rung in measured:
-        values = [row["bleu"] for row in sheet.measured[rung.name]["by_length"]]
-        rows.append([sheet.link(rung), *(f"{value:.1f}" for value in values), signed(values[-1] - max(values))])
+    for experiment in measured:
+        values = [row["bleu"] for row in sheet.measured[experiment.name]["by_length"]]
+        rows.append([sheet.link(experiment), *(f"{value:.1f}" for value in values), signed(values[-1] - max(values))])
     return table(["<words in the source", *groups, "longest − highest"], rows)
 
 
@@ -149,51 +149,59 @@ def _span(words: str) -> str:
     return low if low == high else words
 
 
-def sentence(sheet: Sheet, rungs: tuple[Rung, ...]) -> str:
-    """The sentence that each rung translates below."""
-    found = next((found for rung in rungs if (found := sheet.of(rung))), None)
-    if found is None:
+def sentence(sheet: Sheet, experiments: tuple[Experiment, ...]) -> str:
+    """The sentence that each model translates below."""
+    results = next((results for experiment in experiments if (results := sheet.of(experiment))), None)
+    if results is None:
         return ""
-    shown = found["sentence"]
+    shown = results["sentence"]
     return (
-        "Each rung shows its greedy translation of one sentence that is in no part of the corpus, and where it "
-        "attends, what it looked at meanwhile, averaged over the heads; of several layers it is the last but one.\n\n"
+        "Each model shows its greedy translation of one sentence that is not in the corpus, and its attention weights "
+        "averaged over heads; of several layers, those of the last but one.\n\n"
         f"> {shown['source']}\\\n> ({shown['meaning']})"
     )
 
 
-def travel(sheet: Sheet) -> str:
-    names = [rung.name for rung in sheet.plan.road]
+def complexity(sheet: Sheet) -> str:
+    """Cost, sequential operations and path lengths of each type of layer."""
+    names = [experiment.name for experiment in sheet.plan.comparison]
     rows = []
     for layer in LAYERS:
         sizes = _sizes(sheet, layer)
-        places = ", ".join(str(names.index(name) + 1) for name in layer.rungs if name in names)
-        formulas = layer.work, layer.waits, layer.within, layer.across
-        rows.append([layer.name, places, f"{sizes.n:.1f}" if sizes else "", *(each.at(sizes) for each in formulas)])
-    return table(["<layer", "<rungs", "n", "<operations", "<waits", "<within", "<across"], rows)
+        numbers = ", ".join(str(names.index(name) + 1) for name in layer.experiments if name in names)
+        formulas = (layer.work, layer.sequential, layer.within, layer.across)
+        rows.append([layer.name, numbers, f"{sizes.n:.1f}" if sizes else "", *(each.at(sizes) for each in formulas)])
+    return table(["<layer", "<models", "n", "<operations", "<sequential operations", "<within", "<across"], rows)
 
 
 def _sizes(sheet: Sheet, layer: Layer) -> Sizes | None:
-    """The sizes of the layer's first rung, once it is measured."""
-    name = layer.rungs[0]
+    """The sizes of the layer's first model, once it is measured."""
+    name = layer.experiments[0]
     if name not in sheet.measured:
         return None
     chosen = sheet.settings[name]
     window = 2 * chosen.get("model.reach", 0) + 1
-    return Sizes(sheet.measured[name]["source"]["pieces"], chosen["model.width"], chosen.get("model.kernel", 0), window)
+    return Sizes(sheet.measured[name]["source"]["tokens"], chosen["model.width"], chosen.get("model.kernel", 0), window)
 
 
 def published(sheet: Sheet) -> list[str]:
-    """Others' figures beside ours, with what keeps them from being the same."""
+    """Published results next to ours."""
     rows = []
-    for rung in sheet.plan.road:
-        if rung.published:
-            ours = sheet.say(rung, lambda found: millions(found["parameters"]))
-            theirs = rung.published
+    for experiment in sheet.plan.comparison:
+        if experiment.published:
+            ours = sheet.show(experiment, lambda results: millions(results["parameters"]))
+            theirs = experiment.published
             rows.append(
-                [sheet.link(rung), theirs.name, theirs.parameters, f"{theirs.bleu:.1f}", ours, sheet.score(rung)]
+                [
+                    sheet.link(experiment),
+                    theirs.name,
+                    theirs.parameters,
+                    f"{theirs.bleu:.1f}",
+                    ours,
+                    sheet.score(experiment),
+                ]
             )
-    head = ["<rung", "<published", "parameters", "BLEU", "ours: parameters", "ours: BLEU"]
+    head = ["<model", "<published", "parameters", "BLEU", "ours: parameters", "ours: BLEU"]
     wmt = [[*row[:1], row[1] or "–", row[2] or "–", row[3]] for row in WMT14]
     return [
         PUBLISHED,
@@ -203,15 +211,16 @@ def published(sheet: Sheet) -> list[str]:
     ]
 
 
-def pieces(sheet: Sheet) -> str:
-    head = ["<rung", "<changed", "parameters", "BLEU", "difference", "p", "<by the paired test", "chrF"]
+def ablations(sheet: Sheet) -> str:
+    """Each ablation with its difference to the complete model."""
+    head = ["<model", "<changed", "parameters", "BLEU", "difference", "p", "<by the paired test", "chrF"]
     rows = []
-    for rung in sheet.plan.pieces:
-        reference = sheet.plan.reference(rung)
-        what = changed(sheet, rung, reference) if reference else ""
-        size = sheet.say(rung, lambda found: millions(found["parameters"]))
-        row = [sheet.link(rung), what, size, sheet.score(rung)]
-        tested = (sheet.against(rung) or {}).get("bleu")
+    for experiment in sheet.plan.ablations:
+        reference = sheet.plan.reference(experiment)
+        what = changed(sheet, experiment, reference) if reference else ""
+        size = sheet.show(experiment, lambda results: millions(results["parameters"]))
+        row = [sheet.link(experiment), what, size, sheet.score(experiment)]
+        tested = (sheet.against(experiment) or {}).get("bleu")
         row += [signed(tested["difference"]), f"{tested['p']:.3f}", verdict(tested)] if tested else ["", "", ""]
-        rows.append([*row, sheet.score(rung, metric="chrf") if sheet.of(rung) else ""])
+        rows.append([*row, sheet.score(experiment, metric="chrf") if sheet.of(experiment) else ""])
     return table(head, rows)

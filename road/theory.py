@@ -1,4 +1,4 @@
-"""How far a piece of the source is from where it is needed, as formulas. After Vaswani et al. 2017, table 1."""
+"""Path lengths between tokens, sequential operations and cost, as formulas. After Vaswani et al. 2017, table 1."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from math import ceil, log
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the formulas speak of."""
+    """The variables of the formulas."""
 
-    n: float  # pieces of the source
+    n: float  # tokens of the source
     d: int  # width
     k: int = 0  # kernel of a convolution
-    w: int = 0  # places that a local attention sees
+    w: int = 0  # positions in the window of a local attention
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Formula:
     value: Callable[[Sizes], float] | None = None  # none where the text is a number
 
     def at(self, sizes: Sizes | None) -> str:
-        """The formula, and what it comes to."""
+        """The formula and its value."""
         if sizes is None or self.value is None:
             return self.text
         return f"{self.text} = {_short(self.value(sizes))}"
@@ -29,26 +29,26 @@ class Formula:
 
 @dataclass(frozen=True)
 class Layer:
-    """A way of joining the pieces of a sequence."""
+    """A type of layer that relates the tokens of a sequence."""
 
     name: str
-    rungs: tuple[str, ...]
+    experiments: tuple[str, ...]
     work: Formula
-    waits: Formula  # steps of which each needs the one before
-    within: Formula  # path between two pieces of the source
-    across: Formula  # path from a piece of the source to the piece being written
+    sequential: Formula  # operations of which each needs the one before
+    within: Formula  # path between two tokens of the source
+    across: Formula  # path from a source token to the token being generated
 
 
 ONE = Formula("1")
 EACH = Formula("n", lambda s: s.n)
 RECURRENT = Formula("n·d²", lambda s: s.n * s.d**2)
-LOOKING = Formula("n·d² + n²·d", lambda s: s.n * s.d**2 + s.n**2 * s.d)
-DOUBLING = Formula("⌈log₂ n⌉", lambda s: ceil(log(s.n, 2)))  # the gaps double, whatever the kernel
+ATTENTION = Formula("n·d² + n²·d", lambda s: s.n * s.d**2 + s.n**2 * s.d)
+DOUBLING = Formula("⌈log₂ n⌉", lambda s: ceil(log(s.n, 2)))  # the dilation doubles, whatever the kernel
 WINDOWS = Formula("k·n·d²", lambda s: s.k * s.n * s.d**2)
 
 LAYERS = (
     Layer("recurrent", ("multi30k-no-attention", "multi30k-context"), RECURRENT, EACH, EACH, EACH),
-    Layer("recurrent, with attention", ("multi30k-bahdanau", "multi30k-luong"), LOOKING, EACH, EACH, ONE),
+    Layer("recurrent, with attention", ("multi30k-bahdanau", "multi30k-luong"), ATTENTION, EACH, EACH, ONE),
     Layer(
         "recurrent, with local attention",
         ("multi30k-local-m", "multi30k-local-p"),
@@ -57,7 +57,7 @@ LAYERS = (
         EACH,
         Formula("1 inside the window"),
     ),
-    Layer("LSTMN", ("multi30k-lstmn",), LOOKING, EACH, ONE, ONE),
+    Layer("LSTMN", ("multi30k-lstmn",), ATTENTION, EACH, ONE, ONE),
     Layer(
         "dilated convolution",
         ("multi30k-bytenet",),

@@ -8,16 +8,16 @@ from road.text_to_sql import items as sql
 CATEGORIES = ("own word, shown", "own word, not shown", "plain words")
 
 
-def few_shot_items(seed: int, part: str, count: int, shots: int) -> Iterator[FewShotItem]:
+def few_shot_items(seed: int, split: str, count: int, shots: int) -> Iterator[FewShotItem]:
     """Questions whose answer is correct where its query gives the same rows as the gold query."""
-    for item in sql.items(seed, part, count, shots):
+    for item in sql.items(seed, split, count, shots):
         yield few_shot_item(item)
 
 
 def few_shot_item(item: sql.Item) -> FewShotItem:
     category = CATEGORIES[2] if not item.own else CATEGORIES[0] if item.determined else CATEGORIES[1]
     question = Question(item.prompt, item.gold, (item.gold,))
-    return FewShotItem(question, lambda answer: sql.right(sql.statement(answer), item.gold, item.table), category)
+    return FewShotItem(question, lambda answer: sql.is_correct(sql.statement(answer), item.gold, item.table), category)
 
 
 def ideal(shots: int) -> dict[str, float]:

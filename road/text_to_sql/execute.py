@@ -1,4 +1,4 @@
-"""Running queries that a model wrote: in memory, reading only, with a bound on length and steps; errors are values."""
+"""Executes generated queries: in memory, read-only, with a limit on length and steps; errors are values."""
 
 import re
 import sqlite3
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-LONGEST = 1000  # characters of a query, and bytes of any text that it makes
+MAX_LENGTH = 1000  # characters of a query, and bytes of any text that it makes
 
-STEPS = 100_000  # of SQLite's machine, not seconds: a verdict is the same on every computer
+STEPS = 100_000  # of SQLite's virtual machine, not seconds: deterministic
 
 FUNCTIONS = {"count", "max", "min", "avg", "sum", "total", "like", "abs", "round", "length", "lower", "upper"}
 
@@ -33,7 +33,7 @@ class Table(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a query gave: rows, or why there are none."""
+    """The result of a query: rows, or an error."""
 
     rows: tuple[tuple, ...]
     error: str = ""
@@ -47,36 +47,36 @@ def execute(schema: Schema, rows: Sequence[Row], query: str) -> Outcome:
 def outcomes(table: Table, queries: Iterable[str]) -> Iterator[Outcome]:
     """The results of many queries on the same table, none of which can change it."""
     names = ", ".join(f'"{name}"' for name in table.schema.columns)
-    marks = ", ".join("?" * len(table.schema.columns))
+    placeholders = ", ".join("?" * len(table.schema.columns))
     with closing(sqlite3.connect(":memory:", cached_statements=0)) as database:
         database.execute(f'CREATE TABLE "{table.schema.table}" ({names})')
-        database.executemany(f'INSERT INTO "{table.schema.table}" VALUES ({marks})', table.rows)
+        database.executemany(f'INSERT INTO "{table.schema.table}" VALUES ({placeholders})', table.rows)
         _confine(database, table.schema.table)
         for query in queries:
             yield _run(database, tidy(query))
 
 
-def right(predicted: str, gold: str, table: Table) -> bool:
-    """Whether a query runs and gives what the gold query gives, in its order where the gold query asks for one."""
-    found, wanted = outcomes(table, [predicted, gold])
-    return same(found, wanted, in_order="ORDER BY" in gold)
+def is_correct(predicted: str, gold: str, table: Table) -> bool:
+    """Execution accuracy: whether a query gives the rows of the gold query, in its order where that sorts them."""
+    prediction, expected = outcomes(table, [predicted, gold])
+    return same(prediction, expected, in_order="ORDER BY" in gold)
 
 
-def same(found: Outcome, wanted: Outcome, in_order: bool) -> bool:
+def same(prediction: Outcome, expected: Outcome, in_order: bool) -> bool:
     """Whether two results are equal, as lists or as multisets; an error equals nothing."""
-    if found.error or wanted.error:
+    if prediction.error or expected.error:
         return False
-    first, second = (tuple(map(_rounded, outcome.rows)) for outcome in (found, wanted))
+    first, second = (tuple(map(_rounded, outcome.rows)) for outcome in (prediction, expected))
     return first == second if in_order else Counter(first) == Counter(second)
 
 
 def tidy(query: str) -> str:
     """Spaces that keep the signs of a value apart do not belong to it: ' paris ' is 'paris', ' b % ' is 'b%'."""
-    return re.sub("'([^']*)'", lambda found: f"'{''.join(found[1].split())}'", query)
+    return re.sub("'([^']*)'", lambda match: f"'{''.join(match[1].split())}'", query)
 
 
 def _confine(database: sqlite3.Connection, table: str) -> None:
-    """From here on only this table can be read, by harmless functions; what is not allowed is refused."""
+    """Allow reading this table by harmless functions, and nothing else."""
 
     def allow(action: int, first: str | None, second: str | None, *_: str | None) -> int:
         allowed = (
@@ -86,8 +86,8 @@ def _confine(database: sqlite3.Connection, table: str) -> None:
         )
         return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
-    database.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, LONGEST)
-    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+    database.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, MAX_LENGTH)
+    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_LENGTH)
     database.set_authorizer(allow)
     database.set_progress_handler(lambda: 1, STEPS)
 

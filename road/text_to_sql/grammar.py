@@ -1,6 +1,6 @@
-"""The small language of the questions about tables: its nouns, its kinds of question, and the words of its own.
+"""The grammar of questions about tables: nouns, kinds of questions, and made-up words.
 
-Every sign stands between spaces, also inside quotes, so that a name is the same token in a question and in its query.
+All tokens are separated by spaces, also inside quotes, so that a name is the same token in question and query.
 """
 
 from typing import NamedTuple

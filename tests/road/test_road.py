@@ -20,14 +20,14 @@ from regard.explorer.charts import COLOURS, Bar, Line, bar_chart, heatmap, line_
 from regard.training.build import start
 from road import code, measure, page, runs
 from road.__main__ import MEASURED, go, parse
-from road.plan import Plan, Rung, Sentence
-from road.rungs import PLAN
+from road.experiments import PLAN
+from road.plan import Experiment, Plan, Sentence
 from road.settings import FREE
 from road.sheet import Sheet
 from road.theory import LAYERS
 
 ROOT = Path(__file__).resolve().parents[2]
-every_rung = pytest.mark.parametrize("rung", PLAN.rungs, ids=lambda rung: rung.name)
+every_experiment = pytest.mark.parametrize("experiment", PLAN.experiments, ids=lambda experiment: experiment.name)
 
 RECIPE = """
 task = "translate"
@@ -59,14 +59,16 @@ STEPS = 101
 
 
 def tiny(folder: Path, steps: int) -> Plan:
-    """A road of two rungs, one that attends and one that does not, each of a few seconds."""
-    rungs = []
+    """A road of two models, one that attends and one that does not, each of a few seconds."""
+    experiments = []
     for name, model in MODELS.items():
         recipe = folder / f"{name}.toml"
         recipe.write_text(RECIPE.format(model=model, steps=steps), encoding="utf-8")
         idea = ("One.", "Two.", "Three.")
-        rungs.append(Rung(str(recipe), name.title(), "Nobody", idea, "x = x", ("road.plan:Plan.reference",), line=name))
-    return Plan(tuple(rungs), (), (), Sentence("3 1 2", "2 1 3"))
+        experiments.append(
+            Experiment(str(recipe), name.title(), "Nobody", idea, "x = x", ("road.plan:Plan.reference",), line=name)
+        )
+    return Plan(tuple(experiments), (), (), Sentence("3 1 2", "2 1 3"))
 
 
 # ── the page ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -84,32 +86,34 @@ def _is_text(path: Path, text: str) -> bool:
     return path.is_file() and path.read_text(encoding="utf-8") == text
 
 
-@every_rung
-def test_a_rung_ships_its_recipe_and_says_its_idea_in_three_sentences(rung: Rung) -> None:
-    assert rung.recipe in shipped_recipes()
-    for sentence in rung.idea:
+@every_experiment
+def test_a_model_ships_its_recipe_and_says_its_idea_in_three_sentences(experiment: Experiment) -> None:
+    assert experiment.recipe in shipped_recipes()
+    for sentence in experiment.idea:
         assert re.fullmatch(r"[^.!?]+[.!?]", sentence), sentence
-    assert rung.code
-    for symbol in rung.code:
+    assert experiment.code
+    for symbol in experiment.code:
         first, last = code.lines(symbol)
         shown = (ROOT / code.path_of(symbol)).read_text(encoding="utf-8").splitlines()[first - 1 : last]
         assert symbol.rpartition(":")[2].rpartition(".")[2] in "\n".join(shown)
 
 
-def test_every_rung_of_the_road_stands_in_the_table_of_paths_and_each_line_has_a_colour() -> None:
-    assert 0 < sum(bool(rung.line) for rung in PLAN.road) <= len(COLOURS)
-    assert sorted(name for layer in LAYERS for name in layer.rungs) == sorted(rung.name for rung in PLAN.road)
+def test_every_model_of_the_comparison_stands_in_the_table_of_paths_and_each_line_has_a_colour() -> None:
+    assert 0 < sum(bool(experiment.line) for experiment in PLAN.comparison) <= len(COLOURS)
+    assert sorted(name for layer in LAYERS for name in layer.experiments) == sorted(
+        experiment.name for experiment in PLAN.comparison
+    )
 
 
-@every_rung
-def test_what_was_measured_holds_together(rung: Rung) -> None:
-    found = measure.read(ROOT / MEASURED, rung)
-    if found is None:
+@every_experiment
+def test_what_was_measured_holds_together(experiment: Experiment) -> None:
+    results = measure.read(ROOT / MEASURED, experiment)
+    if results is None:
         return  # the page says so
-    assert sum(row["samples"] for row in found["by_length"]) == found["pairs"]["test"]
-    looks = found["sentence"]["looks"]
-    for row in looks["weights"] if looks else []:
-        assert len(row) == len(looks["columns"])
+    assert sum(row["samples"] for row in results["by_length"]) == results["pairs"]["test"]
+    attention = results["sentence"]["attention"]
+    for row in attention["weights"] if attention else []:
+        assert len(row) == len(attention["columns"])
         assert sum(row) == pytest.approx(1, abs=0.02)  # rounded
 
 
@@ -143,22 +147,22 @@ def test_pictures_are_xml_and_tell_in_words_what_they_show(tmp_path: Path) -> No
 
 @pytest.fixture
 def trained(tmp_path: Path) -> tuple[Plan, Path]:
-    """A tiny road whose first rung alone is trained and measured."""
+    """A tiny road whose first model alone is trained and measured."""
     plan = tiny(tmp_path, 5)
-    first = plan.road[0]
+    first = plan.comparison[0]
     start(load_recipe(first.recipe, [f"output={tmp_path / 'runs' / first.name}"]), quiet=True)
     measure.measure(tmp_path / MEASURED, runs.job(first, tmp_path / "runs"), plan.shown(first))
     return plan, tmp_path
 
 
-def test_a_rung_is_measured_once_and_shown_as_measured(trained: tuple[Plan, Path]) -> None:
+def test_a_model_is_measured_once_and_shown_as_measured(trained: tuple[Plan, Path]) -> None:
     plan, home = trained
-    first, second = plan.road
+    first, second = plan.comparison
     job = runs.job(first, home / "runs")
     assert job.state == "finished"
-    found = measure.read(home / MEASURED, first)
-    assert found is not None
-    assert len(measure.answers(job.run)) == found["pairs"]["test"]
+    results = measure.read(home / MEASURED, first)
+    assert results is not None
+    assert len(measure.answers(job.run)) == results["pairs"]["test"]
     assert measure.is_fresh(home / MEASURED, job, plan.sentence)
     another = Sentence("1 2 3", "3 2 1")
     assert not measure.is_fresh(home / MEASURED, job, another)
@@ -166,36 +170,38 @@ def test_a_rung_is_measured_once_and_shown_as_measured(trained: tuple[Plan, Path
     again = measure.read(home / MEASURED, first)
     assert again is not None and again["sentence"]["source"] == "1 2 3"
     assert {key: again[key] for key in again if key != "sentence"} == {
-        key: found[key] for key in found if key != "sentence"
+        key: results[key] for key in results if key != "sentence"
     }
-    found = again
-    assert found["training"]["steps"] == 5
-    assert found["weights"] == measure.weights_of(job.run)
+    results = again
+    assert results["training"]["steps"] == 5
+    assert results["weights"] == measure.weights_of(job.run)
     text = page.render(plan, home / MEASURED)[page.PAGE]
     assert f"**Not measured yet:** `{second.name}`." in text
-    assert f"{found['greedy']['bleu']['value']:.1f} ± " in text
-    assert found["sentence"]["source"] in text
-    assert {path.name for path in page.render(plan, home / MEASURED)} >= {"looking.svg", "ladder.svg"}
+    assert f"{results['greedy']['bleu']['value']:.1f} ± " in text
+    assert results["sentence"]["source"] in text
+    assert {path.name for path in page.render(plan, home / MEASURED)} >= {"looking.svg", "comparison.svg"}
 
 
 def test_a_changed_recipe_is_noticed(trained: tuple[Plan, Path]) -> None:
     plan, home = trained
-    recipe = Path(plan.road[0].recipe)
+    recipe = Path(plan.comparison[0].recipe)
     text = recipe.read_text(encoding="utf-8")
     recipe.write_text(text.replace("keep = 2", "keep = 3\nthreads = 1"), encoding="utf-8")
     assert {"train.keep", "train.threads"} <= set(FREE)
-    runs.refuse_another(runs.job(plan.road[0], home / "runs"))  # where it ran is of no matter
+    runs.refuse_another(runs.job(plan.comparison[0], home / "runs"))  # where it ran is of no matter
     recipe.write_text(text.replace("learning_rate = 3e-3", "learning_rate = 2e-3"), encoding="utf-8")
     with pytest.raises(UserError, match=r"another recipe .* train\.learning_rate was 0\.003 and is 0\.002"):
         go(parse(["--runs", str(home / "runs")]), plan, home)
-    assert not (home / "runs" / plan.road[1].name).exists()
+    assert not (home / "runs" / plan.comparison[1].name).exists()
     assert Sheet(plan, home / MEASURED).outdated() == {"Looking": ["train.learning_rate"]}
-    assert "measured before its recipe changed (`train.learning_rate`)" in page.render(plan, home / MEASURED)[page.PAGE]
+    text = page.render(plan, home / MEASURED)[page.PAGE]
+    assert text.count("**Note:**") == 1
+    assert "**Note:** measured before a change of the recipe (`train.learning_rate`): Looking." in text
 
 
 def test_without_data_nothing_begins(tmp_path: Path) -> None:
     plan = tiny(tmp_path, 5)
-    second = Path(plan.road[1].recipe)
+    second = Path(plan.comparison[1].recipe)
     named = 'generate = "reverse"\ntrain = 211\nvalidation = 13\ntest = 19'
     second.write_text(second.read_text(encoding="utf-8").replace(named, 'train = "nowhere.{de,en}"'), encoding="utf-8")
     with pytest.raises(UserError, match=r"nowhere\.\{de,en\}' not found.*REGARD_DATA"):
@@ -203,21 +209,21 @@ def test_without_data_nothing_begins(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_rung_that_does_not_exist_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no rung 'lookin'; did you mean 'looking'\?"):
+def test_a_model_that_does_not_exist_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no model 'lookin'; did you mean 'looking'\?"):
         go(parse(["--only", "lookin"]), tiny(tmp_path, 5), tmp_path)
 
 
 def test_several_at_once_have_a_thread_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = list[list[str]]()
     monkeypatch.setattr(subprocess, "Popen", lambda command, **_: begun.append(command[3:]))
-    job = runs.job(tiny(tmp_path, 5).road[0], tmp_path / "runs")
+    job = runs.job(tiny(tmp_path, 5).comparison[0], tmp_path / "runs")
     runs._start(job, True, 0)
     job.run.mkdir(parents=True)
     (job.run / "recipe.toml").touch()
     runs._start(job, True, 0)
     runs._start(job, False, 0)
-    train = ["train", job.rung.recipe, f"output={job.run}", "--quiet", "train.threads=1"]
+    train = ["train", job.experiment.recipe, f"output={job.run}", "--quiet", "train.threads=1"]
     assert begun == [train, ["resume", str(job.run), "--quiet"], ["resume", str(job.run)]]
 
 
@@ -268,7 +274,7 @@ def test_a_road_waits_for_what_another_left_behind(tmp_path: Path, capfd: pytest
 
 
 def test_stopped_and_killed_it_ends_as_if_it_never_was(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Ctrl-C in the first rung; SIGKILL while its run goes on alone; SIGKILL of road and run in the second rung."""
+    """Ctrl-C in the first model; SIGKILL while its run goes on alone; SIGKILL of road and run in the second model."""
     home = tmp_path / "home"
     home.mkdir()
     first, second = home / "runs" / "looking", home / "runs" / "deaf"
@@ -276,7 +282,7 @@ def test_stopped_and_killed_it_ends_as_if_it_never_was(tmp_path: Path, capfd: py
     wait_for(road, past(first, 11))
     road.send_signal(signal.SIGINT)
     assert road.wait(300) == 130
-    assert f"stopped; go on with: python -m road --runs {home / 'runs'}" in (home / "said.txt").read_text()
+    assert f"stopped; resume with: python -m road --runs {home / 'runs'}" in (home / "said.txt").read_text()
     assert not (first / ".lock").exists()
 
     road = begin(home)
@@ -289,7 +295,7 @@ def test_stopped_and_killed_it_ends_as_if_it_never_was(tmp_path: Path, capfd: py
     road.kill()
     road.wait()
     os.kill(int((second / ".lock").read_text()), signal.SIGKILL)
-    assert "rungs: 1 trained, 1 to train" in (home / "said.txt").read_text()
+    assert "models: 1 trained, 1 to train" in (home / "said.txt").read_text()
     before = kept(first)
 
     plan = tiny(home, STEPS)
@@ -297,16 +303,16 @@ def test_stopped_and_killed_it_ends_as_if_it_never_was(tmp_path: Path, capfd: py
     assert "training 1 of 1: deaf" in capfd.readouterr().err
     after = {path: time for path, time in kept(first).items() if path != measure.ANSWERS}
     assert after == before  # nothing that was finished is touched
-    for rung in plan.road:
-        whole = tmp_path / "whole" / rung.name
-        start(load_recipe(rung.recipe, [f"output={whole}"]), quiet=True)
-        found = measure.read(home / MEASURED, rung)
-        assert found is not None
-        assert found["weights"] == measure.weights_of(whole)
-    found = measure.read(home / MEASURED, plan.road[1])
-    assert found is not None and found["against"]["name"] == "looking"
+    for experiment in plan.comparison:
+        whole = tmp_path / "whole" / experiment.name
+        start(load_recipe(experiment.recipe, [f"output={whole}"]), quiet=True)
+        results = measure.read(home / MEASURED, experiment)
+        assert results is not None
+        assert results["weights"] == measure.weights_of(whole)
+    results = measure.read(home / MEASURED, plan.comparison[1])
+    assert results is not None and results["against"]["name"] == "looking"
 
     everything = kept(home / "runs"), kept(home / "road")
     assert go(parse(["--runs", str(home / "runs")]), plan, home) == 0
     assert (kept(home / "runs"), kept(home / "road")) == everything
-    assert json.loads((home / MEASURED / "deaf.json").read_text())["sentence"]["looks"] is None
+    assert json.loads((home / MEASURED / "deaf.json").read_text())["sentence"]["attention"] is None

@@ -11,7 +11,7 @@ from regard.config.recipe import TokenizerOptions
 from regard.data.synthetic.pairs import PARTS
 from regard.text.vocabulary import train_tokenizer
 from road.text_to_sql import items as sql
-from road.text_to_sql.execute import LONGEST, Schema, Table, execute, right
+from road.text_to_sql.execute import MAX_LENGTH, Schema, Table, execute, is_correct
 from road.text_to_sql.grammar import CLAUSES, DIALECTS, KINDS, NUMBERS, OWN_WORDS, TABLES, VALUES
 
 SHOPS = Table(
@@ -40,9 +40,9 @@ def test_every_gold_query_runs_and_its_table_tells_it_from_every_rival(held: lis
         outcome = execute(*item.table, item.gold)
         assert not outcome.error, item.gold
         assert outcome.rows, item.gold
-        assert right(item.gold, item.gold, item.table)
+        assert is_correct(item.gold, item.gold, item.table)
         for rival in sql.rivals(item.gold, item.table):
-            assert not right(rival, item.gold, item.table), (rival, item.gold)
+            assert not is_correct(rival, item.gold, item.table), (rival, item.gold)
 
 
 def test_the_rivals_lack_a_filter_turn_an_order_and_change_a_meaning():
@@ -109,8 +109,8 @@ def test_only_the_query_shows_what_an_own_word_means(clause: str):
 
 
 def test_every_meaning_of_an_own_word_is_as_likely():
-    chance = random.Random(1)
-    counts = Counter(sql.draw_dialect(chance)[1:] for _ in range(8009))
+    rng = random.Random(1)
+    counts = Counter(sql.draw_dialect(rng)[1:] for _ in range(8009))
     assert set(counts) == {(clause, meaning) for clause in DIALECTS for meaning in CLAUSES[clause]}
     assert all(abs(count - 1001) < 5 * 1001**0.5 for count in counts.values())
 
@@ -175,12 +175,12 @@ def test_queries_run(query: str, rows: tuple):
 
 def test_results_are_compared_as_multisets_and_in_order_where_one_is_asked_for():
     gold = "SELECT owner FROM shops WHERE city = ' oslo ' ;"
-    assert right("SELECT owner FROM shops WHERE city = 'oslo' ORDER BY rent", gold, SHOPS)
-    assert not right("SELECT DISTINCT owner FROM shops WHERE city = 'oslo'", gold, SHOPS)
+    assert is_correct("SELECT owner FROM shops WHERE city = 'oslo' ORDER BY rent", gold, SHOPS)
+    assert not is_correct("SELECT DISTINCT owner FROM shops WHERE city = 'oslo'", gold, SHOPS)
     gold = "SELECT owner FROM shops WHERE city = ' oslo ' ORDER BY rent ASC ;"
-    assert right("SELECT owner FROM shops WHERE city <> 'rome' ORDER BY rent", gold, SHOPS)
-    assert not right("SELECT owner FROM shops WHERE city = 'oslo'", gold, SHOPS)
-    assert right("SELECT SUM(rent) / 5.0 FROM shops", "SELECT AVG ( rent ) FROM shops ;", SHOPS)
+    assert is_correct("SELECT owner FROM shops WHERE city <> 'rome' ORDER BY rent", gold, SHOPS)
+    assert not is_correct("SELECT owner FROM shops WHERE city = 'oslo'", gold, SHOPS)
+    assert is_correct("SELECT SUM(rent) / 5.0 FROM shops", "SELECT AVG ( rent ) FROM shops ;", SHOPS)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_results_are_compared_as_multisets_and_in_order_where_one_is_asked_for()
         "WITH RECURSIVE a (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM a) SELECT n FROM a",
         "SELECT * FROM (WITH b AS (SELECT 1) SELECT * FROM b, b)",
         "SELECT COUNT(*) FROM " + ", ".join(f"shops s{number}" for number in range(12)),
-        "SELECT " + "(" * 400 + "1" + ")" * 400, "SELECT '" + "a" * LONGEST + "'", "SELECT '\0'", "SELECT '\ud800'",
+        "SELECT " + "(" * 400 + "1" + ")" * 400, "SELECT '" + "a" * MAX_LENGTH + "'", "SELECT '\0'", "SELECT '\ud800'",
         "SELECT CAST(x'ff' AS TEXT)", "SELECT 9223372036854775807 + rent FROM shops WHERE SUM(rent)",
     ],
 )  # fmt: skip
@@ -203,15 +203,15 @@ def test_what_is_no_harmless_query_is_an_error_and_wrong(query: str):
     outcome = execute(*SHOPS, query)
     assert outcome.error
     assert outcome.rows == ()
-    assert not right(query, "SELECT COUNT ( * ) FROM shops ;", SHOPS)
-    assert not right(query, query, SHOPS)
+    assert not is_correct(query, "SELECT COUNT ( * ) FROM shops ;", SHOPS)
+    assert not is_correct(query, query, SHOPS)
 
 
 def test_a_hostile_query_spoils_nothing_for_the_next():
     gold = "SELECT COUNT ( * ) FROM shops ;"
-    assert not right("DELETE FROM shops", gold, SHOPS)
-    assert not right("DROP TABLE shops", gold, SHOPS)
-    assert right("SELECT COUNT(rent) FROM shops", gold, SHOPS)
+    assert not is_correct("DELETE FROM shops", gold, SHOPS)
+    assert not is_correct("DROP TABLE shops", gold, SHOPS)
+    assert is_correct("SELECT COUNT(rent) FROM shops", gold, SHOPS)
 
 
 def test_the_statement_ends_at_its_semicolon_or_line():
