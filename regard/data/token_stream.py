@@ -4,9 +4,11 @@ text of document 1, end, text of document 2, end, …
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from regard.data.cache import Report, cache_path, options_key, smallest_uint
 from regard.data.documents import CHUNK_BYTES, Document, documents, unnamed_column
@@ -38,6 +40,15 @@ class TokenStream(RaggedDataset):
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def split_at(self, end: int) -> Iterator[np.ndarray]:
+        """The tokens of each document, without the end token that follows."""
+        begin = 0
+        for border in np.flatnonzero(self.tokens == end).tolist():
+            yield self.tokens[begin:border]
+            begin = border + 1
+        if begin < len(self):
+            yield self.tokens[begin:]
 
 
 def prepare_stream(

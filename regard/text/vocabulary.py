@@ -10,6 +10,7 @@ a BERT folder with vocab.txt                ┘
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from regard.errors import UserError
 from regard.text.bpe_files import load_merges
@@ -33,11 +34,16 @@ class Vocabulary:
 
     source: Tokenizer
     target: Tokenizer
+    files: ClassVar[tuple[str, ...]] = FILES
 
     @property
     def joint(self) -> bool:
         """Whether an id means the same piece on both sides, so that embeddings may be shared."""
         return self.source is self.target or self.source.table == self.target.table
+
+    def content(self) -> str:
+        """All that determines how text is tokenized."""
+        return json.dumps([self.source.content(), self.target.content()])
 
     def save(self, folder: Path) -> None:
         """Writes a folder that transformers' AutoTokenizer opens too; another vocabulary's files make way."""
