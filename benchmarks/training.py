@@ -80,20 +80,20 @@ def ours(folder: str, threads: int, steps: int = STEPS) -> Work:
     from regard.runtime.threads import with_threads
     from regard.training.display import Display
     from regard.training.distributed import Group
-    from regard.training.loop import Loop
+    from regard.training.loop import Loop, RunOutput
 
     torch.set_num_threads(threads)
     keep_memory()
     recipe, network, task = prepared(folder)
-    loop = Loop(network, task, recipe, Path(folder), lambda _: None, Group(torch.device("cpu")), Display(quiet=True))
+    output = RunOutput(Path(folder), lambda _: None, Display(quiet=True))
+    loop = Loop(network, task, recipe, output, Group(torch.device("cpu")))
     stream = list(islice(task.batches(0, 0, 1), steps))
     gc.freeze()  # as `uncounted` does for a whole run
 
     def work() -> float:
-        several = iter(stream)
         with with_threads(loop.threads // loop.pieces):
-            for _ in range(steps):
-                loop.step(several)
+            for batch in stream:
+                loop.step([batch])
         return loop.window.loss
 
     return work

@@ -7,7 +7,7 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from regard.config.recipe import Recipe, load_recipe
 from regard.layers.pytree import select_rows
 from regard.training.display import Display
-from regard.training.loop import Outcome, train
+from regard.training.loop import Outcome, RunOutput, train
+from regard.training.objective import BatchSource
 
 WORDS, WIDTH, LENGTH = 13, 7, 5
 HEADER = (
@@ -111,9 +112,14 @@ def make_recipe(run: Path, *overrides: str) -> Recipe:
 
 
 def go(
-    run: Path, *overrides: str, task: ToyTask | None = None, dropout: float = 0.1, **more
+    run: Path,
+    *overrides: str,
+    task: ToyTask | None = None,
+    dropout: float = 0.1,
+    source: Callable[[Network], BatchSource] | None = None,
+    **more,
 ) -> tuple[Outcome, Network]:
-    """Train the toy in `run`, or go on with it; the same call does both, as `train` and `resume` do."""
+    """Train the toy in `run`, or resume it; the same call does both, as `train` and `resume` do."""
     recipe = make_recipe(run, *overrides)
     run.mkdir(exist_ok=True)
     torch.manual_seed(recipe.seed)
@@ -123,7 +129,9 @@ def go(
         save_file({name: weights.data for name, weights in network.named_parameters()}, folder / "model.safetensors")
         (folder / "config.json").write_text("{}")
 
-    outcome = train(network, task or ToyTask(recipe.train.batch_size), recipe, run, write_model, Display(True), **more)
+    output = RunOutput(run, write_model, Display(True))
+    batches = source(network) if source else None
+    outcome = train(network, task or ToyTask(recipe.train.batch_size), recipe, output, batches, **more)
     return outcome, network
 
 

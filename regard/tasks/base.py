@@ -8,7 +8,7 @@
 The training loop, `regard.load`, the command line and `doctor` use this contract only.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
@@ -60,35 +60,6 @@ class Preview(NamedTuple):
     source: str
     reference: str
     prediction: str
-
-
-class TrainingTask(Protocol):
-    """What the training loop needs of a task: numbered batches, a loss and a metric."""
-
-    score_name: str  # the metric that selects the best checkpoint
-    ascending: bool  # whether larger is better
-    unit: str
-    batches_per_epoch: int
-
-    @property
-    def fingerprint(self) -> Mapping[str, str]: ...
-
-    @property
-    def indivisible(self) -> bool: ...
-
-    def batches(self, start: int, rank: int, world: int) -> Iterator[Any]: ...
-
-    def epoch(self, batches: int) -> float: ...
-
-    def num_targets(self, batch: Any) -> int: ...
-
-    def loss(self, network: nn.Module, batch: Any) -> Tensor: ...
-
-    def split(self, batch: Any, pieces: int) -> list[Any]: ...
-
-    def validate(self, network: nn.Module) -> dict[str, float]: ...
-
-    def preview(self, network: nn.Module, count: int) -> Sequence[tuple[str, str, str]]: ...
 
 
 class Task(Generic[S]):

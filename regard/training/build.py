@@ -21,15 +21,15 @@ from regard.models import registry as models
 from regard.models.heads.mlm import MaskedLM
 from regard.models.layer_selection import shorten
 from regard.runtime.device import choose_device
-from regard.tasks.base import TrainingTask
 from regard.tasks.distillation import read_teacher
 from regard.tasks.registry import TASKS, Trained, build, fit, learn_vocabulary, require
 from regard.text.vocabulary import Vocabulary
 from regard.training import checkpoint
 from regard.training.display import Display
 from regard.training.distributed import rank
-from regard.training.layerwise import settle
-from regard.training.loop import Outcome, train
+from regard.training.layerwise import apply_freezing
+from regard.training.loop import Outcome, RunOutput, train
+from regard.training.objective import TrainingTask
 from regard.training.run_folder import lock, open_run, refuse_existing, rewrite_recipe, start_run
 
 
@@ -41,7 +41,7 @@ def start(recipe: Recipe, quiet: bool = False) -> Outcome:
     prepared = _prepare(recipe, None, display)
     run = start_run(recipe)
     with lock(run):
-        return train(*prepared[:2], recipe, run, prepared[2], display)
+        return train(*prepared[:2], recipe, RunOutput(run, prepared[2], display))
 
 
 def resume(run: Path, quiet: bool = False, overrides: Sequence[str] = ()) -> Outcome:
@@ -54,7 +54,7 @@ def resume(run: Path, quiet: bool = False, overrides: Sequence[str] = ()) -> Out
         prepared = _prepare(recipe, run, display)
         if overrides:
             rewrite_recipe(run, recipe)
-        return train(*prepared[:2], recipe, run, prepared[2], display)
+        return train(*prepared[:2], recipe, RunOutput(run, prepared[2], display))
 
 
 def _prepare(
@@ -87,7 +87,7 @@ def prepare_network(recipe: Recipe, run: Path | None = None) -> Loaded:
     loaded = _network(recipe, run)
     if recipe.train.dropout >= 0:
         drop(loaded.network, recipe.train.dropout)
-    settle(loaded.network, recipe.train)
+    apply_freezing(loaded.network, recipe.train)
     return loaded
 
 

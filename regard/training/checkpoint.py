@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: written aside, synced, hashed in a manifest written last, then renamed.
+"""Checkpoints that are complete or absent: written aside, synced, hashed in a manifest written last, then renamed.
 
 run/checkpoint-500/   the model folder, training.safetensors, training.json, manifest.json
 run/best.json         {"step": 500, "score": 38.2}
@@ -17,9 +17,9 @@ from safetensors import SafetensorError
 from regard.errors import UserError
 
 MANIFEST = "manifest.json"
-ASIDE = ".unfinished-"  # what is being written, replaced or deleted; tidied up at the next start
-NEEDED = ("config.json", "model.safetensors", "training.safetensors", "training.json")
-ADAPTER = "adapter_model.safetensors"  # in place of the whole model
+ASIDE = ".unfinished-"  # what is being written, replaced or deleted; removed at the next start
+REQUIRED = ("config.json", "model.safetensors", "training.safetensors", "training.json")
+ADAPTER = "adapter_model.safetensors"  # in place of the full model
 
 
 def folder_of(run: Path, step: int) -> Path:
@@ -27,7 +27,7 @@ def folder_of(run: Path, step: int) -> Path:
 
 
 def steps(run: Path) -> list[int]:
-    """The steps that have a checkpoint, whole or not, oldest first."""
+    """The steps that have a checkpoint, complete or not, oldest first."""
     names = (path.name.removeprefix("checkpoint-") for path in run.glob("checkpoint-*"))
     return sorted(int(name) for name in names if name.isdecimal())
 
@@ -48,7 +48,8 @@ def write(run: Path, step: int, fill: Callable[[Path], None]) -> Path:
     _sync(aside / MANIFEST)
     for path in [*(path for path in aside.rglob("*") if path.is_dir()), aside]:
         _sync(path)
-    final, old = folder_of(run, step), run / f"{ASIDE}old-{step}"
+    final = folder_of(run, step)
+    old = run / f"{ASIDE}old-{step}"
     if final.exists():
         shutil.rmtree(old, ignore_errors=True)
         final.rename(old)
@@ -59,36 +60,37 @@ def write(run: Path, step: int, fill: Callable[[Path], None]) -> Path:
 
 
 def verify(folder: Path) -> None:
-    """Refuse a checkpoint with a file that is missing, cut short or altered, by its name."""
-    for name, expected in _listed(folder / MANIFEST).items():
+    """Refuse a checkpoint with a file that is missing, truncated or altered, by its name."""
+    for name, expected in _manifest_files(folder / MANIFEST).items():
         path = folder / name
         if not path.is_file():
-            raise UserError(f"{path}: missing; the checkpoint is not whole")
+            raise UserError(f"{path}: missing; the checkpoint is incomplete")
         size = path.stat().st_size
         if size != expected["size"]:
-            raise UserError(f"{path}: {size} bytes instead of {expected['size']}; the checkpoint is not whole")
+            raise UserError(f"{path}: {size} bytes instead of {expected['size']}; the checkpoint is incomplete")
         if _describe(path) != expected:
             raise UserError(f"{path}: altered since it was written (its sha256 differs from the manifest's)")
 
 
-def _listed(manifest: Path) -> dict[str, dict[str, Any]]:
-    """The files a manifest lists; it must be of the shape that `write` gives it, and name all that a resume needs."""
+def _manifest_files(manifest: Path) -> dict[str, dict[str, Any]]:
+    """The files that a manifest lists; it must be structured as `write` does, and list all a resume needs."""
     try:
         files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
-        shaped = all(each.keys() == {"size", "sha256"} for each in files.values())
+        readable = all(entry.keys() == {"size", "sha256"} for entry in files.values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        shaped, files = False, {}
-    if not shaped:
-        raise UserError(f"{manifest}: missing or unreadable; the checkpoint is not whole")
+        files = {}
+        readable = False
+    if not readable:
+        raise UserError(f"{manifest}: missing or unreadable; the checkpoint is incomplete")
     adapted = ADAPTER in files
-    missing = [name for name in NEEDED if name not in files and not (adapted and name == "model.safetensors")]
+    missing = [name for name in REQUIRED if name not in files and not (adapted and name == "model.safetensors")]
     if missing:
-        raise UserError(f"{manifest}: does not list {', '.join(missing)}; the checkpoint is not whole")
+        raise UserError(f"{manifest}: does not list {', '.join(missing)}; the checkpoint is incomplete")
     return files
 
 
 def newest(run: Path) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint, and what was wrong with the newer ones."""
+    """The newest complete checkpoint, and what was wrong with the newer ones."""
     refused = []
     for step in reversed(steps(run)):
         folder = folder_of(run, step)
@@ -102,7 +104,7 @@ def newest(run: Path) -> tuple[Path | None, list[str]]:
 
 
 def best(run: Path) -> tuple[Path, list[str]]:
-    """The checkpoint with the best score, else the newest whole one; and what was wrong with those refused."""
+    """The checkpoint with the best score, else the newest complete one; and what was wrong with those refused."""
     pointer = run / "best.json"
     damaged = []
     if pointer.is_file():
@@ -116,9 +118,9 @@ def best(run: Path) -> tuple[Path, list[str]]:
         else:
             return folder, []
     folder, refused = newest(run)
-    damaged += [each for each in refused if each not in damaged]
+    damaged += [reason for reason in refused if reason not in damaged]
     if folder is None:
-        raise UserError("; ".join([f"{run} has no {'whole checkpoint' if damaged else 'checkpoint yet'}", *damaged]))
+        raise UserError("; ".join([f"{run} has no {'complete checkpoint' if damaged else 'checkpoint yet'}", *damaged]))
     return folder, damaged
 
 
@@ -127,24 +129,24 @@ def point_to_best(run: Path, step: int, score: float) -> None:
 
 
 def prune(run: Path, keep: int, step: int, best_step: int | None) -> None:
-    """Keep the newest few up to `step`, and the best. Later ones are damaged, and not worth a whole one's place."""
-    for old in [each for each in steps(run) if each <= step][:-keep]:
+    """Keep the newest few up to `step`, and the best. Later ones are damaged: they do not count."""
+    for old in [saved for saved in steps(run) if saved <= step][:-keep]:
         if old != best_step:
             remove(folder_of(run, old))
 
 
 def sweep(run: Path) -> None:
-    """Remove what a killed process left half written or half deleted; what it was about to rename in is renamed."""
+    """Remove what a killed process left half written or half deleted; a complete copy is renamed into place."""
     for kind in ("write", "old"):  # the newer copy first
         for path in run.glob(f"{ASIDE}{kind}-*"):
             final = run / f"checkpoint-{path.name.removeprefix(f'{ASIDE}{kind}-')}"
-            if not final.exists() and _is_whole(path):
+            if not final.exists() and _is_complete(path):
                 path.rename(final)
     for path in run.glob(f"{ASIDE}*"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _is_whole(folder: Path) -> bool:
+def _is_complete(folder: Path) -> bool:
     try:
         verify(folder)
     except UserError:

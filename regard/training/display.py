@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live bar in a terminal, plain lines elsewhere, nothing when quiet."""
+"""The progress of a run: a live bar in a terminal, plain lines elsewhere, nothing when quiet."""
 
 import sys
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from rich.table import Table
 from regard.training.distributed import rank
 
 SHOWN_SAMPLES = 3
-SHOWN = 160  # characters of each part of a sample: about two lines
+SHOWN = 160  # characters of each text of a sample: about two lines
 SPEED = "_per_second"
 
 
 class Display:
-    """Everything goes to stderr: stdout belongs to results."""
+    """Everything is written to stderr: stdout is for results."""
 
     def __init__(self, quiet: bool = False) -> None:
         quiet = quiet or rank() != 0
@@ -36,13 +36,18 @@ class Display:
             self.live.stop()
 
     def step(self, step: int, max_steps: int, event: dict[str, float], left: float | None) -> None:
-        """Where the run is: step, loss, score, rate, speed, time used and left."""
-        words = [f"{step}/{max_steps}" if max_steps else str(step), f"epoch {event['epoch']:.2f}"]
-        words += [f"loss {event['loss']:.4f}"] + ([self.score] if self.score else [])
-        words += [f"lr {event['learning_rate']:.2e}"]
-        words += [f"{event[key]:,.0f} {key.removesuffix(SPEED)}/s" for key in event if key.endswith(SPEED)]
-        words += [_time(event["seconds"])] + ([f"{_time(left)} left"] if left is not None else [])
-        line = "  ".join(words)
+        """One line: step, epoch, loss, score, learning rate, speed, time used and left."""
+        fields = [
+            f"{step}/{max_steps}" if max_steps else str(step),
+            f"epoch {event['epoch']:.2f}" if "epoch" in event else "",
+            f"loss {event['loss']:.4f}",
+            self.score,
+            f"lr {event['learning_rate']:.2e}",
+            *(f"{event[key]:,.0f} {key.removesuffix(SPEED)}/s" for key in event if key.endswith(SPEED)),
+            _time(event["seconds"]),
+            "" if left is None else f"{_time(left)} left",
+        ]
+        line = "  ".join(filter(None, fields))
         if self.live:
             row = Table.grid(padding=(0, 1))
             row.add_row(ProgressBar(total=max_steps or None, completed=step, width=24), escape(line))
@@ -52,13 +57,16 @@ class Display:
 
     def evaluation(self, step: int, metrics: dict[str, float], score_name: str, best: bool) -> None:
         self.score = f"validation {score_name} {metrics[score_name]:.4g}"
-        said = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        self.console.print(f"[bold]step {step}[/bold]  {escape(said)}{'  [green]best so far[/green]' if best else ''}")
+        values = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        self.console.print(
+            f"[bold]step {step}[/bold]  {escape(values)}{'  [green]best so far[/green]' if best else ''}"
+        )
 
     def samples(self, samples: Sequence[tuple[str, str, str]]) -> None:
         for source, reference, answer in samples:
             for name, text in (("source", source), ("reference", reference), ("answer", answer)):
-                self.console.print(f"  [dim]{name:>9}[/dim]  {escape(_beginning(text))}")
+                shown = text if len(text) <= SHOWN else f"{text[: SHOWN - 1].rstrip()}…"
+                self.console.print(f"  [dim]{name:>9}[/dim]  {escape(shown)}")
             self.console.print()
 
     def note(self, text: str) -> None:
@@ -66,11 +74,6 @@ class Display:
 
     def warn(self, text: str) -> None:
         self.console.print(f"[yellow]warning:[/yellow] {escape(text)}")
-
-
-def _beginning(text: str) -> str:
-    """A text, or what of it has room on two lines."""
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1].rstrip()}…"
 
 
 def _time(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Several processes that train one network, as torchrun starts them; with one process every function does nothing."""
+"""Data-parallel training in the processes that torchrun starts; with one process every function does nothing."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ PATIENCE = timedelta(hours=6)  # the others wait while the first process evaluat
 
 @dataclass(frozen=True)
 class Group:
-    """This process among `world` of them; the one of rank 0 writes, shows and evaluates."""
+    """This process among `world` of them; rank 0 writes, displays and evaluates."""
 
     device: torch.device
     rank: int = 0
@@ -32,39 +32,39 @@ class Group:
         return values
 
     def agree(self, *values: float) -> list[float]:
-        """The largest of each value over all processes, so that all take the same turn."""
+        """The largest of each value over all processes, so that all take the same branch."""
         if self.world == 1:
             return list(values)
-        together = torch.tensor(values, dtype=torch.float64, device=self.device)
-        torch.distributed.all_reduce(together, torch.distributed.ReduceOp.MAX)
-        return together.tolist()
+        largest = torch.tensor(values, dtype=torch.float64, device=self.device)
+        torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
+        return largest.tolist()
 
     def share_weights(self, network: nn.Module) -> None:
-        """All start from the first process's weights."""
+        """All start from the weights of rank 0."""
         if self.world > 1:
             for tensor in [*network.parameters(), *network.buffers()]:
                 torch.distributed.broadcast(tensor.data, src=0)
 
     def sum_gradients(self, network: nn.Module) -> None:
-        """Every gradient becomes the sum over all processes, in one message per type."""
+        """Every gradient becomes the sum over all processes, in one message per dtype."""
         if self.world == 1:
             return
         gradients = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
         for dtype in sorted({gradient.dtype for gradient in gradients}, key=str):
             same = [gradient for gradient in gradients if gradient.dtype == dtype]
             flat = self.total(torch.cat([gradient.flatten() for gradient in same]))
-            for gradient, part in zip(same, flat.split([gradient.numel() for gradient in same]), strict=True):
-                gradient.copy_(part.view_as(gradient))
+            for gradient, summed in zip(same, flat.split([gradient.numel() for gradient in same]), strict=True):
+                gradient.copy_(summed.view_as(gradient))
 
 
 def rank() -> int:
-    """This process's rank as torchrun told it; known before anything is set up."""
+    """This process's rank as torchrun set it; known before the group is."""
     return int(os.environ.get("RANK", "0"))
 
 
 @contextmanager
 def group(device: torch.device) -> Iterator[Group]:
-    """Join the processes that torchrun started, for as long as the context lasts."""
+    """Join the processes that torchrun started, inside the context."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         yield Group(device)

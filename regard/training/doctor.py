@@ -25,7 +25,6 @@ from regard.runtime.device import choose_device
 from regard.runtime.machine import choose_threads, keep_memory, processor
 from regard.tasks.answer.doctor import questions
 from regard.tasks.answer.task import Answer
-from regard.tasks.base import TrainingTask
 from regard.tasks.classify.doctor import labels
 from regard.tasks.fill.task import Fill
 from regard.tasks.generate.task import Generate
@@ -35,7 +34,8 @@ from regard.text.vocabulary import Vocabulary
 from regard.training.build import prepare_network, prepare_task
 from regard.training.display import Display
 from regard.training.distributed import group
-from regard.training.loop import Loop
+from regard.training.loop import Loop, RunOutput
+from regard.training.objective import TrainingTask
 from regard.training.profile import Cost, measure
 from regard.training.run_folder import refuse_existing
 
@@ -99,8 +99,8 @@ def _measure(network: nn.Module, task: TrainingTask, recipe: Recipe) -> Cost:
     torch.set_num_threads(choose_threads(recipe.train.threads))
     device = choose_device(recipe.train.device)
     with group(device) as alone:
-        loop = Loop(network.to(device), task, recipe, Path(recipe.output), _write_nothing, alone, Display(quiet=True))
-        return measure(loop, STEPS)
+        output = RunOutput(Path(recipe.output), _write_nothing, Display(quiet=True))
+        return measure(Loop(network.to(device), task, recipe, output, alone), task, STEPS)
 
 
 def _write_nothing(folder: Path) -> None:

@@ -1,14 +1,14 @@
-"""How deep a weight lies, and what follows from it: slower rates further down, frozen layers, one thawed after another.
+"""Training by depth: discriminative learning rates, frozen layers and gradual unfreezing.
 
     embeddings ─▶ layer 1 ─▶ … ─▶ layer n ─▶ head         Howard & Ruder 2018, section 3.3
         0            1               n        n + 1
 
-In an encoder–decoder the encoder's layers lie below the decoder's. Layers that share weights count as one. A table
-that is embedding and output at once lies at the bottom.
+In an encoder–decoder the encoder's layers are below the decoder's. Layers that share weights count as one. A table that
+is both embedding and output belongs to the embeddings.
 """
 
 from collections.abc import Iterable
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 from torch import nn
 
@@ -20,90 +20,94 @@ from regard.layers.lora import adapters
 from regard.layers.recurrent import RNNEncoder
 from regard.models import registry as models
 
-Levels = list[list[nn.Parameter]]  # from the embeddings up to the head
+LayerGroups = list[list[nn.Parameter]]  # from the embeddings up to the head
 
 
-def levels(network: nn.Module) -> Levels:
-    """Every parameter once, by how deep it lies."""
+def layer_groups(network: nn.Module) -> LayerGroups:
+    """Every parameter once, by the depth of its layer."""
     body = getattr(network, "body", network)
-    found: dict[nn.Parameter, int] = {}
+    depths: dict[nn.Parameter, int] = {}
 
-    def lies(modules: Iterable[nn.Module], number: int) -> None:
-        for parameter in (each for module in modules for each in module.parameters()):
-            found.setdefault(parameter, number)
+    def assign(modules: Iterable[nn.Module], depth: int) -> None:
+        for parameter in chain.from_iterable(module.parameters() for module in modules):
+            depths.setdefault(parameter, depth)
 
     top = 0
     for child in body.children():
         if isinstance(child, Stack):
             for block in dict.fromkeys(child.blocks):
                 top += 1
-                lies([block], top)
-            lies([child.final], top)
-            lies([child], 0)
+                assign([block], top)
+            assign([child.final], top)
+            assign([child], 0)
         elif isinstance(child, RNNEncoder) and isinstance(body, Encoder):
             for directions in zip_longest(child.forwards, child.backwards):
                 top += 1
-                lies(filter(None, directions), top)
+                assign(filter(None, directions), top)
         elif top == 0:
-            lies([child], 0)
+            assign([child], 0)
     if top == 0:
-        raise UserError(f"a {models.family_of(network)} has no layers that lie one on another")
-    lies([network], top + 1)
-    return [[each for each, number in found.items() if number == level] for level in range(top + 2)]
+        raise UserError(f"a {models.family_of(network)} has no stack of layers")
+    assign([network], top + 1)
+    return [[parameter for parameter, depth in depths.items() if depth == group] for group in range(top + 2)]
 
 
-def settle(network: nn.Module, options: TrainOptions) -> None:
-    """Freeze what the recipe freezes; whatever it says of layers that this network does not have is refused here."""
-    said = {"layer_decay": options.layer_decay, "freeze": options.freeze, "unfreeze_steps": options.unfreeze_steps}
-    for name, value in said.items():
-        if value != getattr(TrainOptions, name):
-            try:
-                found = levels(network)
-            except UserError as error:
-                raise UserError(f"train.{name} = {value}: {error}") from None
-            if name == "freeze":
-                _freeze(network, found, options.freeze)
+def apply_freezing(network: nn.Module, options: TrainOptions) -> None:
+    """Freeze what the recipe freezes; options about layers that this network does not have are refused."""
+    for name in ("layer_decay", "freeze", "unfreeze_steps"):
+        value = getattr(options, name)
+        if value == getattr(TrainOptions, name):
+            continue
+        try:
+            groups = layer_groups(network)
+        except UserError as error:
+            raise UserError(f"train.{name} = {value}: {error}") from None
+        if name == "freeze":
+            _freeze(network, groups, options.freeze)
 
 
-def _freeze(network: nn.Module, found: Levels, what: str | int) -> None:
+def _freeze(network: nn.Module, groups: LayerGroups, what: str | int) -> None:
     if what == "body" and not hasattr(network, "body"):
-        raise UserError("train.freeze = 'body': the model has no head beside it; freeze a number of its layers")
+        raise UserError("train.freeze = 'body': the model has no head besides it; freeze a number of its layers")
     if what == "body" and adapters(network):
         raise UserError("train.freeze = 'body' leaves nothing to adapt: remove it, or model.lora_rank")
-    layers = len(found) - 2
+    layers = len(groups) - 2
     count = {"embeddings": 0, "body": layers}[what] if isinstance(what, str) else what
     if count > layers:
         raise UserError(f"train.freeze = {what}: the model has {layers} layers with weights of their own")
-    frozen = {parameter for level in found[: count + 1] for parameter in level}
+    frozen = {parameter for group in groups[: count + 1] for parameter in group}
     for parameter in frozen:
         parameter.requires_grad_(False)
     for adapter in adapters(network).values():
-        if adapter.down in frozen:  # drawn, but never to be trained: none is written
+        if adapter.down in frozen:  # initialised, but never trained: none is written
             nn.init.zeros_(adapter.down)
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise UserError(f"train.freeze = {what} leaves nothing to train")
 
 
-def rates(network: nn.Module, decay: float) -> dict[nn.Parameter, float]:
-    """What each parameter's learning rate is multiplied by: decay^(its distance from the head)."""
+def lr_multipliers(network: nn.Module, decay: float) -> dict[nn.Parameter, float]:
+    """The factor of each parameter's learning rate: decay^(layers between it and the head)."""
     if decay == 1.0:
         return dict.fromkeys(network.parameters(), 1.0)
-    found = levels(network)
-    return {each: decay ** (len(found) - 1 - number) for number, level in enumerate(found) for each in level}
+    groups = layer_groups(network)
+    top = len(groups) - 1
+    return {parameter: decay ** (top - depth) for depth, group in enumerate(groups) for parameter in group}
 
 
 class GradualUnfreezing:
-    """Gradual unfreezing: what lies highest is trained first, and every `steps` steps what lies below it too.
+    """The head is trained first, and after each `steps` steps one more layer below it.
 
-    A function of the step alone, so that a run goes on as if it had never been stopped.
+    A function of the step alone, so that a resume is exact.
     """
 
     def __init__(self, network: nn.Module, steps: int):
-        trained = [[each for each in level if each.requires_grad] for level in levels(network)] if steps else []
-        self.levels, self.steps = [level for level in reversed(trained) if level], steps
+        self.steps = steps
+        groups = layer_groups(network) if steps else []
+        trained = ([parameter for parameter in group if parameter.requires_grad] for group in reversed(groups))
+        self.groups = [group for group in trained if group]
 
     def __call__(self, step: int) -> None:
-        """As it is to be for the update after `step` of them."""
-        for number, level in enumerate(self.levels):
-            for parameter in level:
-                parameter.requires_grad_(number <= step // self.steps)
+        """Set `requires_grad` for the update that follows `step`."""
+        for index, group in enumerate(self.groups):
+            for parameter in group:
+                parameter.requires_grad_(index <= step // self.steps)

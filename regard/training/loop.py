@@ -1,9 +1,14 @@
-"""The one training loop: batches in, better weights out; stopped at any moment it goes on exactly where it was."""
+"""The training loop: steps, checkpoints and evaluations, resumed exactly where a run was stopped.
 
-import json
+    BatchSource ─▶ batches ─▶ Loop.step ─▶ Loop.log
+                                 │ every save_steps ─▶ Loop.save      every eval_steps ─▶ Loop.evaluate
+
+`Loop.run` ties them together. Its other methods do not know where batches come from: a dataset, or the network.
+"""
+
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -19,304 +24,275 @@ from regard.layers.pytree import to_device
 from regard.runtime import machine
 from regard.runtime.device import choose_device
 from regard.runtime.threads import with_threads
-from regard.tasks.base import TrainingTask
-from regard.training import checkpoint, distributed
-from regard.training import resume as state
-from regard.training.display import SHOWN_SAMPLES, SPEED, Display
+from regard.training import checkpoint, distributed, resume
+from regard.training.display import SHOWN_SAMPLES, Display
 from regard.training.layerwise import GradualUnfreezing
+from regard.training.length import EVALUATION_SHARE, RunLength
+from regard.training.metrics_log import MetricsLog, Window
 from regard.training.microbatches import Gradients, pieces_for
+from regard.training.objective import BatchSource, Objective, TrainingTask
 from regard.training.optim import EMA, AdamW, learning_rate
 from regard.training.resume import Progress
-from regard.training.run_folder import MetricsLog, resume_command, settle_environment
+from regard.training.run_folder import check_environment, resume_command
 from regard.training.signals import Interrupt
 
-MEASURED_STEPS = 50  # after these a budget of minutes becomes a number of steps
-EVALUATION_SHARE = 0.1  # of a budget of minutes; evaluations are spaced out where they would take more
 SKIPS_ALLOWED = 2  # updates in a row lost to a loss or gradient that is not finite
+
+Status = Literal["finished", "out of patience", "interrupted"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended; `interrupted` means that `regard resume` goes on with it."""
+    """How a run ended; an interrupted one continues with `regard resume`."""
 
-    status: Literal["finished", "out of patience", "interrupted"]
+    status: Status
     progress: Progress
-    score: str  # what its best score is called
+    score: str  # the name of the metric behind the best score
+
+
+@dataclass(frozen=True)
+class RunOutput:
+    """Where a run writes: its folder, the model in a checkpoint, and the terminal."""
+
+    folder: Path
+    write_model: Callable[[Path], None]
+    display: Display
 
 
 def train(
     network: nn.Module,
     task: TrainingTask,
     recipe: Recipe,
-    run: Path,
-    write_model: Callable[[Path], None],
-    display: Display | None = None,
+    output: RunOutput,
+    source: BatchSource | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
-    """Train from where the run folder stands: from the start, or from its newest whole checkpoint."""
+    """Train from the start, or from the newest complete checkpoint of the run folder; batches come from the task."""
     device = choose_device(recipe.train.device)
-    with distributed.group(device) as group, Interrupt() as interrupt, display or Display() as shown:
-        threads, warnings = settle_environment(
-            run, machine.choose_threads(recipe.train.threads), task.fingerprint, recipe
+    with distributed.group(device) as group, Interrupt() as interrupt, output.display as display:
+        threads, warnings = check_environment(
+            output.folder, machine.choose_threads(recipe.train.threads), task.fingerprint, recipe
         )
         torch.set_num_threads(threads)
         machine.keep_memory()
         network.to(device)
         group.share_weights(network)
-        loop = Loop(network, task, recipe, run, write_model, group, shown)
+        loop = Loop(network, task, recipe, output, group, clock)
         for warning in [*warnings, *loop.recover()]:
-            shown.warn(warning)
+            display.warn(warning)
         with machine.uncounted(), with_threads(loop.threads // loop.pieces):
-            return loop.go_on(interrupt, clock)
+            return loop.run(source or task, interrupt)
 
 
 class Loop:
-    """One run at work: the network, what improves it, and where it stands."""
+    """One run: the network, its optimizer, and how far it is."""
 
     def __init__(
         self,
         network: nn.Module,
-        task: TrainingTask,
+        objective: Objective,
         recipe: Recipe,
-        run: Path,
-        write_model: Callable[[Path], None],
+        output: RunOutput,
         group: distributed.Group,
-        display: Display,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.network, self.task, self.options, self.seed = network, task, recipe.train, recipe.seed
-        self.run, self.write_model, self.group, self.display = run, write_model, group, display
-        reduced = self.options.precision == "bfloat16" or (
-            self.options.precision == "auto" and group.device.type == "cuda"
-        )
+        self.network = network
+        self.objective = objective
+        self.options = recipe.train
+        self.folder = output.folder
+        self.write_model = output.write_model
+        self.display = output.display
+        self.group = group
+        self.clock = clock
+        precision = self.options.precision
+        reduced = precision == "bfloat16" or (precision == "auto" and group.device.type == "cuda")
         self.autocast = torch.autocast(group.device.type, torch.bfloat16) if reduced else nullcontext()
         self.threads = torch.get_num_threads()
-        self.pieces = 1 if reduced or task.indivisible else pieces_for(network, group.device)
+        self.pieces = 1 if reduced or objective.indivisible else pieces_for(network, group.device)
         self.optimizer = AdamW(network, self.options, self.pieces)
-        self.average = EMA(network, self.options.average_decay, self.pieces)
-        self.thaw = GradualUnfreezing(network, self.options.unfreeze_steps)
+        self.ema = EMA(network, self.options.average_decay, self.pieces)
+        self.unfreezing = GradualUnfreezing(network, self.options.unfreeze_steps)
+        self.gradients = Gradients(network, objective, recipe.seed, self.autocast, self.pieces)
+        self.length = RunLength(self.folder, self.options)
         self.progress = Progress()
         self.saved = (0, 0)
         self.window = Window()
-        self.gradients = Gradients(network, task, self.seed, self.autocast, self.pieces)
+        self.started = clock()
 
     def recover(self) -> list[str]:
-        """Load the newest whole checkpoint, if there is one; gives what was wrong with newer ones."""
+        """Load the newest complete checkpoint, if there is one; gives what was wrong with newer ones."""
         if self.group.first:
-            checkpoint.sweep(self.run)
+            checkpoint.sweep(self.folder)
         self.group.agree(0)  # all read what the first process has tidied up
-        folder, refused = checkpoint.newest(self.run)
+        folder, refused = checkpoint.newest(self.folder)
         if folder:
-            self.progress = state.load(folder, self.network, self.optimizer, self.average)
-        progress, options = self.progress, self.options
+            self.progress = resume.load(folder, self.network, self.optimizer, self.ema)
+        progress = self.progress
         self.saved = (progress.step, progress.evaluated)
         progress.batch -= progress.batch % self.group.world  # there may be more processes than before
-        progress.max_steps = options.max_steps or self.epochs_in_steps() or self.minutes_in_steps()
+        self.started = self.clock() - progress.seconds
+        self.window = Window(began=progress.seconds)
         if self.group.first:
             if progress.best_step is not None and progress.best_score is not None:
-                checkpoint.point_to_best(self.run, progress.best_step, progress.best_score)
-            self.journal = MetricsLog(self.run, progress, options.tensorboard)
+                checkpoint.point_to_best(self.folder, progress.best_step, progress.best_score)
+            self.metrics = MetricsLog(self.folder, progress, self.options.tensorboard)
         return refused
 
-    def go_on(self, interrupt: Interrupt, clock: Callable[[], float]) -> Outcome:
+    def run(self, source: BatchSource, interrupt: Interrupt) -> Outcome:
         """Step, save and evaluate until the run is finished, out of patience or interrupted."""
-        progress, options = self.progress, self.options
+        progress = self.progress
+        group = self.group
+        progress.max_steps = self.length.steps(progress, source.batches_per_epoch, group.world)
+        if group.first and progress.max_steps and progress.step >= progress.max_steps:
+            command = f"{resume_command(self.folder)} train.max_steps={2 * progress.step}"
+            self.display.note(f"the run has finished at step {progress.step}; to train longer: {command}")
+        batches = source.batches(progress.batch // group.world, group.rank, group.world)
         self.network.train()
-        batches = self.task.batches(progress.batch // self.group.world, self.group.rank, self.group.world)
-        began = clock() - progress.seconds
-        self.window.began = progress.seconds
-        if self.group.first and progress.max_steps and progress.step >= progress.max_steps:
-            more = f"{resume_command(self.run)} train.max_steps={2 * progress.step}"
-            self.display.note(f"the run has ended at step {progress.step}; to go on beyond it: {more}")
         while True:
-            if self.group.first and not interrupt.requested and self.evaluation_is_due():
-                self.save_if_due(progress.step == progress.max_steps)  # an evaluation that fails costs no steps
-                self.evaluate(interrupt, clock)
-                progress.seconds = clock() - began
-            interrupted, max_steps, waited = self.group.agree(interrupt.requested, progress.max_steps, progress.waited)
-            progress.max_steps, progress.waited = int(max_steps), int(waited)
-            finished = bool(max_steps) and progress.step >= max_steps
-            impatient = bool(options.patience) and waited >= options.patience
-            if self.group.first:
-                self.save_if_due(bool(interrupted) or finished or impatient)
-            if finished or impatient or interrupted:
+            if group.first and not interrupt.requested and self.evaluation_is_due():
+                self.save(last=progress.step == progress.max_steps)  # an evaluation that fails costs no steps
+                self.evaluate(interrupt)
+            status = self.agreed_status(interrupt.requested)
+            if group.first:
+                self.save(last=status is not None)
+            if status:
                 break
-            self.step(batches)
-            progress.seconds = clock() - began
-            if self.group.first:
-                self.fix_length()
-                self.log()
-        if self.group.first:
-            self.journal.close()
-        if interrupted:
-            self.display.note(f"stopped at step {progress.step}; go on with: {resume_command(self.run)}")
-            return Outcome("interrupted", progress, self.task.score_name)
-        status = "out of patience" if impatient and not finished else "finished"
-        return Outcome(status, progress, self.task.score_name)
+            self.step(list(islice(batches, self.options.gradient_accumulation_steps)))
+            if group.first:
+                if self.length.measure(progress):
+                    self.display.note(f"{self.options.minutes:g} minutes are {progress.max_steps} steps here")
+                self.log(source.epoch(progress.batch))
+        if group.first:
+            self.metrics.close()
+        if status == "interrupted":
+            self.display.note(f"stopped at step {progress.step}; resume with: {resume_command(self.folder)}")
+        return Outcome(status, progress, self.objective.score_name)
 
-    def step(self, batches: Iterator[Any]) -> None:
-        """One update from several batches: the gradient of their summed loss over all their targets together."""
-        group, progress, options = self.group, self.progress, self.options
-        taken = list(islice(batches, options.gradient_accumulation_steps))
-        numbers = [progress.batch + group.rank + group.world * place for place in range(len(taken))]
-        count = int(group.total(torch.tensor(sum(map(self.task.num_targets, taken)), device=group.device)))
+    def agreed_status(self, interrupted: bool) -> Status | None:
+        """Whether and why the run ends here, the same for all processes."""
+        progress = self.progress
+        stop, max_steps, waited = self.group.agree(interrupted, progress.max_steps, progress.waited)
+        progress.max_steps = int(max_steps)
+        progress.waited = int(waited)
+        if stop:
+            return "interrupted"
+        if progress.max_steps and progress.step >= progress.max_steps:
+            return "finished"
+        return "out of patience" if 0 < self.options.patience <= progress.waited else None
+
+    def step(self, batches: Sequence[Any]) -> None:
+        """One update from these batches: the gradient of their summed loss over all their targets together."""
+        group = self.group
+        progress = self.progress
+        indices = [progress.batch + group.rank + group.world * i for i in range(len(batches))]
+        targets = sum(self.objective.num_targets(batch) for batch in batches)
+        targets = int(group.total(torch.tensor(targets, device=group.device)))
         loss = torch.zeros((), device=group.device)
-        self.thaw(progress.step)
-        for number, batch in zip(numbers, taken, strict=True):
-            loss += self.gradients.add(to_device(batch, group.device), number, count)
+        self.unfreezing(progress.step)
+        for index, batch in zip(indices, batches, strict=True):
+            loss += self.gradients.add(to_device(batch, group.device), index, targets)
         group.sum_gradients(self.network)
         norm = self.optimizer.norm()
         progress.step += 1
-        progress.batch += len(taken) * group.world
-        self.window.rate = learning_rate(progress.step, options, progress.max_steps)
-        self.window.add(float(group.total(loss)), norm, count)
+        progress.batch += len(batches) * group.world
+        self.window.learning_rate = learning_rate(progress.step, self.options, progress.max_steps)
+        self.window.add(float(group.total(loss)), norm, targets)
         if self.window.finite:
-            most = options.max_grad_norm or math.inf
-            self.optimizer.step(self.window.rate, max(1.0, norm / most))  # Pascanu et al. 2013: no longer than `most`
-            self.average.update(progress.step)
+            max_norm = self.options.max_grad_norm or math.inf
+            self.optimizer.step(self.window.learning_rate, max(1.0, norm / max_norm))  # Pascanu et al. 2013
+            self.ema.update(progress.step)
             progress.skipped = 0
         else:
-            self.skip(numbers, taken)
+            self.skip(indices, batches)
         self.optimizer.forget()
+        progress.seconds = self.clock() - self.started
 
-    def skip(self, numbers: list[int], taken: list[Any]) -> None:
-        """Lose an update that is not finite and say on which samples; the third in a row ends the run."""
-        progress, window = self.progress, self.window
+    def skip(self, indices: list[int], batches: Sequence[Any]) -> None:
+        """Skip an update that is not finite and report its samples; the third in a row ends the run."""
+        progress = self.progress
+        window = self.window
         progress.skipped += 1
-        samples = [int(sample) for batch in taken for sample in batch.index]
-        what = f"loss {window.loss}, gradient norm {window.norm} at step {progress.step}, batches {numbers}"
+        samples = [int(sample) for batch in batches for sample in batch.index]
+        what = f"loss {window.loss}, gradient norm {window.norm} at step {progress.step}, batches {indices}"
         if self.group.first:
-            told = {"loss": str(window.loss), "gradient_norm": str(window.norm), "batches": numbers, "samples": samples}
-            self.journal.write(progress.step, {"skipped": told})
+            event = {"loss": str(window.loss), "gradient_norm": str(window.norm), "batches": indices}
+            self.metrics.write(progress.step, {"skipped": event | {"samples": samples}})
         self.display.warn(f"update skipped: {what}, samples {samples}")
         if progress.skipped > SKIPS_ALLOWED:
             raise UserError(
                 f"{progress.skipped} updates in a row were not finite ({what}); the last checkpoint is untouched. "
-                f"Lower train.learning_rate or look at these samples: they are named in {self.run / 'metrics.jsonl'}"
+                f"Lower train.learning_rate or inspect these samples: they are listed in "
+                f"{self.folder / 'metrics.jsonl'}"
             )
 
     def evaluation_is_due(self) -> bool:
-        """At each eval_steps and at the end; a budget of minutes spaces out what would take too much of it."""
-        progress, options = self.progress, self.options
+        """At each eval_steps and at the end; with a budget of minutes less often if it would take too much of it."""
+        progress = self.progress
         if progress.step == progress.evaluated:
             return False
-        affordable = not options.minutes or progress.evaluating <= EVALUATION_SHARE * progress.seconds
-        return progress.step == progress.max_steps or (progress.step % options.eval_steps == 0 and affordable)
+        affordable = not self.options.minutes or progress.evaluating <= EVALUATION_SHARE * progress.seconds
+        return progress.step == progress.max_steps or (progress.step % self.options.eval_steps == 0 and affordable)
 
-    def evaluate(self, interrupt: Interrupt, clock: Callable[[], float]) -> None:
-        """Score the averaged weights; a signal breaks it off, and it is done again on resume."""
-        progress, began = self.progress, clock()
+    def evaluate(self, interrupt: Interrupt | None = None) -> None:
+        """Score the averaged weights; a signal aborts it, and it is repeated on resume."""
+        progress = self.progress
+        objective = self.objective
+        began = self.clock()
         self.network.eval()
         try:
-            with with_threads(self.threads), self.average.applied(), self.autocast, interrupt.at_once():
-                metrics = self.task.validate(self.network)
-                samples = self.task.preview(self.network, SHOWN_SAMPLES)
+            with with_threads(self.threads), self.ema.applied(), self.autocast, (interrupt or Interrupt()).at_once():
+                metrics = objective.validate(self.network)
+                samples = objective.preview(self.network, SHOWN_SAMPLES)
         except KeyboardInterrupt:
             return
         finally:
             self.network.train()
-            progress.evaluating += clock() - began
-            self.window.began += clock() - began
+            seconds = self.clock() - began
+            progress.evaluating += seconds
+            self.window.began += seconds
+            progress.seconds = self.clock() - self.started
         progress.evaluated = progress.step
-        score = metrics.get(self.task.score_name)
+        score = metrics.get(objective.score_name)
         if score is None:
             return
         best = progress.best_score
-        better = best is None or (score > best if self.task.ascending else score < best)
+        better = best is None or (score > best if objective.ascending else score < best)
         if better:
-            progress.best_step, progress.best_score, progress.waited = progress.step, score, 0
-        else:
-            progress.waited += 1
-        self.journal.write(progress.step, {"validation": metrics, "best": better, "seconds": progress.seconds})
-        self.display.evaluation(progress.step, metrics, self.task.score_name, better)
+            progress.best_step = progress.step
+            progress.best_score = score
+        progress.waited = 0 if better else progress.waited + 1
+        self.metrics.write(progress.step, {"validation": metrics, "best": better, "seconds": progress.seconds})
+        self.display.evaluation(progress.step, metrics, objective.score_name, better)
         self.display.samples(samples)
 
-    def save_if_due(self, last: bool) -> None:
-        """At each save_steps, at a new best, and at the end; keeps the newest and the best."""
+    def save(self, last: bool = False) -> None:
+        """Write a checkpoint if it is due: at each save_steps, at a new best, at the end; keeps the newest and best."""
         progress = self.progress
         is_best = progress.best_step == progress.step
         now = (progress.step, progress.evaluated)
         due = progress.step % self.options.save_steps == 0 and progress.step != self.saved[0]
         if now == self.saved or not (last or is_best or due):
             return
-        checkpoint.write(self.run, progress.step, self.fill)
+        checkpoint.write(self.folder, progress.step, self.write_checkpoint)
         if is_best and progress.best_score is not None:
-            checkpoint.point_to_best(self.run, progress.step, progress.best_score)
-        checkpoint.prune(self.run, self.options.keep, progress.step, progress.best_step)
+            checkpoint.point_to_best(self.folder, progress.step, progress.best_score)
+        checkpoint.prune(self.folder, self.options.keep, progress.step, progress.best_step)
         self.saved = now
 
-    def fill(self, folder: Path) -> None:
-        """What a checkpoint holds: the model to use, and the state to go on from."""
-        with self.average.applied():
+    def write_checkpoint(self, folder: Path) -> None:
+        """What a checkpoint contains: the model with averaged weights, and the state to resume from."""
+        with self.ema.applied():
             self.write_model(folder)
-        state.save(folder, self.progress, self.network, self.optimizer, self.average)
+        resume.save(folder, self.progress, self.network, self.optimizer, self.ema)
 
-    def fix_length(self) -> None:
-        """Turn a budget of minutes into steps, once: written down, so that a resumed run has the same schedule."""
-        progress, budget = self.progress, self.options.minutes * 60 * (1 - EVALUATION_SHARE)
-        if not budget or progress.max_steps:
-            return
-        if self.measured_length():
-            progress.max_steps = self.minutes_in_steps()
-            return
-        spent = progress.seconds - progress.evaluating
-        if progress.step >= MEASURED_STEPS or spent >= budget:
-            progress.max_steps = progress.step + max(0, int((budget - spent) / spent * progress.step))
-            length = {"minutes": self.options.minutes, "max_steps": progress.max_steps, "measured_at": progress.step}
-            checkpoint.write_atomically(self.run / "length.json", json.dumps(length) + "\n")
-            self.display.note(f"{self.options.minutes:g} minutes are {progress.max_steps} steps on this machine")
-
-    def measured_length(self) -> dict[str, Any] | None:
-        """What was written down for these minutes."""
-        path = self.run / "length.json"
-        length = json.loads(path.read_text()) if self.options.minutes and path.is_file() else None
-        return length if length and length.get("minutes", self.options.minutes) == self.options.minutes else None
-
-    def minutes_in_steps(self) -> int:
-        """The length that was measured, from the step on that measured it; 0 before."""
-        length = self.measured_length()
-        return length["max_steps"] if length and self.progress.step >= length["measured_at"] else 0
-
-    def epochs_in_steps(self) -> int:
-        """The steps taken and those that the rest of the epochs will take; 0 where no epochs are given."""
-        progress, options = self.progress, self.options
-        rest = max(0, math.ceil(options.epochs * self.task.batches_per_epoch) - progress.batch)
-        per_step = options.gradient_accumulation_steps * self.group.world
-        return progress.step - (-rest // per_step) if options.epochs else 0
-
-    def log(self) -> None:
+    def log(self, epoch: float | None = None) -> None:
+        """Write a line of metrics and update the display, each log_steps."""
         progress = self.progress
-        if progress.step % self.options.log_steps == 0 or progress.step in (1, progress.max_steps):
-            event = {"epoch": self.task.epoch(progress.batch), **self.window.summary(progress.seconds, self.task.unit)}
-            self.journal.write(progress.step, event)
-            left = progress.seconds / progress.step * (progress.max_steps - progress.step)
-            self.display.step(progress.step, progress.max_steps, event, left if progress.max_steps else None)
-            self.window = Window(began=progress.seconds)
-
-
-@dataclass
-class Window:
-    """What happened since the last line of the log."""
-
-    began: float = 0.0
-    losses: float = 0.0
-    steps: int = 0
-    targets: int = 0
-    loss: float = 0.0  # of the last step, as are norm and rate
-    norm: float = 0.0
-    rate: float = 0.0
-
-    def add(self, loss: float, norm: float, targets: int) -> None:
-        self.loss, self.norm = loss, norm
-        if self.finite:
-            self.losses, self.steps = self.losses + loss, self.steps + 1
-        self.targets += targets
-
-    @property
-    def finite(self) -> bool:
-        return math.isfinite(self.loss) and math.isfinite(self.norm)
-
-    def summary(self, seconds: float, unit: str) -> dict[str, float]:
-        speed = self.targets / max(seconds - self.began, 1e-9)
-        mean = self.losses / max(self.steps, 1)
-        norm = {"gradient_norm": self.norm} if self.finite else {}
-        return {"loss": mean, **norm, "learning_rate": self.rate, f"{unit}{SPEED}": speed, "seconds": seconds}
+        if progress.step % self.options.log_steps and progress.step not in (1, progress.max_steps):
+            return
+        event = {} if epoch is None else {"epoch": epoch}
+        event |= self.window.summary(progress.seconds, self.objective.unit)
+        self.metrics.write(progress.step, event)
+        left = progress.seconds / progress.step * (progress.max_steps - progress.step)
+        self.display.step(progress.step, progress.max_steps, event, left if progress.max_steps else None)
+        self.window = Window(began=progress.seconds)

@@ -15,7 +15,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from regard.layers.dropout import drawn_by
 from regard.layers.recurrent import recurs
 from regard.runtime.threads import PIECES, abreast, divisible, spread, with_threads
-from regard.tasks.base import TrainingTask
+from regard.training.objective import Objective
 
 Found = dict[Tensor, Tensor]  # parameter → gradient
 
@@ -23,7 +23,7 @@ Found = dict[Tensor, Tensor]  # parameter → gradient
 class Gradients:
     """Adds the gradients of batches to a network's. What is drawn for a piece depends on the batch's number alone."""
 
-    def __init__(self, network: nn.Module, task: TrainingTask, seed: int, autocast: Any, pieces: int) -> None:
+    def __init__(self, network: nn.Module, task: Objective, seed: int, autocast: Any, pieces: int) -> None:
         self.network, self.task, self.seed = network, task, seed
         self.autocast, self.pieces = autocast, pieces
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.config.recipe import TrainOptions
 from regard.runtime.threads import spread
-from regard.training.layerwise import rates
+from regard.training.layerwise import lr_multipliers
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class AdamW:
     def __init__(self, network: nn.Module, options: TrainOptions, pieces: int = 1):
         """In so many `pieces` parameters are worked on abreast."""
         embeddings = {id(each.weight) for each in network.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)}
-        scales, found = rates(network, options.layer_decay), defaultdict(list)
+        scales, found = lr_multipliers(network, options.layer_decay), defaultdict(list)
         for parameter in network.parameters():
             if parameter.requires_grad:
                 shrinks = parameter.ndim >= 2 and id(parameter) not in embeddings

@@ -1,8 +1,7 @@
-"""All that an exact resume needs: how far the run is, raw weights, AdamW's moments and the averaged weights.
+"""The state of an exact resume: progress, raw weights, AdamW's moments and the averaged weights of what is trained.
 
-Of what is trained, that is: frozen weights are read again from where they came.
-
-There is no random state in it: the randomness of batch k is seeded by (seed, k), a function of the number alone.
+Frozen weights are read again from where they came. There is no random state: what is drawn for batch k is seeded by
+(seed, k).
 """
 
 import json
@@ -19,11 +18,11 @@ from regard.training.optim import EMA, AdamW
 
 @dataclass
 class Progress:
-    """Where a run stands."""
+    """How far a run is."""
 
     step: int = 0
-    batch: int = 0  # the number of the next batch, over all processes
-    max_steps: int = 0  # 0 while a budget of minutes has not been turned into steps
+    batch: int = 0  # the index of the next batch, over all processes
+    max_steps: int = 0  # 0 while a budget of minutes has not been converted to steps
     seconds: float = 0.0  # of the budget used, evaluation included
     evaluating: float = 0.0  # seconds of it
     evaluated: int = 0  # the step last evaluated
@@ -33,27 +32,27 @@ class Progress:
     skipped: int = 0  # updates skipped in a row
 
 
-def save(folder: Path, progress: Progress, network: nn.Module, optimizer: AdamW, average: EMA) -> None:
+def save(folder: Path, progress: Progress, network: nn.Module, optimizer: AdamW, ema: EMA) -> None:
     """Write training.safetensors and training.json."""
     tensors = {f"weights/{name}": tensor for name, tensor in _weights(network, optimizer).items()}
-    tensors |= {f"average/{name}": tensor for name, tensor in average.weights.items()}
+    tensors |= {f"average/{name}": tensor for name, tensor in ema.weights.items()}
     for name, parameter in network.named_parameters():
         tensors |= {f"optimizer/{name}/{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
-    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(whole, folder / "training.safetensors")
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(contiguous, folder / "training.safetensors")
     (folder / "training.json").write_text(json.dumps(asdict(progress), indent=2) + "\n")
 
 
 @torch.no_grad()
-def load(folder: Path, network: nn.Module, optimizer: AdamW, average: EMA) -> Progress:
-    """Put everything back as it was."""
+def load(folder: Path, network: nn.Module, optimizer: AdamW, ema: EMA) -> Progress:
+    """Restore weights, moments and averages."""
     tensors = load_file(folder / "training.safetensors")
     weights = _weights(network, optimizer)
-    _refuse_unlike(tensors, weights, average, folder)
+    _refuse_mismatch(tensors, weights, ema, folder)
     parameters = dict(network.named_parameters())
     for name, tensor in weights.items():
         tensor.copy_(tensors[f"weights/{name}"])
-    for name, tensor in average.weights.items():
+    for name, tensor in ema.weights.items():
         tensor.copy_(tensors[f"average/{name}"])
     for name, tensor in tensors.items():
         if name.startswith("optimizer/"):
@@ -63,28 +62,28 @@ def load(folder: Path, network: nn.Module, optimizer: AdamW, average: EMA) -> Pr
     return Progress(**json.loads((folder / "training.json").read_text()))
 
 
-def _refuse_unlike(tensors: dict[str, Tensor], weights: dict[str, Tensor], average: EMA, folder: Path) -> None:
-    """The state must be of this very network, averaged if the recipe averages: else recipe.toml was changed."""
+def _refuse_mismatch(tensors: dict[str, Tensor], weights: dict[str, Tensor], ema: EMA, folder: Path) -> None:
+    """The state must belong to this network, averaged if the recipe averages: else recipe.toml was changed."""
     averaged = any(name.startswith("average/") for name in tensors)
-    if averaged != bool(average.weights):
+    if averaged != bool(ema.weights):
         raise UserError(
-            f"train.average_decay = {average.decay} in recipe.toml, but {folder} was written "
-            f"{'with' if averaged else 'without'} averaged weights: put it back as it was"
+            f"train.average_decay = {ema.decay} in recipe.toml, but {folder} was written "
+            f"{'with' if averaged else 'without'} averaged weights: restore its former value"
         )
-    wanted = {f"weights/{name}": tuple(tensor.shape) for name, tensor in weights.items()}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name.startswith("weights/")}
-    unlike = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
-    if unlike:
-        name = unlike[0]
+    expected = {f"weights/{name}": tuple(tensor.shape) for name, tensor in weights.items()}
+    stored = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name.startswith("weights/")}
+    different = sorted(name for name in expected.keys() | stored.keys() if expected.get(name) != stored.get(name))
+    if different:
+        name = different[0]
         raise UserError(
             f"[model] of recipe.toml is not the model of {folder}: {name.removeprefix('weights/')} is "
-            f"{found.get(name, 'not')} there and {wanted.get(name, 'not')} here; put it back as it was"
+            f"{stored.get(name, 'missing')} there and {expected.get(name, 'missing')} here; restore its former value"
         )
 
 
 def _weights(network: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
-    """Each tensor once, also where layers share it; what is never trained, or can be computed anew, is left out."""
+    """Each trained parameter once, also where layers share it, and the persistent buffers."""
     trained = set(optimizer.parameters)
-    lasting = network.state_dict().keys()
-    buffers = {name: buffer for name, buffer in network.named_buffers() if name in lasting}
-    return {name: each for name, each in network.named_parameters() if each in trained} | buffers
+    persistent = network.state_dict().keys()
+    buffers = {name: buffer for name, buffer in network.named_buffers() if name in persistent}
+    return {name: parameter for name, parameter in network.named_parameters() if parameter in trained} | buffers

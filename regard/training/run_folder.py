@@ -14,7 +14,6 @@ from regard.errors import UserError
 from regard.runtime import machine
 from regard.training import checkpoint
 from regard.training.distributed import rank
-from regard.training.resume import Progress
 
 try:
     import fcntl
@@ -23,9 +22,9 @@ except ImportError:  # Windows: there a run is not guarded against a second proc
 
 LOCK = ".lock"
 
-FREE = ("output", "origin", "decode", "train")  # sections that may change while a run goes on; of train all but these:
+MUTABLE = ("output", "origin", "decode", "train")  # sections that may change between resumes; of train all but these:
 
-SETTLED = ("batch_tokens", "batch_size", "gradient_accumulation_steps", "average_decay", "score", "freeze")
+IMMUTABLE_TRAIN = ("batch_tokens", "batch_size", "gradient_accumulation_steps", "average_decay", "score", "freeze")
 
 
 def resume_command(folder: Path) -> str:
@@ -33,14 +32,16 @@ def resume_command(folder: Path) -> str:
 
 
 def refuse_existing(folder: Path) -> None:
-    """A run is never overwritten; called before the work of preparing data begins."""
+    """A run is never overwritten; called before the data is prepared."""
     if rank() != 0:
         return
     if (folder / "recipe.toml").exists():
-        raise UserError(f"{folder} is a run already; go on with `{resume_command(folder)}`, or give another output=…")
-    begun = f"{checkpoint.ASIDE}recipe.toml"  # a start that was killed at once
-    if folder.is_file() or (folder.is_dir() and any(path.name != begun for path in folder.iterdir())):
-        raise UserError(f"{folder} exists and is not a run; give another output=…")
+        raise UserError(
+            f"{folder} is already a run; resume it with `{resume_command(folder)}`, or set another output=…"
+        )
+    unfinished = f"{checkpoint.ASIDE}recipe.toml"  # of a start that was killed at once
+    if folder.is_file() or (folder.is_dir() and any(path.name != unfinished for path in folder.iterdir())):
+        raise UserError(f"{folder} exists and is not a run; set another output=…")
 
 
 def start_run(recipe: Recipe) -> Path:
@@ -54,51 +55,84 @@ def start_run(recipe: Recipe) -> Path:
 
 
 def open_run(folder: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of an existing run, as it was resolved; of [train] it may be changed what is not settled."""
+    """The resolved recipe of an existing run; only mutable keys of [train] can be overridden."""
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"{folder} is not a run folder: it has no recipe.toml")
-    for key in (each.partition("=")[0].strip() for each in overrides):
+    for override in overrides:
+        key = override.partition("=")[0].strip()
         section, _, name = key.partition(".")
-        if section != "train" or name in (*SETTLED, "", "threads"):
-            raise UserError(f"{key} is settled when a run begins; what can change is such as train.max_steps=3000")
+        if section != "train" or name in (*IMMUTABLE_TRAIN, "", "threads"):
+            raise UserError(
+                f"{key} cannot change after a run has started; what can is, for example, train.max_steps=3000"
+            )
     return load_recipe(folder / "recipe.toml", overrides)
 
 
 def rewrite_recipe(folder: Path, recipe: Recipe) -> None:
-    """The recipe as it holds from now on."""
+    """Replace the recipe of the run."""
     if rank() == 0:
         checkpoint.write_atomically(folder / "recipe.toml", to_toml(recipe))
 
 
-def settled(recipe: Recipe) -> dict[str, Any]:
-    """What must stay the same for as long as a run lasts, by key; files may move, their contents are fingerprinted."""
-    sections = {name: value for name, value in asdict(recipe).items() if name not in FREE}
-    sections["train"] = {name: getattr(recipe.train, name) for name in SETTLED}
-    flat: dict[str, Any] = {}
+def immutable_options(recipe: Recipe) -> dict[str, Any]:
+    """The options that must not change during a run, by key; files may move, since their contents are fingerprinted."""
+    sections = {name: value for name, value in asdict(recipe).items() if name not in MUTABLE}
+    sections["train"] = {name: getattr(recipe.train, name) for name in IMMUTABLE_TRAIN}
+    options: dict[str, Any] = {}
     for section, value in sections.items():
-        flat |= (
-            {f"{section}.{name}": each for name, each in value.items()} if isinstance(value, dict) else {section: value}
+        if isinstance(value, dict):
+            options |= {f"{section}.{name}": option for name, option in value.items()}
+        else:
+            options[section] = value
+    for split in ("data.train", "data.validation", "data.test"):
+        options[split] = "a file" if isinstance(options[split], str) and options[split] else options[split]
+    return json.loads(json.dumps(options))  # as it will be read back
+
+
+def check_environment(
+    folder: Path, threads: int, fingerprint: Mapping[str, str], recipe: Recipe
+) -> tuple[int, list[str]]:
+    """Record options, data and machine; on resume refuse changes, give the recorded threads and warnings."""
+    path = folder / "environment.json"
+    now = {**machine.environment(threads, fingerprint), "recipe": immutable_options(recipe)}
+    if not path.is_file():
+        if rank() == 0:
+            checkpoint.write_atomically(path, json.dumps(now, indent=2, ensure_ascii=False) + "\n")
+        return threads, []
+    then = json.loads(path.read_text(encoding="utf-8"))
+    _refuse_changes(folder, then.get("recipe", now["recipe"]), recipe)
+    changed = [name for name, digest in then["data"].items() if now["data"].get(name) != digest]
+    if changed:
+        raise UserError(f"{folder} cannot be resumed: its data has changed since it started ({', '.join(changed)})")
+    warnings = []
+    if then["threads"] > now["cores"]:
+        warnings.append(
+            f"the run started with {then['threads']} threads, this machine has {now['cores']} cores: it will be slow"
         )
-    for part in ("data.train", "data.validation", "data.test"):
-        flat[part] = "a file" if isinstance(flat[part], str) and flat[part] else flat[part]
-    return json.loads(json.dumps(flat))  # as it will be read back
+    for name in ("cpu", "cuda", "packages", "kernels", "processes"):
+        if name in then and then[name] != now[name]:
+            warnings.append(
+                f"{name} differ from the start of the run ({then[name]} → {now[name]}): results will not be "
+                "bit-identical"
+            )
+    return then["threads"], warnings
 
 
 def _refuse_changes(folder: Path, then: Mapping[str, Any], recipe: Recipe) -> None:
-    """A key that there was none of when the run began had its default."""
-    now = settled(recipe)
-    then = {**settled(Recipe(recipe.task, recipe.output)), **then}
+    """A key that did not exist when the run started had its default."""
+    now = immutable_options(recipe)
+    then = {**immutable_options(Recipe(recipe.task, recipe.output)), **then}
     for key in sorted(then.keys() | now.keys()):
         if then.get(key) != now.get(key):
             raise UserError(
-                f"{folder / 'recipe.toml'}: {key} = {now.get(key, 'nothing')}, but the run began with "
-                f"{then.get(key, 'nothing')}, and it is settled then: put it back, or begin another run"
+                f"{folder / 'recipe.toml'}: {key} = {now.get(key, 'nothing')}, but the run started with "
+                f"{then.get(key, 'nothing')}, and it cannot change: restore it, or start another run"
             )
 
 
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """No second process trains in the folder meanwhile; a kill leaves the file, but not the lock."""
+    """Only one process trains in the folder; after a kill the file remains, but not the lock."""
     if rank() != 0 or fcntl is None:
         yield
         return
@@ -126,90 +160,3 @@ def lock(folder: Path) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)
-
-
-def settle_environment(
-    folder: Path, threads: int, fingerprint: Mapping[str, str], recipe: Recipe
-) -> tuple[int, list[str]]:
-    """Record what the run is and runs on; on resume give the recorded threads, and warn of what differs."""
-    path = folder / "environment.json"
-    now = {**machine.environment(threads, fingerprint), "recipe": settled(recipe)}
-    if not path.is_file():
-        if rank() == 0:
-            checkpoint.write_atomically(path, json.dumps(now, indent=2, ensure_ascii=False) + "\n")
-        return threads, []
-    then = json.loads(path.read_text(encoding="utf-8"))
-    _refuse_changes(folder, then.get("recipe", now["recipe"]), recipe)
-    changed = [name for name, digest in then["data"].items() if now["data"].get(name) != digest]
-    if changed:
-        raise UserError(f"{folder} cannot go on: its data has changed since it began ({', '.join(changed)})")
-    warnings = []
-    if then["threads"] > now["cores"]:
-        warnings.append(f"the run began with {then['threads']} threads, here are {now['cores']} cores: it will be slow")
-    for name in ("cpu", "cuda", "packages", "kernels", "processes"):
-        if name in then and then[name] != now[name]:
-            warnings.append(
-                f"{name} differ from the run's beginning ({then[name]} → {now[name]}): not bit by bit the same"
-            )
-    return then["threads"], warnings
-
-
-class MetricsLog:
-    """metrics.jsonl, a line per event, and TensorBoard on request; a resume drops what it will do again."""
-
-    def __init__(self, folder: Path, progress: Progress, tensorboard: bool) -> None:
-        self.path = folder / "metrics.jsonl"
-        kept = []
-        if self.path.is_file():
-            lines = [line for line in map(_parse, self.path.read_text(encoding="utf-8").splitlines()) if line]
-            kept = [line for line in lines if _was_before(line, progress)]
-            checkpoint.write_atomically(self.path, "".join(json.dumps(line) + "\n" for line in kept))
-        self.board = _open_board(folder, progress.step) if tensorboard else None
-        for line in kept:  # the board forgets this step too, of which an evaluation may still be missing
-            if line["step"] == progress.step:
-                self._show(line.pop("step"), line)
-
-    def write(self, step: int, event: Mapping[str, Any]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **event}) + "\n")
-        self._show(step, event)
-
-    def _show(self, step: int, event: Mapping[str, Any]) -> None:
-        if self.board:
-            for name, value in _flatten(event):
-                self.board.add_scalar(name, value, step)
-
-    def close(self) -> None:
-        if self.board:
-            self.board.close()
-
-
-def _parse(line: str) -> dict[str, Any] | None:
-    """A line, or nothing where a kill cut it short."""
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None
-
-
-def _was_before(line: dict[str, Any], progress: Progress) -> bool:
-    return line["step"] <= (progress.evaluated if "validation" in line else progress.step)
-
-
-def _flatten(event: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
-    found = []
-    for name, value in event.items():
-        if isinstance(value, Mapping):
-            found += _flatten(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float):
-            found.append((f"{prefix}{name}", float(value)))
-    return found
-
-
-def _open_board(folder: Path, step: int) -> Any:
-    """TensorBoard's writer; what it was told of this step and later ones no longer holds."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UserError('train.tensorboard needs TensorBoard: pip install "regard[track]"') from None
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=step or None)

@@ -334,7 +334,7 @@ def test_load_names_a_damaged_best_checkpoint_and_uses_the_newest_whole_one(call
 def test_a_run_without_a_whole_checkpoint_is_refused(call: Call, run: Path) -> None:
     for folder in run.glob("checkpoint-*"):
         truncate(folder / "model.safetensors")
-    refused(call("inspect", run), ("no whole checkpoint", "checkpoint-4/model.safetensors", "bytes instead of"))
+    refused(call("inspect", run), ("no complete checkpoint", "checkpoint-4/model.safetensors", "bytes instead of"))
 
 
 def test_an_evaluation_of_bad_input_is_told(call: Call, run: Path, folder: Path) -> None:

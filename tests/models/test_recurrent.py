@@ -14,7 +14,7 @@ from regard.layers.inputs import TokenBatch
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import build, configure
 from regard.training.build import start
-from regard.training.layerwise import levels
+from regard.training.layerwise import layer_groups
 from tests.tasks.classify.test_task import goes_on_to_the_same_bits, lay_out, recipe, texts
 
 SCRATCH = 'family = "recurrent"\nembedding = 16\nwidth = 24\nlimit = 32\ndropout = 0.1\npooling = "{}"'
@@ -77,7 +77,7 @@ def test_a_mean_is_a_mean_and_attention_is_its_formula() -> None:
 def test_its_layers_lie_one_on_another() -> None:
     found = network("attention", depth=3)
     names = {parameter: name for name, parameter in found.named_parameters()}
-    bottom, *layers, head = [{names[each] for each in level} for level in levels(found)]
+    bottom, *layers, head = [{names[each] for each in level} for level in layer_groups(found)]
     assert bottom == {"body.embed.table.weight"} and len(layers) == 3
     for number, layer in enumerate(layers):
         assert {name.split(".")[3] for name in layer} == {str(number)}

@@ -155,7 +155,7 @@ def test_a_harmed_checkpoint_is_refused_by_name_and_the_one_before_is_used(
 def fill(folder: Path) -> None:
     (folder / "deep").mkdir()
     (folder / "deep" / "file").write_text("text")
-    for name in checkpoint.NEEDED:
+    for name in checkpoint.REQUIRED:
         (folder / name).write_text(name)
 
 
@@ -210,11 +210,11 @@ def test_a_write_that_fails_half_way_leaves_no_checkpoint(tmp_path: Path) -> Non
 def test_a_manifest_of_another_shape_makes_no_whole_checkpoint(tmp_path: Path, text: str) -> None:
     folder = checkpoint.write(tmp_path, 5, fill)
     (folder / "manifest.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(UserError, match="not whole"):
+    with pytest.raises(UserError, match="is incomplete"):
         checkpoint.verify(folder)
 
 
-@pytest.mark.parametrize("name", checkpoint.NEEDED)
+@pytest.mark.parametrize("name", checkpoint.REQUIRED)
 def test_a_manifest_names_all_that_a_resume_needs(tmp_path: Path, name: str) -> None:
     path = checkpoint.write(tmp_path, 5, fill) / "manifest.json"
     manifest = json.loads(path.read_text())

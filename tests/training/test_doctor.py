@@ -10,7 +10,7 @@ from torch import nn
 from regard.config.recipe import load_recipe
 from regard.training.build import start
 from regard.training.doctor import Findings, examine
-from regard.training.profile import activations
+from regard.training.profile import saved_activations
 
 RECIPE = """
 task = "translate"
@@ -136,7 +136,7 @@ def test_activations_grow_with_the_batch_and_leave_the_weights_out() -> None:
     network = nn.Sequential(nn.Linear(11, 13), nn.Tanh(), nn.Linear(13, 5))
     held = []
     for rows in (3, 6):
-        with activations(network) as kept:
+        with saved_activations(network) as kept:
             network(torch.randn(rows, 11)).square().sum().backward()
         held.append(sum(kept.values()))
     assert held[0] == 4 * 3 * (11 + 13 + 5)  # each layer's input, and the last output for its square

@@ -18,7 +18,7 @@ from regard.models.heads.mlm import MaskedLM
 from regard.models.heads.sequence import Classifier
 from regard.training.build import prepare_network, resume, start
 from regard.training.doctor import examine
-from regard.training.layerwise import GradualUnfreezing, levels, rates
+from regard.training.layerwise import GradualUnfreezing, layer_groups, lr_multipliers
 from regard.training.optim import AdamW
 from tests.tasks.classify.test_task import SCRATCH, base, lay_out, recipe
 
@@ -32,7 +32,7 @@ def network(family: str, **fields: Any) -> Any:
 
 def named(network: Any) -> list[set[str]]:
     names = {parameter: name for name, parameter in network.named_parameters()}
-    return [{names[each] for each in level} for level in levels(network)]
+    return [{names[each] for each in level} for level in layer_groups(network)]
 
 
 def trained(run: Path, step: int) -> dict[str, torch.Tensor]:
@@ -74,8 +74,8 @@ def test_layers_that_share_weights_count_as_one() -> None:
 
 @pytest.mark.parametrize("family", ["seq2seq", "convs2s", "bytenet"])
 def test_a_family_without_such_layers_is_refused_by_name(family: str) -> None:
-    with pytest.raises(UserError, match=f"a {family} has no layers"):
-        levels(network(family))
+    with pytest.raises(UserError, match=f"a {family} has no stack of layers"):
+        layer_groups(network(family))
 
 
 def test_plain_runs_have_the_two_groups_they_had() -> None:
@@ -93,9 +93,9 @@ def test_each_layer_learns_at_its_own_rate(tmp_path: Path) -> None:
     before: Any = prepare_network(chosen).network
     start(chosen, quiet=True)
     after, weights = trained(tmp_path / "run", 1), dict(before.named_parameters())
-    assert {*rates(before, 0.5).values()} == {1.0, 0.5, 0.25, 0.125, 0.0625}
+    assert {*lr_multipliers(before, 0.5).values()} == {1.0, 0.5, 0.25, 0.125, 0.0625}
     names = {parameter: name for name, parameter in weights.items()}
-    for distance, level in enumerate(reversed(levels(before))):
+    for distance, level in enumerate(reversed(layer_groups(before))):
         moved = max(float((after[names[each]] - each.detach()).abs().max()) for each in level)
         assert moved == pytest.approx(1e-3 * 0.5**distance, rel=1e-2)
 
@@ -108,7 +108,7 @@ def test_what_is_frozen_stays_and_the_rest_moves(freeze: str, moving: int, tmp_p
     run = tmp_path / "run"
     after = {name: tensor for name, tensor in trained(run, 3).items() if not name.startswith("average/")}
     names = {parameter: name for name, parameter in loaded.named_parameters()}
-    above = {names[each] for level in levels(loaded)[-moving:] for each in level}
+    above = {names[each] for level in layer_groups(loaded)[-moving:] for each in level}
     assert after.keys() == above
     before = dict(loaded.named_parameters())
     assert all(not torch.equal(tensor, before[name]) for name, tensor in after.items() if "key.bias" not in name)
@@ -121,7 +121,7 @@ def test_layers_thaw_from_the_top_one_after_another() -> None:
     thaw = GradualUnfreezing(plain, 3)
     for step, count in [(0, 1), (2, 1), (3, 2), (5, 2), (6, 3), (9, 4), (40, 4)]:
         thaw(step)
-        found = [all(each.requires_grad for each in level) for level in reversed(levels(plain))]
+        found = [all(each.requires_grad for each in level) for level in reversed(layer_groups(plain))]
         assert found == [number < count for number in range(4)]
 
 
@@ -198,7 +198,7 @@ def test_minutes_cannot_be_measured_while_layers_thaw(tmp_path: Path) -> None:
 
 def test_what_is_frozen_is_settled(tmp_path: Path) -> None:
     start(recipe(lay_out(tmp_path), SCRATCH, 2, "train.freeze=1"), quiet=True)
-    with pytest.raises(UserError, match=r"train\.freeze is settled when a run begins"):
+    with pytest.raises(UserError, match=r"train\.freeze cannot change after a run has started"):
         resume(tmp_path / "run", quiet=True, overrides=["train.freeze=0"])
 
 

@@ -2,11 +2,15 @@
 
 import json
 import math
+import os
+import signal
+from collections.abc import Iterator
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
 import torch
-from toy import Network, ToyBatch, ToyTask, digest, go, make_recipe
+from toy import LENGTH, WORDS, Network, ToyBatch, ToyTask, digest, go, make_recipe
 
 from regard.config.recipe import TrainOptions
 from regard.errors import UserError
@@ -14,7 +18,7 @@ from regard.runtime import machine
 from regard.training import checkpoint
 from regard.training.display import SHOWN, Display
 from regard.training.distributed import Group
-from regard.training.loop import Loop, train
+from regard.training.loop import Loop, RunOutput, train
 from regard.training.optim import EMA, AdamW, learning_rate
 from regard.training.profile import measure
 
@@ -235,7 +239,7 @@ def test_changed_data_cannot_be_resumed(tmp_path: Path) -> None:
     go(tmp_path / "run")
     task = ToyTask(11)
     task.fingerprint = {"toy": "1"}
-    with pytest.raises(UserError, match=r"data has changed since it began \(toy\)"):
+    with pytest.raises(UserError, match=r"data has changed since it started \(toy\)"):
         go(tmp_path / "run", task=task)
 
 
@@ -290,7 +294,7 @@ def test_a_network_that_was_answering_is_trained_as_any_other(tmp_path: Path) ->
         network, run = Network().train(mode), tmp_path / str(mode)
         recipe = make_recipe(run, "train.save_steps=100")
         run.mkdir()
-        train(network, ToyTask(11), recipe, run, lambda folder: None, Display(True))
+        train(network, ToyTask(11), recipe, RunOutput(run, lambda folder: None, Display(True)))
         digests.append(digest(network))
     assert digests[0] == digests[1]
 
@@ -332,8 +336,9 @@ def test_the_cost_is_that_of_the_largest_batch_and_of_whole_checkpoints(tmp_path
     go(run, "train.average_decay=0.9")
     recipe = make_recipe(tmp_path / "none", "train.average_decay=0.9")
     for task in (ToyTask(11), Wide(11)):
-        loop = Loop(Network(), task, recipe, run, lambda folder: None, Group(torch.device("cpu")), Display(True))
-        costs.append(measure(loop, steps=2))
+        output = RunOutput(run, lambda folder: None, Display(True))
+        loop = Loop(Network(), task, recipe, output, Group(torch.device("cpu")))
+        costs.append(measure(loop, task, steps=2))
     assert costs[1].activation_bytes > 10 * costs[0].activation_bytes
     files = [path.stat().st_size for path in (run / "checkpoint-23").glob("*.safetensors")]
     assert 0 < sum(files) - costs[0].checkpoint_bytes(averaged=True) < 4096  # the headers
@@ -350,3 +355,79 @@ def test_tensorboard_is_written_on_request(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     go(tmp_path / "run", "train.tensorboard=true")
     assert list((tmp_path / "run" / "tensorboard").iterdir())
+
+
+class OnPolicy:
+    """Batches that the network makes itself: it completes random prompts, and learns from what it sampled."""
+
+    batches_per_epoch = 0
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+
+    def batches(self, start: int, rank: int, world: int) -> Iterator[ToyBatch]:
+        for number in count(start * world + rank, world):
+            generator = torch.Generator().manual_seed(number)
+            tokens = torch.randint(WORDS, (11, LENGTH), generator=generator)
+            with torch.no_grad():
+                self.network.eval()
+                probabilities = self.network(tokens).softmax(-1)
+                self.network.train()
+            tokens[:, 0] = torch.multinomial(probabilities, 1, generator=generator)[:, 0]
+            yield ToyBatch(tokens, torch.arange(11) + 1000 * number)
+
+    def epoch(self, batches: int) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize("stops", [(1,), (4, 9, 17)])
+def test_batches_of_the_network_itself_resume_exactly(tmp_path: Path, stops: tuple[int, ...]) -> None:
+    """Interrupted after some steps, also between two checkpoints, the run ends with the same weights."""
+
+    class Stopping(OnPolicy):
+        def batches(self, start: int, rank: int, world: int) -> Iterator[ToyBatch]:
+            for step, batch in enumerate(super().batches(start, rank, world), start // 2):
+                if step in pending:
+                    pending.remove(step)
+                    os.kill(os.getpid(), signal.SIGINT)
+                yield batch
+
+    options = ("train.learning_rate=0.02", "train.gradient_accumulation_steps=2", "train.save_steps=5")
+    _, straight = go(tmp_path / "straight", *options, source=OnPolicy)
+    _, fixed = go(tmp_path / "fixed", *options)
+    assert digest(straight) != digest(fixed)  # the policy's batches are others
+    pending = list(stops)
+    statuses = []
+    while not statuses or statuses[-1] == "interrupted":
+        outcome, resumed = go(tmp_path / "stopped", *options, source=Stopping)
+        statuses.append(outcome.status)
+    assert statuses == ["interrupted"] * len(stops) + ["finished"]
+    assert digest(resumed) == digest(straight)
+
+
+def test_steps_saves_and_evaluations_need_no_batch_source(tmp_path: Path) -> None:
+    """As an algorithm drives them that decides itself when it steps, logs, evaluates and saves."""
+    run = tmp_path / "run"
+    run.mkdir()
+    recipe = make_recipe(run, "train.max_steps=0", "train.epochs=1", "train.save_steps=2")
+    network = Network()
+
+    def write_model(folder: Path) -> None:
+        (folder / "config.json").write_text("{}")
+        (folder / "model.safetensors").write_bytes(b"")
+
+    loop = Loop(network, ToyTask(11), recipe, RunOutput(run, write_model, Display(True)), Group(torch.device("cpu")))
+    assert loop.recover() == []
+    network.train()
+    for batch in islice(OnPolicy(network).batches(0, 0, 1), 4):
+        loop.step([batch, batch])
+        loop.log()
+    loop.evaluate()
+    loop.save()
+    assert (loop.progress.step, loop.progress.batch, loop.progress.evaluated) == (4, 8, 4)
+    assert checkpoint.steps(run) == [4] and len(events(run, "validation")) == 1
+    assert "epoch" not in events(run, "learning_rate")[0]
+    before = digest(network)
+    again = Loop(Network(), ToyTask(11), recipe, RunOutput(run, write_model, Display(True)), loop.group)
+    again.recover()
+    assert again.progress == loop.progress and digest(again.network) == before

@@ -133,7 +133,7 @@ def interrupt_when(process: subprocess.Popen[str], moment: Callable[[], bool], r
     newest, refused = checkpoint.newest(run)
     assert newest is not None
     assert not refused
-    told = f"stopped at step {newest.name.removeprefix('checkpoint-')}; go on with: regard resume {run}"
+    told = f"stopped at step {newest.name.removeprefix('checkpoint-')}; resume with: regard resume {run}"
     assert told in said.splitlines()
 
 
