@@ -1,5 +1,5 @@
-"""From a generator's step to whole sequences: one search, its rules, and drawing."""
+"""Decoding: one search over any model, logits processors and sampling."""
 
-from regard.decoding.search import Generator, Hypothesis, search
+from regard.decoding.search import Decodable, Hypothesis, search
 
-__all__ = ["Generator", "Hypothesis", "search"]
+__all__ = ["Decodable", "Hypothesis", "search"]

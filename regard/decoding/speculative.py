@@ -1,7 +1,7 @@
-"""Greedy answers in fewer steps: several next tokens are guessed, and one step over all of them says which were right.
+"""Speculative decoding: several next tokens are proposed, and one step over all of them verifies them.
 
-A step over eight tokens reads the weights once, as a step over one does. What comes out is what plain greedy search
-writes, whatever was guessed: only where the two best logits are alike to the last digits may rounding decide otherwise.
+A step over eight tokens reads the weights once, as a step over one does. The answer is that of greedy search, whatever
+was proposed: only where the two best logits are equal up to rounding may it differ.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,105 +11,140 @@ import torch
 from torch import Tensor
 
 from regard.config.recipe import DecodeOptions
-from regard.decoding.logits_processors import restrict
+from regard.decoding.logits_processors import process_logits
 from regard.decoding.search import Hypothesis
 from regard.layers.autoregressive import NOTHING, CausalLM, KVCache
 from regard.layers.state import State
 
-MOST = 16  # tokens guessed at once
-LONGEST_GRAM = 3
+MAX_PROPOSED = 16  # tokens at once
+MAX_NGRAM = 3
+
+Stop = Callable[[list[int]], bool]  # whether an answer's tokens are complete
 
 
 class DraftProposer(Protocol):
-    """Says what may follow a text, at most `count` tokens; it is asked with the same text grown on."""
+    """Proposes at most `count` tokens that may follow a text; each call has the text of the last one, continued."""
 
     def __call__(self, text: list[int], count: int) -> list[int]: ...
 
 
 class Speculation(NamedTuple):
-    """An answer, and how it came about: steps of the network, tokens guessed, and guesses that were right."""
+    """An answer, and its cost: steps of the model, tokens proposed, and proposals accepted."""
 
     answer: Hypothesis
     steps: int
-    guessed: int
-    right: int
+    proposed: int
+    accepted: int
 
 
 @torch.inference_mode()
 def speculate(
     network: CausalLM,
     prompt: Tensor,
-    ends: Sequence[int],
+    eos_ids: Sequence[int],
     options: DecodeOptions,
     limit: int,
-    guess: DraftProposer,
-    stopped: Callable[[list[int]], bool] | None = None,
+    propose: DraftProposer,
+    stop: Stop | None = None,
 ) -> Speculation:
     """The greedy answer to one prompt (1, length), of at most `limit` tokens, end included."""
-    state, text, forced = network.read(prompt[:, :-1]), prompt[0].tolist(), prompt.size(1)
-    total, ended, over, stuck, width = 0.0, False, False, False, 4
-    steps = guessed = right = 0
-    while len(text) - forced < limit and not (ended or over or stuck):
+    state = network.read(prompt[:, :-1])
+    verifier = Verifier(prompt[0].tolist(), eos_ids, options, stop)
+    text = verifier.text
+    steps = proposed = accepted = 0
+    width = 4
+    while len(verifier.answer) < limit and not verifier.done:
         past: KVCache = state.hypothesis
         length = past.memories[0].length if past.memories else 0
-        most = min(width, limit - (len(text) - forced) - 1, network.limit - length - 1)  # it slides when plain would
-        ahead = guess(text, most) if most > 0 else []
-        logits, state = network.step(torch.tensor([[text[-1], *ahead]], device=prompt.device), state)
-        kept = 0
-        for place, expected in enumerate([*ahead, None]):
-            history = torch.tensor([text], device=logits.device)
-            row, normaliser = restrict(logits[:, place].float(), history, len(text) - forced, ends, options)
+        room = min(limit - len(verifier.answer) - 1, network.limit - length - 1)  # it slides when plain would
+        draft = propose(text, min(width, room)) if room > 0 else []
+        logits, state = network.step(torch.tensor([[text[-1], *draft]], device=prompt.device), state)
+        right = verifier.accept(logits, draft)
+        if draft:  # as if only the accepted tokens had been read
+            state = State(None, state.hypothesis.until(length + 1 + right))
+        steps += 1
+        proposed += len(draft)
+        accepted += right
+        width = min(MAX_PROPOSED, 2 * width) if right == len(draft) else right + 1
+    return Speculation(verifier.hypothesis(), steps, proposed, accepted)
+
+
+class Verifier:
+    """The text so far; accepts of each draft what greedy search would write, and one token more."""
+
+    def __init__(self, prompt: list[int], eos_ids: Sequence[int], options: DecodeOptions, stop: Stop | None):
+        self.text = prompt
+        self.prompted = len(prompt)
+        self.eos_ids = eos_ids
+        self.options = options
+        self.stop = stop
+        self.total = 0.0  # log probability
+        self.ended = self.stopped = self.stuck = False
+
+    @property
+    def answer(self) -> list[int]:
+        return self.text[self.prompted :]
+
+    @property
+    def done(self) -> bool:
+        return self.ended or self.stopped or self.stuck
+
+    def accept(self, logits: Tensor, draft: list[int]) -> int:
+        """Append tokens by the logits (1, 1 + draft, vocabulary) up to the first not proposed; gives how many were."""
+        for index, expected in enumerate([*draft, None]):
+            history = torch.tensor([self.text], device=logits.device)
+            written = len(self.text) - self.prompted
+            row, normalizer = process_logits(logits[:, index].float(), history, written, self.eos_ids, self.options)
             best, token = row[0].max(-1)
-            if best == -torch.inf:  # nothing may follow
-                stuck = True
-                break
-            total += float(best - normaliser[0])
-            if ended := int(token) in ends:
-                break
-            text.append(int(token))
-            over = stopped is not None and stopped(text[forced:])
-            if over or int(token) != expected:
-                break
-            kept += 1
-        if ahead:  # as if only what was right had been read
-            state = State(None, state.hypothesis.until(length + 1 + kept))
-        steps, guessed, right = steps + 1, guessed + len(ahead), right + kept
-        width = min(MOST, 2 * width) if kept == len(ahead) else kept + 1
-    said = text[forced:]
-    score = total / max(1, len(said) + ended) ** options.length_penalty
-    return Speculation(Hypothesis(said, score, total, ended or over), steps, guessed, right)
+            if best == -torch.inf:  # no token may follow
+                self.stuck = True
+                return index
+            self.total += float(best - normalizer[0])
+            if int(token) in self.eos_ids:
+                self.ended = True
+                return index
+            self.text.append(int(token))
+            self.stopped = self.stop is not None and self.stop(self.answer)
+            if self.stopped or int(token) != expected:
+                return index
+        return len(draft)
+
+    def hypothesis(self) -> Hypothesis:
+        score = self.total / max(1, len(self.answer) + self.ended) ** self.options.length_penalty
+        return Hypothesis(self.answer, score, self.total, self.ended or self.stopped)
 
 
 class PromptLookup:
-    """Guesses that what followed the last few tokens before will follow them again. Saxena 2023."""
+    """Proposes what followed the last few tokens when they occurred before. Saxena 2023."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple[int, ...], int] = {}  # the last few tokens → the place behind them, the latest one
+        self.ngrams: dict[tuple[int, ...], int] = {}  # the last few tokens → the latest position after them
         self.read = 0
 
     def __call__(self, text: list[int], count: int) -> list[int]:
-        for end in range(self.read + 1, len(text)):  # what ends with the last token itself has no follower yet
-            for size in range(1, min(LONGEST_GRAM, end) + 1):
-                self.known[tuple(text[end - size : end])] = end
+        for end in range(self.read + 1, len(text)):  # an n-gram that ends with the last token has no successor yet
+            for size in range(1, min(MAX_NGRAM, end) + 1):
+                self.ngrams[tuple(text[end - size : end])] = end
         self.read = len(text) - 1
-        for size in range(min(LONGEST_GRAM, len(text)), 0, -1):
-            if (place := self.known.get(tuple(text[-size:]))) is not None:
-                return text[place : place + count]
+        for size in range(min(MAX_NGRAM, len(text)), 0, -1):
+            if (position := self.ngrams.get(tuple(text[-size:]))) is not None:
+                return text[position : position + count]
         return []
 
 
 class DraftModel:
-    """Guesses what a smaller model would write: Leviathan et al. 2023, with greedy choices."""
+    """Proposes what a smaller model would write: Leviathan et al. 2023, with greedy choices."""
 
     def __init__(self, network: CausalLM, device: Any):
-        self.network, self.device = network, device
+        self.network = network
+        self.device = device
         self.state = NOTHING
-        self.seen: list[int] = []  # the tokens that the state knows
+        self.seen: list[int] = []  # the tokens that the state has read
 
     def __call__(self, text: list[int], count: int) -> list[int]:
         count = min(count, self.network.limit - len(text) - 1)
         if count < 1:
-            return []  # beyond its own context it has nothing to say
+            return []  # beyond its context it proposes nothing
         same = 0
         while same < min(len(self.seen), len(text) - 1) and self.seen[same] == text[same]:
             same += 1
@@ -117,10 +152,11 @@ class DraftModel:
             self.state = State(None, self.state.hypothesis.until(same))
         else:
             self.state = NOTHING
-        new, guesses = text[same:], []
+        new = text[same:]
+        draft = []
         for _ in range(count):
             x, self.state = self.network.advance(torch.tensor([new], device=self.device), self.state)
             new = [int(self.network.output(x[:, -1]).argmax())]
-            guesses += new
-        self.seen = [*text, *guesses[:-1]]
-        return guesses
+            draft += new
+        self.seen = [*text, *draft[:-1]]
+        return draft

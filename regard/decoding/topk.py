@@ -6,10 +6,10 @@ from torch import Tensor
 BLOCK = 64
 
 
-def best(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """What `logits.topk(count)` gives, in half its time and less.
+def blockwise_topk(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Values and indices of `logits.topk(count)`, in half its time or less.
 
-    The `count` best lie in the `count` blocks with the highest maxima, and a maximum is found with vector instructions.
+    The `count` best are in the `count` blocks with the highest maxima, and a maximum takes vector instructions.
     """
     size = logits.size(-1)
     blocks = size // BLOCK
@@ -17,10 +17,8 @@ def best(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
         values, indices = logits.topk(count)
         return values, indices
     highest = logits[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK)).amax(-1).topk(count).indices
-    inside = torch.arange(BLOCK, device=logits.device)
-    remainder = torch.arange(blocks * BLOCK, size, device=logits.device)
-    places = torch.cat(
-        [(highest[..., None] * BLOCK + inside).flatten(-2), remainder.expand(*highest.shape[:-1], -1)], -1
-    )
-    values, chosen = logits.gather(-1, places).topk(count)
-    return values, places.gather(-1, chosen)
+    within = (highest[..., None] * BLOCK + torch.arange(BLOCK, device=logits.device)).flatten(-2)
+    remainder = torch.arange(blocks * BLOCK, size, device=logits.device).expand(*highest.shape[:-1], -1)
+    indices = torch.cat([within, remainder], -1)
+    values, chosen = logits.gather(-1, indices).topk(count)
+    return values, indices.gather(-1, chosen)

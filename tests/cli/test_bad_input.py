@@ -410,7 +410,7 @@ def test_bad_decoding_is_told(
 
 
 OPTIONS = {
-    "types of Python": ({"stop": [1]}, "stop holds 1, which does not fit; expected str"),
+    "types of Python": ({"stop": [1]}, "stop contains 1, which does not fit; expected str"),
     "a token that is text": ({"suppress_tokens": ["a"]}, "suppress_tokens holds 'a'"),
     "a token that is not there": ({"suppress_tokens": [-1]}, "id -1 is not in the vocabulary"),
     "a list for a number": ({"top_k": [3]}, "top_k = [3] does not fit; expected int"),

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from regard.config.recipe import DecodeOptions
 from regard.decoding import search
-from regard.decoding.logits_processors import restrict
+from regard.decoding.logits_processors import process_logits
 from regard.decoding.sampling import draw, random_numbers, truncate
-from regard.decoding.topk import best
+from regard.decoding.topk import blockwise_topk
 from regard.errors import UserError
 from regard.layers.state import State, reorder
 
@@ -179,7 +179,7 @@ def test_a_model_that_begins_with_the_end_token_may_still_end() -> None:
     logits = torch.randn(3, 7)
     history = torch.tensor([[END, 4, 4]] * 3)
     options = DecodeOptions(no_repeat_ngram_size=1, repetition_penalty=1.3)
-    restricted, _ = restrict(logits, history, 1, (END,), options)
+    restricted, _ = process_logits(logits, history, 1, (END,), options)
     assert torch.equal(restricted[:, END], logits[:, END])
     assert restricted[:, 4].eq(-torch.inf).all()
 
@@ -254,7 +254,7 @@ def test_the_best_through_blocks_are_the_best(seed: int, size: int, count: int, 
     logits = torch.randn(3, 2, size, generator=torch.Generator().manual_seed(seed))
     if forbidden:
         logits[..., 1:] = -torch.inf
-    values, indices = best(logits, min(count, size))
+    values, indices = blockwise_topk(logits, min(count, size))
     assert torch.equal(values, logits.topk(min(count, size)).values)
     assert torch.equal(logits.gather(-1, indices), values)
     assert all(len(set(row)) == min(count, size) for row in indices.flatten(0, 1).tolist())

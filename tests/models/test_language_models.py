@@ -207,13 +207,13 @@ def test_guessing_ahead_changes_nothing(network: CausalLM, options: DecodeOption
             found = speculate(network, prompt, (), options, limit, guess)
             assert found.answer.tokens == expected[0].tokens
             assert found.answer.log_probability == pytest.approx(expected[0].log_probability, abs=1e-2)
-            assert found.steps + found.right == limit
+            assert found.steps + found.accepted == limit
 
 
 def test_a_perfect_guess_is_always_right() -> None:
     network = made(MODELS["llama"])
     found = speculate(network, texts(1, 7), (), DecodeOptions(), 30, DraftModel(network, "cpu"))
-    assert found.right == found.guessed > 20
+    assert found.accepted == found.proposed > 20
     assert found.steps < 9
 
 

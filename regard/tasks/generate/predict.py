@@ -10,7 +10,7 @@ import torch
 from regard.config.recipe import DecodeOptions
 from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.sampling import key_of
-from regard.decoding.search import DecodeStart, Ends, Hypothesis, decode_steps, run_to_end
+from regard.decoding.search import DecodeStart, EosIds, Hypothesis, decode_steps, run_to_end
 from regard.decoding.speculative import DraftProposer, Speculation, speculate
 from regard.errors import UserError
 from regard.layers.inputs import pad
@@ -48,7 +48,7 @@ class Writer:
 
     network: Any
     tokenizer: Tokenizer
-    ends: Ends
+    ends: EosIds
     guess: Callable[[], DraftProposer] | None = None
 
     @property

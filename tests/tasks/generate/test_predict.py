@@ -92,7 +92,7 @@ def test_what_cannot_be_is_refused(stories: Model, options: dict, message: str) 
 
 
 def test_an_option_of_another_verb_is_said_to_be_one(stories: Model) -> None:
-    with pytest.raises(UserError, match="'batch_size' is no option here; `run` has it"):
+    with pytest.raises(UserError, match="'batch_size' is not an option here; `run` has it"):
         stories.generate([1, 5], batch_size=4)
 
 
