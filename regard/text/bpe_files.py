@@ -1,8 +1,8 @@
-"""Tokenizers of folders that have no tokenizer.json: pieces in vocab.json, the order of merging in merges.txt.
+"""Tokenizers of folders without tokenizer.json: pieces in vocab.json, the order of merges in merges.txt.
 
 GPT-2     byte-level: every text is bytes, nothing is unknown, nothing is changed       "Ġworld"
 RoBERTa   the same, with <s> text </s>, or <s> text </s> </s> other </s>
-GPT       words in lower case by BERT's rules; a piece that ends one says so            "world</w>"
+GPT       words in lower case by BERT's rules; a suffix marks the last piece of a word  "world</w>"
 """
 
 import json
@@ -13,11 +13,13 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from regard.errors import UserError
 from regard.text.tokenizer import MISSING, Tokenizer, read_config
-from regard.text.wordpiece import enclose
+from regard.text.wordpiece import set_template
 
 WORD_END = "</w>"
 
-ROBERTA, BERT = ("<s>", "</s>", "<mask>"), ("[CLS]", "[SEP]", "[MASK]")  # before a text, behind it, for a hidden word
+ROBERTA = ("<s>", "</s>", "<mask>")  # before a text, after it, mask
+
+BERT = ("[CLS]", "[SEP]", "[MASK]")
 
 
 def load_merges(folder: Path) -> Tokenizer:
@@ -27,31 +29,29 @@ def load_merges(folder: Path) -> Tokenizer:
     config = read_config(folder / "tokenizer_config.json")
     words = any(piece.endswith(WORD_END) for piece in table)
     inner = _words(table, merges) if words else _byte_level(table, merges, config)
-    first = Tokenizer.of(inner, config)
-    special = {first.name(index) for index in first.ids.values() if index != MISSING}
+    plain = Tokenizer.of(inner, config)
+    special = {plain.name(token) for token in plain.ids.values() if token != MISSING}
     inner.add_special_tokens([AddedToken(name, normalized=False) for name in sorted(special)])
-    marks = {} if words else _enclose(inner, table)
-    return Tokenizer.of(inner, marks | config)
+    encoder_tokens = {} if words else _add_encoder_tokens(inner, table)
+    return Tokenizer.of(inner, encoder_tokens | config)
 
 
-def _enclose(inner: tokenizers.Tokenizer, table: dict[str, int]) -> dict[str, str]:
-    """What an encoder's texts stand between: it has a mask, in RoBERTa's spelling or in BERT's. Gives their keys."""
+def _add_encoder_tokens(inner: tokenizers.Tokenizer, table: dict[str, int]) -> dict[str, str]:
+    """The special tokens of an encoder, which has a mask in RoBERTa's spelling or in BERT's, by their config keys."""
     for first, last, mask in (ROBERTA, BERT):
         if not {first, last, mask} <= set(table):
             continue
         inner.add_special_tokens([AddedToken(name, normalized=False) for name in (first, last)])
         inner.add_special_tokens([AddedToken(mask, lstrip=True, normalized=False)])
         if (first, last, mask) == BERT:
-            enclose(inner, first, last)
+            set_template(inner, first, last)
         else:
-            ends = (last, table[last]), (first, table[first])
-            inner.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=_prefixed(inner))  # pyright: ignore[reportAttributeAccessIssue]
+            prefixed = bool(getattr(inner.pre_tokenizer, "add_prefix_space", False))
+            inner.post_processor = processors.RobertaProcessing(  # pyright: ignore[reportAttributeAccessIssue]
+                (last, table[last]), (first, table[first]), add_prefix_space=prefixed
+            )
         return {"cls_token": first, "sep_token": last, "mask_token": mask}
     return {}
-
-
-def _prefixed(inner: tokenizers.Tokenizer) -> bool:
-    return bool(getattr(inner.pre_tokenizer, "add_prefix_space", False))
 
 
 def _byte_level(table: dict[str, int], merges: list[tuple[str, str]], config: dict) -> tokenizers.Tokenizer:
@@ -87,15 +87,15 @@ def _read_merges(path: Path, table: dict[str, int]) -> list[tuple[str, str]]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not text that can be read ({error})") from None
     merges: list[tuple[str, str]] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or (number == 1 and line.startswith("#version")):
+    for line_number, line in enumerate(lines, 1):
+        if not line.strip() or (line_number == 1 and line.startswith("#version")):
             continue
         pair = line.rstrip("\r").split(" ")
         if len(pair) != 2:
-            raise UserError(f"{path}:{number}: {line!r}, but a merge is two pieces with one space between them")
+            raise UserError(f"{path}:{line_number}: {line!r}, but a merge is two pieces with one space between them")
         left, right = pair
         for piece in (left, right, left + right):
             if piece not in table:
-                raise UserError(f"{path}:{number}: '{piece}' is no piece of {path.with_name('vocab.json')}")
+                raise UserError(f"{path}:{line_number}: '{piece}' is no piece of {path.with_name('vocab.json')}")
         merges.append((left, right))
     return merges

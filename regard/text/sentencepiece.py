@@ -1,4 +1,4 @@
-"""Tokenizers of Marian folders: pieces from SentencePiece models, numbered by vocab.json."""
+"""Tokenizers of Marian folders: pieces from SentencePiece models, whose ids are in vocab.json."""
 
 import json
 import re
@@ -7,14 +7,14 @@ from pathlib import Path
 
 from regard.errors import UserError
 from regard.text.bpe_files import read_table
-from regard.text.streaming import Growing, PieceDetokenizer
+from regard.text.streaming import Detokenizer, PieceDetokenizer
 from regard.text.tokenizer import SPACE, Tokenizer
 
-LANGUAGE = re.compile(r"^>>.+?<<")  # the target language of a multilingual model, one token at the head of the source
+LANGUAGE = re.compile(r"^>>.+?<<")  # the target language of a multilingual model, one token at the start of the source
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """One side of a Marian folder; both sides share the numbers of vocab.json unless the target has its own."""
+    """One side of a Marian folder; both sides share the ids of vocab.json unless the target has its own."""
 
     def __init__(self, model: bytes, table: dict[str, int]):
         self.model = model
@@ -30,14 +30,14 @@ class SentencePieceTokenizer(Tokenizer):
     def encode_many(self, texts: list[str]) -> list[list[int]]:
         languages = [match.group() if (match := LANGUAGE.match(text)) else "" for text in texts]
         bare = [text.removeprefix(language) for text, language in zip(texts, languages, strict=True)]
-        cut = self.processor.encode(bare, out_type=str)
-        rows = [[language, *row] if language else row for language, row in zip(languages, cut, strict=True)]
+        pieces = self.processor.encode(bare, out_type=str)
+        rows = [[language, *row] if language else row for language, row in zip(languages, pieces, strict=True)]
         return [[self.table.get(piece, self.unknown) for piece in row] for row in rows]
 
     def decode(self, ids: Iterable[int]) -> str:
         return self.processor.decode([self._names[token] for token in ids if self.shows(token)])
 
-    def incremental(self) -> Growing:
+    def incremental(self) -> Detokenizer:
         return PieceDetokenizer(self)
 
     def shows(self, token: int) -> bool:
@@ -53,7 +53,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self.model.hex() + json.dumps(self.table, sort_keys=True)
 
     def save(self, path: Path) -> None:
-        """The SentencePiece model; `save_marian` writes the whole folder."""
+        """The SentencePiece model; `save_marian` writes the complete folder."""
         path.write_bytes(self.model)
 
 
@@ -80,9 +80,10 @@ def load_marian(folder: Path) -> tuple[SentencePieceTokenizer, SentencePieceToke
         if not (folder / name).exists():
             raise UserError(f"{folder}: {name} is missing; a Marian folder has source.spm, target.spm and vocab.json")
     table = _table(folder / "vocab.json")
-    own = folder / "target_vocab.json"
+    target_vocab = folder / "target_vocab.json"
+    target_table = _table(target_vocab) if target_vocab.exists() else table
     source = SentencePieceTokenizer((folder / "source.spm").read_bytes(), table)
-    return source, SentencePieceTokenizer((folder / "target.spm").read_bytes(), _table(own) if own.exists() else table)
+    return source, SentencePieceTokenizer((folder / "target.spm").read_bytes(), target_table)
 
 
 def save_marian(source: SentencePieceTokenizer, target: SentencePieceTokenizer, folder: Path) -> None:
@@ -92,8 +93,8 @@ def save_marian(source: SentencePieceTokenizer, target: SentencePieceTokenizer, 
     target.save(folder / "target.spm")
     config: dict = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
     config |= {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-    written = {"vocab.json": source.table, "tokenizer_config.json": config}
+    contents = {"vocab.json": source.table, "tokenizer_config.json": config}
     if separate:
-        written["target_vocab.json"] = target.table
-    for name, value in written.items():
+        contents["target_vocab.json"] = target.table
+    for name, value in contents.items():
         (folder / name).write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

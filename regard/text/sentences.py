@@ -6,30 +6,32 @@ ENDS = re.compile(r"[.!?…][\"'”’»)\]]*\s+|[。！？]+[”」』）]*")
 
 OPENERS = "\"'“‘«([¿¡"
 
-SHORT = re.compile(r"(?:^|[\s(])(?:[^\W\d_]|Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|No|vs|cf|Fig|approx|Gen|Col|Lt)\.\s+$")
-AROUND = 160  # characters on each side of a span at most
+ABBREVIATION = re.compile(r"(?:^|[\s(])(?:[^\W\d_]|Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|No|vs|cf|Fig|approx|Gen|Col|Lt)\.\s+$")
+
+CONTEXT = 160  # characters on each side of a span at most
 
 
 def sentences(text: str) -> list[str]:
-    """A text's sentences: a mark that ends one, a space, and a capital, a digit or a letter without case behind it.
+    """A text's sentences: a final mark, a space, and then a capital, a digit or a letter without case.
 
-    An initial and some titles (J., Dr.) end none. What this misses is a pair of shorter or longer halves, no error.
+    Initials and some titles (J., Dr.) end no sentence. A missed border makes a sentence longer, which is no error.
     """
-    found, begin = [], 0
+    result = []
+    begin = 0
     for mark in ENDS.finditer(text):
         follows = text[mark.end() : mark.end() + 8].lstrip(OPENERS)[:1]
-        if not follows or follows.islower() or SHORT.search(text, max(begin, mark.start() - 10), mark.end()):
+        if not follows or follows.islower() or ABBREVIATION.search(text, max(begin, mark.start() - 10), mark.end()):
             continue
-        found.append(text[begin : mark.end()].strip())
+        result.append(text[begin : mark.end()].strip())
         begin = mark.end()
-    return [each for each in (*found, text[begin:].strip()) if each]
+    return [sentence for sentence in (*result, text[begin:].strip()) if sentence]
 
 
 def sentence_around(context: str, start: int, end: int) -> tuple[int, int]:
-    """The sentence, line or, where they are long, so many characters that hold characters start … end."""
-    low, high = max(0, start - AROUND), min(len(context), end + AROUND)
+    """The sentence or line that contains characters start … end, or, if it is long, so many characters around them."""
+    low, high = max(0, start - CONTEXT), min(len(context), end + CONTEXT)
     ends = [low + match.end() for match in ENDS.finditer(context[low:high])]
-    lines = [low + place + 1 for place, letter in enumerate(context[low:high]) if letter == "\n"]
-    borders = sorted({low, high, *ends, *lines})
+    line_starts = [low + index + 1 for index, character in enumerate(context[low:high]) if character == "\n"]
+    borders = sorted({low, high, *ends, *line_starts})
     begin = max(border for border in borders if border <= start)
     return begin, min((border for border in borders if border >= end and border > begin), default=high)

@@ -1,6 +1,6 @@
-"""Text that grows token by token: what is certain is given at once, the rest is held back.
+"""Incremental detokenization: text is returned as soon as later tokens cannot change it.
 
-All that `feed` and `finish` give together is what `decode` gives at once.
+The results of `feed` and `finish` together are the result of `decode`.
 """
 
 import codecs
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from regard.text.tokenizer import Tokenizer
 
 
-class Growing(Protocol):
-    """A text being written."""
+class Detokenizer(Protocol):
+    """A text that is generated token by token."""
 
     def feed(self, ids: Iterable[int]) -> str: ...
 
@@ -22,39 +22,43 @@ class Growing(Protocol):
 
 
 class ByteDetokenizer:
-    """Byte-level pieces: a character is certain with its last byte."""
+    """Byte-level pieces: a character is complete with its last byte."""
 
     def __init__(self, tokenizer: "Tokenizer"):
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, ids: Iterable[int]) -> str:
-        seen = (self._tokenizer.name(token) for token in ids if self._tokenizer.shows(token))
-        return self._decoder.decode(b"".join(map(to_bytes, seen)))
+        pieces = (self._tokenizer.name(token) for token in ids if self._tokenizer.shows(token))
+        return self._decoder.decode(b"".join(map(to_bytes, pieces)))
 
     def finish(self) -> str:
         return self._decoder.decode(b"", final=True)
 
 
 class PieceDetokenizer:
-    """Pieces whose text depends on whether they are the first: they are decoded behind the last one that was shown.
+    """Pieces whose text depends on whether they are the first: they are decoded after the last one that was returned.
 
-    A run of byte pieces is certain only when it has ended: one broken byte breaks all of them.
+    A run of byte pieces is complete only when it has ended: one broken byte breaks all of them.
     """
 
     def __init__(self, tokenizer: "Tokenizer"):
         self._tokenizer = tokenizer
         self._window: list[int] = []
-        self._given = 0  # characters of the window's text
+        self._returned = 0  # characters of the window's text
 
     def feed(self, ids: Iterable[int]) -> str:
         self._window += [token for token in ids if self._tokenizer.shows(token)]
-        certain = len(self._window)
-        while certain and FALLBACK.fullmatch(self._tokenizer.name(self._window[certain - 1])):
-            certain -= 1
-        new = self._new(self._window[:certain])
-        if certain == len(self._window):
-            self._forget()
+        complete = len(self._window)
+        while complete and FALLBACK.fullmatch(self._tokenizer.name(self._window[complete - 1])):
+            complete -= 1
+        new = self._new(self._window[:complete])
+        if complete == len(self._window):
+            # Keep the last token; one of spaces alone could be taken for the start of a text, and keeps its context.
+            alone = self._tokenizer.decode(self._window[-1:])
+            if alone.strip():
+                self._window = self._window[-1:]
+                self._returned = len(alone)
         return new
 
     def finish(self) -> str:
@@ -62,12 +66,6 @@ class PieceDetokenizer:
 
     def _new(self, ids: list[int]) -> str:
         text = self._tokenizer.decode(ids)
-        new = text[self._given :]
-        self._given = max(self._given, len(text))
+        new = text[self._returned :]
+        self._returned = max(self._returned, len(text))
         return new
-
-    def _forget(self) -> None:
-        """All but the last token; one of spaces alone could be taken for the head of a text, and stays company."""
-        alone = self._tokenizer.decode(self._window[-1:])
-        if alone.strip():
-            self._window, self._given = self._window[-1:], len(alone)

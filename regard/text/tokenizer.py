@@ -10,18 +10,18 @@ from tokenizers import decoders, processors
 
 from regard.errors import UserError
 from regard.text.byte_level import FALLBACK, readable, to_bytes
-from regard.text.streaming import ByteDetokenizer, Growing, PieceDetokenizer
+from regard.text.streaming import ByteDetokenizer, Detokenizer, PieceDetokenizer
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0 1 2 3 in every tokenizer trained here
 
-ROLES = {  # our word: the key of tokenizer_config.json, common spellings
+ROLES = {  # name: the key of tokenizer_config.json, common spellings
     "pad": ("pad_token", ("<pad>", "[PAD]", "<|endoftext|>", "</s>")),
     "begin": ("bos_token", ("<s>", "[CLS]", "<|startoftext|>", "<|endoftext|>", "<pad>")),
     "end": ("eos_token", ("</s>", "[SEP]", "<|endoftext|>")),
     "unknown": ("unk_token", ("<unk>", "[UNK]", "<|endoftext|>")),
 }
 
-SPACE = "▁"  # stands for a space inside a piece
+SPACE = "▁"  # represents a space inside a piece
 
 MISSING = -1  # the id of a role that a foreign tokenizer has no token for
 
@@ -29,7 +29,7 @@ VISIBLE = str.maketrans({"\n": "⏎", "\t": "⇥", "\r": "␍"})  # in labels
 
 
 class Coverage(NamedTuple):
-    """How well a tokenizer fits a text: many tokens a word or many unknowns mean it does not."""
+    """How well a tokenizer fits a text: many tokens a word or many unknown ones mean it does not."""
 
     words: int
     tokens: int
@@ -50,8 +50,8 @@ class Tokenizer:
     `pad`, `begin`, `end` and `unknown` are the special ids, MISSING where there is none.
     """
 
-    head: tuple[int, ...] = ()  # what its own post-processor puts before a text, such as Llama's <s>
-    settings: dict[str, Any] = {}  # a foreign tokenizer_config.json, kept for what it says beyond us
+    head: tuple[int, ...] = ()  # the tokens that its own post-processor puts before a text, such as Llama's <s>
+    settings: dict[str, Any] = {}  # a foreign tokenizer_config.json, kept for its further keys
 
     def __init__(self, inner: tokenizers.Tokenizer, ids: Mapping[str, int], literal: bool = True):
         """`literal`: a "</s>" typed by a user is four characters of text, never the special token."""
@@ -76,11 +76,10 @@ class Tokenizer:
         return {role: getattr(self, role) for role in ROLES}
 
     def normalise(self, text: str) -> str:
-        """What `decode(encode(text))` gives back: NFC, spaces collapsed, lowercase if so trained."""
+        """What `decode(encode(text))` returns: NFC, spaces collapsed, lowercase if so trained."""
         normalizer = self.inner.normalizer
-        normal = normalizer.normalize_str(text) if normalizer else text
-        spaced = isinstance(self.inner.decoder, decoders.Metaspace)
-        return normal.removeprefix(" ") if spaced else normal
+        normalised = normalizer.normalize_str(text) if normalizer else text
+        return normalised.removeprefix(" ") if isinstance(self.inner.decoder, decoders.Metaspace) else normalised
 
     def encode(self, text: str) -> list[int]:
         return self.encode_many([text])[0]
@@ -90,23 +89,23 @@ class Tokenizer:
         return [encoding.ids for encoding in self.inner.encode_batch_fast(texts, add_special_tokens=False)]
 
     def prompt(self, text: str) -> list[int]:
-        """The ids of a text that a model is to go on from: with what its tokenizer puts before every text."""
+        """The ids of a text that a model is to continue, with the tokens that its tokenizer puts before every text."""
         return [*self.head, *self.encode(text)]
 
     def decode(self, ids: Iterable[int]) -> str:
         return self.inner.decode([token for token in ids if token >= 0], skip_special_tokens=True)
 
-    def incremental(self) -> Growing:
-        """A text shown while it is written: `feed(ids)` gives what is new and certain, `finish()` the rest."""
+    def incremental(self) -> Detokenizer:
+        """Streams a text while it is generated: `feed(ids)` returns what is new and complete, `finish()` the rest."""
         return ByteDetokenizer(self) if self.byte_level else PieceDetokenizer(self)
 
     @property
     def special(self) -> dict[str, int]:
-        """The added tokens that `decode` leaves out, by their names."""
+        """The added tokens that `decode` leaves out, by name."""
         return {added.content: token for token, added in self._added.items() if added.special}
 
     def shows(self, token: int) -> bool:
-        """Whether `decode` gives text for it."""
+        """Whether `decode` returns text for it."""
         special = token in self._added and self._added[token].special
         return token >= 0 and not special and self.inner.id_to_token(token) is not None
 
@@ -140,7 +139,7 @@ class Tokenizer:
         return Coverage(words, tokens, unknown)
 
     def content(self) -> str:
-        """Everything that decides how text is cut, as one string: the key of what was prepared with it."""
+        """All that determines how text is tokenized, as one string: a part of the cache keys of prepared datasets."""
         return self.inner.to_str() + json.dumps([self.ids, self.literal])
 
     @classmethod
@@ -159,44 +158,45 @@ class Tokenizer:
     def of(
         cls, inner: tokenizers.Tokenizer, config: dict, ids: Mapping[str, int] | None = None, literal: bool = False
     ) -> Self:
-        """A foreign tokenizer as its tokenizer_config.json has it; `literal` holds where that says nothing."""
+        """A foreign tokenizer with its tokenizer_config.json; `literal` is the default of split_special_tokens."""
         table = inner.get_vocab(with_added_tokens=True)
-        found = {role: _special(role, table, config) for role in ROLES} | dict(ids or {})
-        _surround(inner, config, found)
-        made = cls(inner, found, literal=config.get("split_special_tokens", literal))
-        made.settings = config
-        return made
+        special_ids = {role: _special(role, table, config) for role in ROLES} | dict(ids or {})
+        _apply_template(inner, config, special_ids)
+        tokenizer = cls(inner, special_ids, literal=config.get("split_special_tokens", literal))
+        tokenizer.settings = config
+        return tokenizer
 
     def save(self, path: Path) -> None:
         path.write_text(self.inner.to_str(pretty=True), encoding="utf-8")
 
 
 def read_config(path: Path) -> dict:
-    """A tokenizer_config.json, nothing where there is none; a chat_template.jinja beside it stands over its own."""
-    found, beside = {}, path.with_name("chat_template.jinja")
+    """A tokenizer_config.json, empty if there is none; a chat_template.jinja next to it takes precedence."""
+    config = {}
+    template = path.with_name("chat_template.jinja")
     try:
         if path.exists():
-            found = json.loads(path.read_text(encoding="utf-8"))
+            config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON that can be read ({error})") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: should hold a JSON object {{…}}, not a {type(found).__name__}")
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: should hold a JSON object {{…}}, not a {type(config).__name__}")
     try:
-        return found | ({"chat_template": beside.read_text(encoding="utf-8")} if beside.exists() else {})
+        return config | ({"chat_template": template.read_text(encoding="utf-8")} if template.exists() else {})
     except (OSError, ValueError) as error:
-        raise UserError(f"{beside}: not text that can be read ({error})") from None
+        raise UserError(f"{template}: not text that can be read ({error})") from None
 
 
 def _special(role: str, table: dict[str, int], config: dict) -> int:
-    """The id of a special token: by the config's word for it, else by the common spellings."""
+    """The id of a special token: by its name in the config, else by the common spellings."""
     key, spellings = ROLES[role]
     named = config.get(key)
     named = named.get("content") if isinstance(named, dict) else named
     return next((table[name] for name in (named, *spellings) if name in table), MISSING)
 
 
-def _surround(inner: tokenizers.Tokenizer, config: dict, ids: Mapping[str, int]) -> None:
-    """What the config puts round a text stands over the post-processor's own, as in transformers; not an encoder's."""
+def _apply_template(inner: tokenizers.Tokenizer, config: dict, ids: Mapping[str, int]) -> None:
+    """add_bos_token and add_eos_token override the post-processor, as in transformers; not an encoder's."""
     if not isinstance(config.get("add_bos_token"), bool) or config.get("mask_token"):
         return
     first, last = (
@@ -208,7 +208,7 @@ def _surround(inner: tokenizers.Tokenizer, config: dict, ids: Mapping[str, int])
 
 
 def _head(inner: tokenizers.Tokenizer) -> tuple[int, ...]:
-    """The ids that the post-processor puts before a text, found by its work on one."""
+    """The ids that the post-processor puts before a text, read off its output for a short one."""
     for text in ("a", "A", "0", "."):
         encoded = inner.encode(text)
         if 0 in encoded.sequence_ids:  # a token of the text itself

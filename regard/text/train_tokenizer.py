@@ -1,10 +1,10 @@
 """Training tokenizers: bpe, unigram, wordpiece, words, characters, bytes, byte_bpe; equal texts make equal ones.
 
-A sentence keeps its spaces as ▁ at the head of a piece and cuts punctuation off, so that decoding loses nothing:
+Spaces become ▁ at the start of a piece and punctuation is split off, so that decoding loses nothing:
 
     "Ein Mann, der …"  →  ▁Ein ▁Mann , ▁der ▁…
 
-Characters and bytes also keep line breaks and every space; bytes are written as GPT-2 writes them (spelling.py).
+Characters and bytes also keep line breaks and every space; bytes are represented as in GPT-2 (byte_level.py).
 """
 
 import itertools
@@ -24,7 +24,7 @@ from regard.text.tokenizer import ROLES, SPACE, SPECIALS, Tokenizer
 if TYPE_CHECKING:
     from regard.config.recipe import TokenizerOptions
 
-LONGEST_WORD = 1000  # characters; what is learnt and what is matched longest first take its square in time
+MAX_WORD = 1000  # characters; training and longest-match tokenization take quadratic time in it
 
 CHARACTER_STEP = 1e-4  # the unigram trainer's arbitrary order among characters it must keep
 
@@ -32,20 +32,20 @@ CHARACTER_STEP = 1e-4  # the unigram trainer's arbitrary order among characters 
 def train_tokenizer(
     texts: Iterable[str], options: "TokenizerOptions", extra: Sequence[str] = (), ends: bool = True
 ) -> Tokenizer:
-    """Learns a vocabulary from a stream of texts; `extra` are whole tokens such as "<de_DE>", recognised as typed.
+    """Learns a vocabulary from a stream of texts; `extra` are additional tokens such as "<de_DE>", recognised as typed.
 
-    `ends`: others that open its tokenizer.json find </s> behind a text, as a translator needs and a prompt must not.
+    `ends`: other tools that open its tokenizer.json append </s>, as a translator needs and a prompt must not have.
     """
     if options.kind not in MODELS:
         raise UserError(f"tokenizer.kind = '{options.kind}'{nearest(options.kind, MODELS)}")
-    _refuse_clashes(extra, options)
+    _reject_clashes(extra, options)
     stream = iter(texts)
     first = next((text for text in stream if text.strip()), None)
     if first is None:
         raise UserError("no text to train a tokenizer on: every line is empty")
     with shown(f"learning {options.vocab_size:,} pieces from {{}} lines") as show:
         model = MODELS[options.kind](_counted(itertools.chain([first], stream), show), options)
-    inner = _shell(model, options)
+    inner = _pipeline(model, options)
     inner.add_special_tokens(list(SPECIALS))
     inner.add_tokens([AddedToken(token, special=False, normalized=True) for token in dict.fromkeys(extra)])
     end = SPECIALS[2]
@@ -56,9 +56,9 @@ def train_tokenizer(
     return Tokenizer(inner, {role: index for index, role in enumerate(ROLES)})
 
 
-def _refuse_clashes(extra: Sequence[str], options: "TokenizerOptions") -> None:
-    """Whole tokens must differ from one another and from the special ones as they are matched: normalised."""
-    normalizer = _shell(models.BPE(), options).normalizer
+def _reject_clashes(extra: Sequence[str], options: "TokenizerOptions") -> None:
+    """Additional tokens must differ from one another and from the special ones after normalisation."""
+    normalizer = _pipeline(models.BPE(), options).normalizer
     seen = {special: special for special in SPECIALS}
     for token in dict.fromkeys(extra):
         other = seen.setdefault(normalizer.normalize_str(token) if normalizer else token, token)
@@ -72,17 +72,17 @@ def _refuse_clashes(extra: Sequence[str], options: "TokenizerOptions") -> None:
 
 
 def _counted(texts: Iterator[str], show: Progress) -> Iterator[str]:
-    for number, text in enumerate(texts, 1):
-        if number % 1000 == 1:
-            show(number)
+    for count, text in enumerate(texts, 1):
+        if count % 1000 == 1:
+            show(count)
         yield text
 
 
-def _shell(model: models.Model, options: "TokenizerOptions") -> tokenizers.Tokenizer:
-    """What surrounds the model: how text is normalised, cut into words, and joined again."""
+def _pipeline(model: models.Model, options: "TokenizerOptions") -> tokenizers.Tokenizer:
+    """The pipeline around the model: how text is normalised, split into words, and joined again."""
     inner = tokenizers.Tokenizer(model)
     if options.kind in ("bytes", "byte_bpe"):
-        # Without merges no piece can cross a word's border, and looking for the borders costs most of the time.
+        # Without merges no piece can cross a word border, and finding the borders takes most of the time.
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=options.kind == "byte_bpe")
         inner.decoder = decoders.ByteLevel()
         return inner
@@ -91,7 +91,7 @@ def _shell(model: models.Model, options: "TokenizerOptions") -> tokenizers.Token
     if options.kind == "characters":
         inner.decoder = decoders.Fuse()
     else:
-        # A space at the head stays: the pre-tokenizer takes it as the ▁ it would otherwise put there.
+        # A leading space is kept: the pre-tokenizer uses it as the ▁ that it would otherwise add.
         steps += [normalizers.Replace(Regex(rf"[\s{SPACE}]+"), " "), normalizers.Strip(left=False, right=True)]
         inner.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Metaspace(prepend_scheme="first"), pre_tokenizers.Punctuation("isolated")]
@@ -101,10 +101,10 @@ def _shell(model: models.Model, options: "TokenizerOptions") -> tokenizers.Token
     return inner
 
 
-def _classroom(model: models.Model, options: "TokenizerOptions") -> tokenizers.Tokenizer:
-    """The shell in which a model learns: a word longer than LONGEST_WORD is learnt from in parts."""
-    inner = _shell(model, options)
-    parts = pre_tokenizers.Split(Regex(f"(?m).{{1,{LONGEST_WORD}}}"), "isolated")
+def _training_pipeline(model: models.Model, options: "TokenizerOptions") -> tokenizers.Tokenizer:
+    """The pipeline for training: a word longer than MAX_WORD is split."""
+    inner = _pipeline(model, options)
+    parts = pre_tokenizers.Split(Regex(f"(?m).{{1,{MAX_WORD}}}"), "isolated")
     inner.pre_tokenizer = pre_tokenizers.Sequence([inner.pre_tokenizer, parts])
     return inner
 
@@ -117,7 +117,7 @@ def _too_small(options: "TokenizerOptions", least: int | None = None) -> UserErr
     )
 
 
-def _bytes_need_room(options: "TokenizerOptions") -> None:
+def _require_bytes(options: "TokenizerOptions") -> None:
     least = len(SPECIALS) + len(BYTE_TO_UNICODE)
     if options.vocab_size < least:
         raise UserError(
@@ -132,7 +132,7 @@ def _settings(options: "TokenizerOptions") -> dict:
 
 def _bpe(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
     """Byte-pair encoding over characters (Sennrich et al. 2016); every character of the text has a piece."""
-    inner = _classroom(models.BPE(unk_token="<unk>"), options)
+    inner = _training_pipeline(models.BPE(unk_token="<unk>"), options)
     trainer = trainers.BpeTrainer(min_frequency=options.min_frequency, **_settings(options))
     inner.train_from_iterator(texts, trainer)
     if inner.get_vocab_size() > options.vocab_size:
@@ -141,16 +141,16 @@ def _bpe(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
 
 
 def _wordpiece(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
-    """Longest match first (Schuster & Nakajima 2012) over pieces found by merging; ▁ marks a word's start, not ##."""
-    inner = _shell(_bpe(texts, options), options)
+    """Longest match first (Schuster & Nakajima 2012) over pieces learnt by merging; ▁ marks a word's start, not ##."""
+    inner = _pipeline(_bpe(texts, options), options)
     return models.WordPiece(
-        inner.get_vocab(), unk_token="<unk>", continuing_subword_prefix="", max_input_chars_per_word=LONGEST_WORD
+        inner.get_vocab(), unk_token="<unk>", continuing_subword_prefix="", max_input_chars_per_word=MAX_WORD
     )
 
 
 def _unigram(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
-    """A unigram language model over pieces (Kudo 2018), put into an order that no thread or hash decides."""
-    inner = _classroom(models.Unigram(), options)
+    """A unigram language model over pieces (Kudo 2018), in an order that depends on no thread or hash."""
+    inner = _training_pipeline(models.Unigram(), options)
     trainer = trainers.UnigramTrainer(unk_token="<unk>", **_settings(options))
     try:
         inner.train_from_iterator(texts, trainer)
@@ -162,21 +162,20 @@ def _unigram(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
 
 
 def _ordered(inner: tokenizers.Tokenizer) -> list[tuple[str, float]]:
-    """Pieces by score. The trainer sets characters it must keep apart by its hash order: they share the floor here."""
+    """Pieces by score. The trainer orders characters that it must keep by their hashes: here they share the floor."""
     scores = {piece: score for piece, score in json.loads(inner.to_str())["model"]["vocab"] if piece not in SPECIALS}
     floor = min(scores.values())
     near = floor + CHARACTER_STEP * (1 + sum(len(piece) == 1 for piece in scores))
     level = {piece: floor if len(piece) == 1 and score <= near else score for piece, score in scores.items()}
-    rounded = {
-        piece: round(score, 6) for piece, score in level.items()
-    }  # sums differ in the last bits with the threads
+    # Sums differ in the last bits with the number of threads.
+    rounded = {piece: round(score, 6) for piece, score in level.items()}
     ordered = sorted(rounded.items(), key=lambda item: (-item[1], item[0]))
     return [(special, 0.0) for special in SPECIALS] + ordered
 
 
 def _words(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
     """The most frequent words and punctuation marks; all others are unknown."""
-    inner = _classroom(models.WordLevel(unk_token="<unk>"), options)
+    inner = _training_pipeline(models.WordLevel(unk_token="<unk>"), options)
     trainer = trainers.WordLevelTrainer(min_frequency=options.min_frequency, **_settings(options))
     inner.train_from_iterator(texts, trainer)
     return inner.model
@@ -184,7 +183,7 @@ def _words(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
 
 def _characters(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
     """Every character of the text, spaces and line breaks too."""
-    normalizer = _shell(models.BPE(), options).normalizer
+    normalizer = _pipeline(models.BPE(), options).normalizer
     counts = Counter(itertools.chain.from_iterable(normalizer.normalize_str(text) for text in texts))
     if len(counts) + len(SPECIALS) > options.vocab_size:
         raise _too_small(options, len(counts) + len(SPECIALS))
@@ -194,15 +193,15 @@ def _characters(texts: Iterator[str], options: "TokenizerOptions") -> models.Mod
 
 
 def _bytes(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
-    """Each of the 256 bytes; nothing is to be learnt."""
-    _bytes_need_room(options)
+    """Each of the 256 bytes; there is nothing to learn."""
+    _require_bytes(options)
     return models.BPE({token: index for index, token in enumerate([*SPECIALS, *BYTE_TO_UNICODE])}, [])
 
 
 def _byte_bpe(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
     """Byte-pair encoding over bytes within words (Radford et al. 2019): no text is unknown, and none is changed."""
-    _bytes_need_room(options)
-    inner = _classroom(models.BPE(), options)
+    _require_bytes(options)
+    inner = _training_pipeline(models.BPE(), options)
     settings = {"min_frequency": options.min_frequency, "initial_alphabet": BYTE_TO_UNICODE, **_settings(options)}
     inner.train_from_iterator(texts, trainers.BpeTrainer(**settings))
     return inner.model

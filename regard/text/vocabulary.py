@@ -1,4 +1,4 @@
-"""Text → token ids and back: the vocabulary of a model, and the ways to get one.
+"""Text → token ids and back: the processor of text models.
 
 train_tokenizer(texts, options) → Tokenizer ┐
 a folder with tokenizer.json                ├─▶ Vocabulary(source, target)
@@ -30,7 +30,7 @@ FILES = ("tokenizer.json", "tokenizer_target.json", "tokenizer_config.json", "so
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The two sides' tokenizers; the same one when joint."""
+    """The tokenizers of both sides; the same one if joint. A `Processor` of text."""
 
     source: Tokenizer
     target: Tokenizer
@@ -46,7 +46,7 @@ class Vocabulary:
         return json.dumps([self.source.content(), self.target.content()])
 
     def save(self, folder: Path) -> None:
-        """Writes a folder that transformers' AutoTokenizer opens too; another vocabulary's files make way."""
+        """Writes a folder that transformers' AutoTokenizer opens too; another vocabulary's files are removed."""
         folder.mkdir(parents=True, exist_ok=True)
         for name in FILES:
             (folder / name).unlink(missing_ok=True)
@@ -58,7 +58,7 @@ class Vocabulary:
         self.source.save(folder / "tokenizer.json")
         if self.source is not self.target:
             self.target.save(folder / "tokenizer_target.json")
-        foreign = {key: value for key, value in self.source.settings.items() if key != "auto_map"}  # names code
+        foreign = {key: value for key, value in self.source.settings.items() if key != "auto_map"}  # refers to code
         config: dict = foreign | {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,

@@ -11,7 +11,7 @@ import pytest
 from checkpoints import vocabulary
 
 from regard.errors import UserError
-from regard.text.chat_template import LARGEST, Template, template_of
+from regard.text.chat_template import MAX_TEMPLATE, Template, template_of
 from regard.text.vocabulary import Tokenizer, Vocabulary
 
 CHATML = (
@@ -118,7 +118,7 @@ def test_a_broken_template_is_told(source: str) -> None:
 
 def test_a_template_of_any_size_is_not_run() -> None:
     with pytest.raises(UserError, match=r"131,073 characters, more than the 131,072"):
-        Template("x" * (LARGEST + 1), {})
+        Template("x" * (MAX_TEMPLATE + 1), {})
 
 
 def test_a_missing_jinja_is_told_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
