@@ -1,7 +1,7 @@
-"""Samples → padded batches, in an order that is a pure function of (seed, batch number).
+"""Which samples form which batch: an order that is a pure function of (seed, batch index).
 
     epoch e:   Feistel permutation of 0 … n−1, keyed by (seed, e)
-               ├── window of some thousand samples, sorted by length ──▶ cut by tokens ──▶ batches shuffled
+               ├── window of 8192 samples, sorted by length ──▶ split by tokens ──▶ batches shuffled
                ├── window …
     rank r of world takes batches k·world + r of the endless stream of epochs.
 
@@ -23,7 +23,7 @@ ROUNDS = 6  # of the Feistel network; 4 are proven enough for a random permutati
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """The size of a batch, in tokens with padding or in samples, and what decides the order."""
+    """The size of a batch, in tokens with padding or in samples, and the seed of the order."""
 
     batch_tokens: int = 0
     batch_size: int = 0
@@ -40,16 +40,16 @@ class BatchOptions:
 
 
 def _mix(values: np.ndarray) -> np.ndarray:
-    """Spreads 64-bit numbers so that neighbours have nothing in common (the finaliser of SplitMix64)."""
+    """Mixes the bits of 64-bit integers (the finaliser of SplitMix64)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 def permute(positions: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
-    """The samples at these positions of a keyed permutation of 0 … size−1, in memory of the positions alone.
+    """The samples at these positions of a keyed permutation of 0 … size−1, in memory proportional to the positions.
 
-    A Feistel network is a bijection of the next power of four; what falls beyond `size` walks on until it is inside.
+    A Feistel network is a bijection of the next power of four; a value beyond `size` is permuted again (cycle walking).
     """
     half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
     mask = np.uint64((1 << int(half)) - 1)
@@ -65,7 +65,7 @@ def permute(positions: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
 
 
 class Measured(Protocol):
-    """Samples of which is known how long they are: all that their order asks for."""
+    """Samples with known lengths: all that their order depends on."""
 
     def __len__(self) -> int: ...
 
@@ -76,32 +76,32 @@ class Measured(Protocol):
     def target_lengths(self) -> np.ndarray: ...
 
 
-class Order:
-    """Which samples form batch k, for a corpus and options; it remembers only one number an epoch."""
+class BatchOrder:
+    """Which samples form batch k, for a dataset and options; it keeps only the batch count of each epoch."""
 
-    def __init__(self, corpus: Measured, options: BatchOptions):
-        self.corpus = corpus
+    def __init__(self, dataset: Measured, options: BatchOptions):
+        self.dataset = dataset
         self.options = options
-        self.windows = -(-len(corpus) // options.window)
+        self.windows = -(-len(dataset) // options.window)
         self._counts: list[int] = []  # batches of epoch 0, 1, …
 
     def batches(self, epoch: int) -> int:
-        """How many batches an epoch has; cut by tokens it differs a little from epoch to epoch."""
+        """How many batches an epoch has; split by tokens it differs a little from epoch to epoch."""
         while len(self._counts) <= epoch:
             done = len(self._counts)
             self._counts.append(sum(self._count(done, window) for window in range(self.windows)))
         return self._counts[epoch]
 
-    def locate(self, number: int) -> tuple[int, int]:
-        """The epoch of a batch of the endless stream, and its number in that epoch."""
+    def locate(self, batch: int) -> tuple[int, int]:
+        """The epoch of a batch of the endless stream, and its index in that epoch."""
         epoch = 0
-        while number >= self.batches(epoch):
-            number -= self.batches(epoch)
+        while batch >= self.batches(epoch):
+            batch -= self.batches(epoch)
             epoch += 1
-        return epoch, number
+        return epoch, batch
 
-    def numbers(self, start: int) -> Iterator[np.ndarray]:
-        """The samples of batch start, start + 1, … without end; whole windows before it are only counted."""
+    def samples(self, start: int) -> Iterator[np.ndarray]:
+        """The samples of batch start, start + 1, … without end; complete windows before it are only counted."""
         epoch, skip = self.locate(start)
         while True:
             for window in range(self.windows):
@@ -112,63 +112,65 @@ class Order:
                 skip = 0
             epoch += 1
 
-    def _samples(self, epoch: int, window: int) -> np.ndarray:
-        size, total = self.options.window, len(self.corpus)
+    def _window_samples(self, epoch: int, window: int) -> np.ndarray:
+        size, total = self.options.window, len(self.dataset)
         positions = np.arange(window * size, min((window + 1) * size, total))
         keys = np.random.SeedSequence((self.options.seed % 2**64, epoch)).generate_state(ROUNDS, np.uint64)
         return permute(positions, total, keys)
 
     def _widths(self, samples: np.ndarray) -> np.ndarray:
-        """What a sample makes a batch as wide as: its longer side and one of begin or end."""
-        return 1 + np.maximum(self.corpus.source_lengths[samples], self.corpus.target_lengths[samples]).astype(np.int64)
+        """The width that a sample requires of its batch: its longer side and one of begin or end."""
+        return 1 + np.maximum(self.dataset.source_lengths[samples], self.dataset.target_lengths[samples]).astype(
+            np.int64
+        )
 
-    def _cuts(self, widths: np.ndarray) -> list[int]:
-        """Where batches begin and end among sorted widths: each as large as it may be, at least one sample."""
-        cuts = [0]
-        while (start := cuts[-1]) < len(widths):
+    def _borders(self, widths: np.ndarray) -> list[int]:
+        """Where batches begin and end among sorted widths: each as large as possible, at least one sample."""
+        borders = [0]
+        while (start := borders[-1]) < len(widths):
             most = self.options.batch_size or self.options.batch_tokens // int(widths[start])
             cost = widths[start : start + most] * np.arange(1, min(most, len(widths) - start) + 1)
             fits = np.searchsorted(cost, self.options.batch_tokens, "right") if not self.options.batch_size else most
-            cuts.append(min(start + max(1, int(fits)), len(widths)))
-        return cuts
+            borders.append(min(start + max(1, int(fits)), len(widths)))
+        return borders
 
     def _count(self, epoch: int, window: int) -> int:
         if self.options.batch_size:
-            size = min(self.options.window, len(self.corpus) - window * self.options.window)
+            size = min(self.options.window, len(self.dataset) - window * self.options.window)
             return -(-size // self.options.batch_size)
-        return len(self._cuts(np.sort(self._widths(self._samples(epoch, window))))) - 1
+        return len(self._borders(np.sort(self._widths(self._window_samples(epoch, window))))) - 1
 
     def _window(self, epoch: int, window: int) -> list[np.ndarray]:
         """A window's batches: neighbours in length together, equal lengths in random order, batches in random order."""
-        random = np.random.default_rng((self.options.seed % 2**64, epoch, window))
-        samples = self._samples(epoch, window)
+        rng = np.random.default_rng((self.options.seed % 2**64, epoch, window))
+        samples = self._window_samples(epoch, window)
         widths = self._widths(samples)
-        order = np.lexsort((random.random(len(samples)), self.corpus.source_lengths[samples], widths))
-        cuts = self._cuts(widths[order])
-        batches = [samples[order[start:end]] for start, end in pairwise(cuts)]
-        return [batches[place] for place in random.permutation(len(batches))]
+        order = np.lexsort((rng.random(len(samples)), self.dataset.source_lengths[samples], widths))
+        borders = self._borders(widths[order])
+        batches = [samples[order[start:end]] for start, end in pairwise(borders)]
+        return [batches[index] for index in rng.permutation(len(batches))]
 
 
 @lru_cache(maxsize=8)
-def order(corpus: Measured, options: BatchOptions) -> Order:
-    return Order(corpus, options)
+def batch_order(dataset: Measured, options: BatchOptions) -> BatchOrder:
+    return BatchOrder(dataset, options)
 
 
-def batches_per_epoch(corpus: Measured, options: BatchOptions) -> int:
+def batches_per_epoch(dataset: Measured, options: BatchOptions) -> int:
     """The batches of the first epoch, of all ranks together."""
-    return order(corpus, options).batches(0)
+    return batch_order(dataset, options).batches(0)
 
 
-def epochs(corpus: Measured, options: BatchOptions, batches: int) -> float:
+def epochs(dataset: Measured, options: BatchOptions, batches: int) -> float:
     """How many epochs the first `batches` batches of all ranks together are."""
-    plan = order(corpus, options)
-    epoch, number = plan.locate(batches)
-    return epoch + number / plan.batches(epoch)
+    order = batch_order(dataset, options)
+    epoch, batch = order.locate(batches)
+    return epoch + batch / order.batches(epoch)
 
 
 def shares(
-    corpus: Measured, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
+    dataset: Measured, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
 ) -> Iterator[list[int]]:
     """The samples of a process's own batches without end, from its `start`-th: its k-th is batch k·world + rank."""
-    for samples in islice(order(corpus, options).numbers(start * world), rank, None, world):
+    for samples in islice(batch_order(dataset, options).samples(start * world), rank, None, world):
         yield samples.tolist()

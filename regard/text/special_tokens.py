@@ -62,7 +62,9 @@ def special_tokens_of(tokenizer: Tokenizer, texts: int = 2) -> SpecialTokens:
         if len({*encoding.sequence_ids} - {None}) == texts:
             break
     else:
-        raise UserError(f"the tokenizer knows none of {', '.join(SHORT_TEXTS)}: how it joins texts cannot be told")
+        raise UserError(
+            f"the tokenizer knows none of {', '.join(SHORT_TEXTS)}: how it joins texts cannot be determined"
+        )
     specials: list[list[int]] = [[] for _ in range(texts + 1)]
     segments: list[list[int]] = [[] for _ in range(texts + 1)]
     text_segments = [0] * texts

@@ -46,7 +46,7 @@ def load_wordpiece(folder: Path) -> Tokenizer:
 
 
 def set_template(inner: tokenizers.Tokenizer, first: str, last: str) -> None:
-    """[CLS] text [SEP], or [CLS] text [SEP] other [SEP] with the second's tokens in segment 1; if it has both tokens."""
+    """[CLS] text [SEP], or [CLS] text [SEP] other [SEP] with the second text in segment 1; if it has both tokens."""
     ids = {name: inner.token_to_id(name) for name in (first, last)}
     if None in ids.values():
         return
