@@ -1,0 +1,70 @@
+"""Identifiers are terms of the field: the package defines no name from the former private vocabulary."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "regard"
+
+LIMITS = {
+    "told": 41, "tell": 2, "tells": 2, "wanted": 39, "bend": 14, "bent": 3, "bends": 1, "abreast": 1, "beside": 19,
+    "chance": 31, "chances": 11, "thought": 2, "think": 2, "thinks": 1, "hasten": 0, "swift": 0, "turned": 4,
+    "asked": 20, "likely": 2, "likeliest": 1, "hidden_words": 1, "found": 201, "place": 66, "places": 52,
+    "part": 112, "parts": 60, "number": 162, "numbers": 36, "room": 17, "figures": 5, "given": 55, "said": 47,
+    "look": 9, "looks": 1, "looked": 3, "looking": 0, "whole": 33, "some": 38, "longest": 19, "ends": 32, "own": 22,
+    "anew": 0, "gone": 2, "told_from": 1, "cut": 12,
+}  # fmt: skip
+"""Word → at most so many definitions of it. No limit may be raised."""
+
+ALLOWED: dict[str, tuple[str, ...]] = {}
+"""Word → files in which it is the right term, such as the parts of a tensor."""
+
+
+def definitions(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Every name that a module defines, with its line: functions, classes, arguments, variables, imports as."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr, node.lineno
+        elif isinstance(node, ast.alias) and node.asname:
+            yield node.asname, node.lineno
+
+
+@cache
+def offenders() -> dict[str, list[str]]:
+    """The definitions of each listed word, as file:line."""
+    lines: dict[str, list[str]] = {word: [] for word in LIMITS}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        file = path.relative_to(PACKAGE).as_posix()
+        for name, line in definitions(ast.parse(path.read_text(encoding="utf-8"))):
+            word = name.strip("_").lower()
+            if word in lines and file not in ALLOWED.get(word, ()):
+                lines[word].append(f"regard/{file}:{line}")
+    return lines
+
+
+@pytest.mark.parametrize("word", LIMITS)
+def test_a_word_of_the_private_vocabulary_is_not_defined(word: str) -> None:
+    lines = offenders()[word]
+    assert len(lines) <= LIMITS[word], f"'{word}' is defined {len(lines)} times:\n" + "\n".join(lines)
+
+
+def test_an_allowed_file_still_defines_the_word() -> None:
+    for word, files in ALLOWED.items():
+        for file in files:
+            names = {name.strip("_").lower() for name, _ in definitions(ast.parse((PACKAGE / file).read_text()))}
+            assert word in names, f"remove {file} from ALLOWED[{word!r}]"
+
+
+def test_every_kind_of_definition_is_seen() -> None:
+    source = "import a as b\nclass C:\n    def d(self, e, *f, **g):\n        self.h = [i for i in e]\n"
+    source += "j, k = 1, 2\nl: int = 3\n"
+    assert {name for name, _ in definitions(ast.parse(source))} == {*"bCdefghijkl", "self"}
