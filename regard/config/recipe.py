@@ -19,7 +19,7 @@ from regard.config.options import (
     require,
 )
 from regard.config.recipe_files import find_recipe, is_shipped, shipped_recipes
-from regard.config.schema import Places, build, override, show, write, write_key
+from regard.config.schema import Locations, build, override, show, write, write_key
 from regard.errors import UserError, nearest
 
 __all__ = [
@@ -102,7 +102,7 @@ def _locate(name_or_path: str | Path) -> Path:
     return path
 
 
-def _read(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Places]:
+def _read(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Locations]:
     """A recipe's table, over that of the recipe it names as its `base`."""
     text = _text(path)
     try:
@@ -110,7 +110,7 @@ def _read(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Pla
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
     base = table.pop("base", None)
-    places = Places(path, text)
+    places = Locations(path, text)
     if base is None:
         return table, places
     require(isinstance(base, str), f'{places("base")}: base = {show(base)}: name a recipe, such as base = "translate"')

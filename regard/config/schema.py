@@ -1,4 +1,4 @@
-"""TOML tables ↔ frozen dataclasses: a closed schema whose errors name the key, its place and the nearest one."""
+"""TOML tables ↔ frozen dataclasses: a closed schema whose errors name the key, its location and the nearest key."""
 
 import json
 import re
@@ -11,54 +11,58 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from regard.errors import UserError, nearest
 
-WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "a table without dates"}
+TYPE_NAMES = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    dict: "a table without dates",
+}
 
 
-class Places:
-    """Says where a key was given: file and line, or the command line."""
+class Locations:
+    """Where a key was given: file and line, or the command line."""
 
     def __init__(self, path: Path, text: str) -> None:
-        self.path, self.lines, self.overridden = path, text.splitlines(), set[str]()
-        self.base: Places | None = None  # of the recipe that this one stands on
+        self.path = path
+        self.lines = text.splitlines()
+        self.overridden = set[str]()
+        self.base: Locations | None = None  # of the recipe that this one extends
 
     def __call__(self, key: str) -> str:
-        if any(given == key or given.startswith(f"{key}.") for given in self.overridden):
+        if any(override == key or override.startswith(f"{key}.") for override in self.overridden):
             return "command line"
         section, _, name = key.rpartition(".")
-        here = ""
-        for number, line in enumerate(self.lines, 1):
+        current = ""
+        for line_number, line in enumerate(self.lines, 1):
             if header := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
-                here = header[1]
-                if here == key:
-                    return f"{self.path}:{number}"
-            elif here == section and re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=", line):
-                return f"{self.path}:{number}"
+                current = header[1]
+                if current == key:
+                    return f"{self.path}:{line_number}"
+            elif current == section and re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=", line):
+                return f"{self.path}:{line_number}"
         return self.base(key) if self.base else str(self.path)
 
 
-def override(table: dict[str, Any], given: str, kind: type | None = None) -> str:
-    """Put one `key.sub=value` into the table, the value read as TOML or else as bare text; gives the key.
+def override(table: dict[str, Any], assignment: str, schema: type | None = None) -> str:
+    """Apply one `key.sub=value` to the table; the value is TOML, or else plain text. Returns the key.
 
-    Where the dataclass `kind` says that the key is text, 2 is text too.
+    If the dataclass `schema` has text for the key, 2 is read as text.
     """
-    key, equals, text = given.partition("=")
+    key, equals, text = assignment.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"override '{given}' is not of the form key=value, such as train.max_steps=300")
+        raise UserError(f"override '{assignment}' is not of the form key=value, such as train.max_steps=300")
     *sections, name = path = key.strip().split(".")
     for section in sections:
         table = table.setdefault(section, {})
         if not isinstance(table, dict):
-            raise UserError(f"override '{given}': '{section}' is a value and has no keys of its own")
+            raise UserError(f"override '{assignment}': '{section}' is a value and has no keys of its own")
+    hint: Any = schema
+    for field in path:
+        hint = _hints(hint).get(field) if _is_section(hint) else None
     value = _value(text.strip())
-    table[name] = text.strip() if _hint(kind, path) is str and not isinstance(value, str) else value
+    table[name] = text.strip() if hint is str and not isinstance(value, str) else value
     return key.strip()
-
-
-def _hint(kind: Any, path: list[str]) -> Any:
-    """The type of a field of a field; nothing where that is not said."""
-    for name in path:
-        kind = _hints(kind).get(name) if hasattr(kind, "__dataclass_fields__") else None
-    return kind
 
 
 def _value(text: str) -> Any:
@@ -71,50 +75,52 @@ def _value(text: str) -> Any:
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _hints(schema: type) -> dict[str, Any]:
+    return get_type_hints(schema)
 
 
 def build(
-    kind: type, table: dict[str, Any], prefix: str, places: Callable[[str], str], whole: type | None = None
+    schema: type, table: dict[str, Any], prefix: str, location: Callable[[str], str], root: type | None = None
 ) -> Any:
-    """A dataclass from its table; every key is checked by name and type. `whole` is what it is a section of."""
-    hints, whole = _hints(kind), whole or kind
+    """A dataclass from its table; every key is checked by name and type. `root` is the schema it is a section of."""
+    hints = _hints(schema)
+    root = root or schema
     values = {}
     for name, value in table.items():
         key = f"{prefix}{name}"
         if name not in hints:
-            raise UserError(f"{places(key)}: unknown key '{key}'{_elsewhere(name, whole) or nearest(name, hints)}")
+            raise UserError(f"{location(key)}: unknown key '{key}'{_elsewhere(name, root) or nearest(name, hints)}")
         hint = hints[name]
         if isinstance(value, dict) and _is_section(hint):
-            values[name] = build(hint, value, f"{key}.", places, whole)
+            values[name] = build(hint, value, f"{key}.", location, root)
             continue
         fits, converted = _convert(value, hint)
         if not fits:
-            options = nearest(str(value), get_args(hint)) if get_origin(hint) is Literal else f"; expected {_say(hint)}"
-            raise UserError(f"{places(key)}: {key} = {show(value)} does not fit{options}")
+            is_choice = get_origin(hint) is Literal
+            expected = nearest(str(value), get_args(hint)) if is_choice else f"; expected {_type_name(hint)}"
+            raise UserError(f"{location(key)}: {key} = {show(value)} does not fit{expected}")
         values[name] = converted
     try:
-        return kind(**values)
+        return schema(**values)
     except UserError as error:
         key = re.match(r"[\w.]+", str(error))
-        raise UserError(f"{places(key[0] if key else prefix)}: {error}") from None
+        raise UserError(f"{location(key[0] if key else prefix)}: {error}") from None
 
 
 def _is_section(hint: Any) -> bool:
     return isinstance(hint, type) and hasattr(hint, "__dataclass_fields__")
 
 
-def _elsewhere(name: str, whole: type) -> str:
-    """The end of an error about a key that stands in the wrong place: where there is one of that very name."""
-    hints = _hints(whole)
-    found = [f"'{name}'"] if name in hints and not _is_section(hints[name]) else []
-    found += [f"'{each}.{name}'" for each, hint in hints.items() if _is_section(hint) and name in _hints(hint)]
-    return f"; did you mean {' or '.join(found)}?" if found else ""
+def _elsewhere(name: str, root: type) -> str:
+    """The end of an error about a key in the wrong section: the sections that have a key of this name."""
+    hints = _hints(root)
+    keys = [f"'{name}'"] if name in hints and not _is_section(hints[name]) else []
+    keys += [f"'{section}.{name}'" for section, hint in hints.items() if _is_section(hint) and name in _hints(hint)]
+    return f"; did you mean {' or '.join(keys)}?" if keys else ""
 
 
 def _convert(value: Any, hint: Any) -> tuple[bool, Any]:
-    """Whether a TOML value fits a type, and the value as that type: whole numbers serve as numbers, lists as tuples."""
+    """Whether a TOML value fits a type, and the value as that type: integers are floats too, lists are tuples."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         fitting = [option for option in arguments if type(value) is option]
@@ -134,7 +140,7 @@ def _convert(value: Any, hint: Any) -> tuple[bool, Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Text, numbers, booleans, lists and tables: what can be written back (dates cannot)."""
+    """Whether a value can be written as TOML again: text, numbers, booleans, lists and tables, not dates."""
     if isinstance(value, dict):
         return all(_is_plain(item) for item in value.values())
     if isinstance(value, list):
@@ -142,23 +148,23 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, str | int | float) and value == value
 
 
-def _say(hint: Any) -> str:
+def _type_name(hint: Any) -> str:
     """A type in words."""
     arguments = [argument for argument in get_args(hint) if argument is not Ellipsis]
     if get_origin(hint) is tuple:
-        return f"a list of {WORDS[arguments[0]]}" + (f" × {len(arguments)}" if len(arguments) > 1 else "")
+        return f"a list of {TYPE_NAMES[arguments[0]]}" + (f" × {len(arguments)}" if len(arguments) > 1 else "")
     if get_origin(hint) in (Union, UnionType):
-        return " or ".join(WORDS[argument] for argument in arguments)
-    return WORDS.get(get_origin(hint) or hint, "a table")
+        return " or ".join(TYPE_NAMES[argument] for argument in arguments)
+    return TYPE_NAMES.get(get_origin(hint) or hint, "a table")
 
 
 def show(value: Any) -> str:
-    """A value as it stands in the file."""
+    """A value as in the file."""
     return write(value) if _is_plain(value) else str(value)
 
 
 def write_key(name: str) -> str:
-    """A key, quoted where TOML asks for it."""
+    """A key, quoted where TOML requires it."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else write(name)
 
 
