@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -126,15 +125,18 @@ def evaluate(
 
     The metrics are the field's own, with signatures and bootstrap intervals.
     """
-    from regard.cli.evaluate import Exam, judge
+    from regard.cli.evaluate import COLUMN_OPTIONS, Exam, judge
     from regard.cli.output import emit
-    from regard.data.columns import named_by_options
+    from regard.data.columns import NoColumn
 
     names = [path for path in (model, compare) if path]
     exam = Exam(file, scoring, search, prompting, machine, output.quiet or output.json, names)
     models = [_load(path, machine) for path in names]
-    with named_by_options(models[0].task, models[0].recipe) if file else nullcontext():
+    try:
         found = judge(models, exam)
+    except NoColumn as error:
+        whole = "name all with --columns NAME,…" if models[0].task in ("answer", "classify", "embed") else ""
+        raise error.with_options(COLUMN_OPTIONS, whole) if file else error from None
     emit(found, output, "evaluation")
 
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from regard.cli.options import Rows, given_texts
 from regard.config.recipe import DataOptions
-from regard.data.columns import named_by_column
 from regard.data.files import BRACES, each_of, expand, find, json_lines, lines, rows
 from regard.errors import UserError
 from regard.tasks.answer.files import questions
@@ -102,13 +101,13 @@ def _rows(path: Path, roles: Roles) -> Iterator[Given]:
     columns = data.columns if len(data.columns) == len(names) else ()
     column = roles.asked or _usual(path, names, columns, roles)
     prefix = data.prefix if roles.task == "translate" and data.prefix in (*names, *columns) else ""
-    asked = tuple(filter(None, (column if column != FIRST_OF_ALL else "", roles.second, prefix)))
-    known = columns if {*asked} <= {*columns} else ()
+    required = {"--column": column if column != FIRST_OF_ALL else "", "--other": roles.second, "prefix": prefix}
+    required = {option: name for option, name in required.items() if name}
+    known = columns if {*required.values()} <= {*columns} else ()
     values = {column: (list,)} if roles.task == "tag" and _is_jsonl(path) else {}
-    with named_by_column(roles.second):
-        for fields, place in rows(path, known, asked, values):
-            text = fields[next(iter(fields)) if column == FIRST_OF_ALL else column]
-            yield _given(text, fields[roles.second] if roles.second else None, fields.get(prefix, ""), place, roles)
+    for fields, place in rows(path, known, required, values):
+        text = fields[next(iter(fields)) if column == FIRST_OF_ALL else column]
+        yield _given(text, fields[roles.second] if roles.second else None, fields.get(prefix, ""), place, roles)
 
 
 def _given(text: str, other: str | None, prefix: str, place: str, roles: Roles) -> Given:

@@ -74,7 +74,8 @@ def _rows(path: Path, data: "DataOptions", split: str, held_out: tuple[float, fl
     """One document a row, from the column `data.text`; else from the first column, in JSON lines from `text`."""
     column = data.text or ("text" if path.name.removesuffix(".gz").endswith(".jsonl") else "")
     group_column = "" if data.split_by == "source" else data.split_by
-    for fields, location in rows(path, data.columns, tuple(filter(None, (column, group_column)))):
+    required = {"data.text": column, "data.split_by": group_column}
+    for fields, location in rows(path, data.columns, {option: name for option, name in required.items() if name}):
         text = fields[column or next(iter(fields))]
         group = fields[group_column] if group_column else ""
         if _belongs(group if group_column else text, split, held_out):

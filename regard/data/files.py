@@ -155,10 +155,10 @@ def lines(path: Path) -> Iterator[str]:
 def rows(
     path: Path,
     columns: tuple[str, ...] = (),
-    required: tuple[str, ...] = (),
+    required: Mapping[str, str] = MappingProxyType({}),
     json_types: Mapping[str, tuple[type, ...]] = MappingProxyType({}),
 ) -> Iterator[Row]:
-    """Every line of a file or pattern as named fields; the `required` columns must exist and hold text.
+    """Every line of a file or pattern as named fields. `required` columns, by their options, must exist and hold text.
 
     In JSON lines the columns of `json_types` may also hold values of these types, which are returned as JSON.
     """
@@ -176,8 +176,8 @@ def rows(
     raise UserError(f"{path}: cannot tell what kind of file this is; possible: {KINDS}")
 
 
-def _require(required: tuple[str, ...], names: list[str], location: str) -> None:
-    if missing := [name for name in required if name not in names]:
+def _require(required: Mapping[str, str], names: list[str], location: str) -> None:
+    if missing := {option: name for option, name in required.items() if name not in names}:
         raise NoColumn(location, missing, names)
 
 
@@ -196,15 +196,17 @@ def _parallel(files: dict[str, Path]) -> Iterator[Row]:
         raise UserError(f"{lengths}; parallel files need equally many, line by line the same sample")
 
 
-def _separated(path: Path, columns: tuple[str, ...], required: tuple[str, ...]) -> Iterator[Row]:
+def _separated(path: Path, columns: tuple[str, ...], required: Mapping[str, str]) -> Iterator[Row]:
     stream = _comma_separated(path) if path.name.removesuffix(".gz").endswith(".csv") else _tab_separated(path)
     first = next(stream)
     values = first[1]
-    named = set(required) & set(values) if not columns else bool(required) and set(required) <= set(values)
+    wanted = set(required.values())
+    named = wanted & set(values) if not columns else bool(wanted) and wanted <= set(values)
     header = tuple(values) == columns or bool(named)  # also if `columns` are those of another file
     names = values if header else list(columns) or [str(index) for index, _ in enumerate(values, 1)]
-    if not header and not columns and not set(required) <= set(names):
-        raise NoColumn(f"{path}:1", [name for name in required if name not in names], values, header=False)
+    if not header and not columns and not wanted <= set(names):
+        missing = {option: name for option, name in required.items() if name not in names}
+        raise NoColumn(f"{path}:1", missing, values, header=False)
     _require(required, names, f"{path}:1")
     for line_number, line in stream if header else itertools.chain([first], stream):
         fields = line if any(map(str.strip, line)) else [""] * len(names)  # blank: a sample without text, counted so
@@ -242,11 +244,11 @@ def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
 
 
-def _objects(path: Path, required: tuple[str, ...], json_types: Mapping[str, tuple[type, ...]]) -> Iterator[Row]:
+def _objects(path: Path, required: Mapping[str, str], json_types: Mapping[str, tuple[type, ...]]) -> Iterator[Row]:
     first_seen: dict[str, tuple[str, str]] = {}  # whether a column of `json_types` holds text or numbers, and where
     for line_number, held in enumerate(json_lines(path), 1):
         location = f"{path}:{line_number}"
-        values = dict.fromkeys(required, "") if held is None else held
+        values = dict.fromkeys(required.values(), "") if held is None else held
         _require(required, list(values), location)
         for name, types in json_types.items():
             value = values[name]
@@ -262,7 +264,7 @@ def _objects(path: Path, required: tuple[str, ...], json_types: Mapping[str, tup
                     )
             if type(values[name]) in types:
                 values[name] = json.dumps(value)
-        for name in required:
+        for name in required.values():
             if not isinstance(values[name], str):
                 raise UserError(f"{location}: '{name}' is a {type(values[name]).__name__}, but must be a string")
             if not is_text(values[name]):

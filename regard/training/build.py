@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from regard.config.recipe import DecodeOptions, Recipe
-from regard.data.columns import named_by_keys
 from regard.errors import UserError
 from regard.interop import folder as folders
 from regard.interop.folder import Loaded
@@ -61,9 +60,8 @@ def _prepare(
     recipe: Recipe, run: Path | None, display: Display
 ) -> tuple[nn.Module, TrainingTask, Callable[[Path], None]]:
     """The network, its task, and how it is written as a model."""
-    with named_by_keys(recipe.data):
-        loaded = prepare_network(recipe, run)
-        task = prepare_task(recipe, loaded)
+    loaded = prepare_network(recipe, run)
+    task = prepare_task(recipe, loaded)
     for part, report in task.reports.items():
         display.note(f"{part}: {report}")
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in loaded.network.parameters()]

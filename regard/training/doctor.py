@@ -18,7 +18,6 @@ from torch import nn
 
 from regard.cli.output import in_bytes
 from regard.config.recipe import Recipe, TrainOptions
-from regard.data.columns import named_by_keys
 from regard.errors import UserError
 from regard.models.heads.sequence import Classifier
 from regard.runtime.device import choose_device
@@ -64,10 +63,9 @@ def examine(recipe: Recipe) -> Findings:
         refuse_existing(Path(recipe.output))
     except UserError as error:
         findings.errors.append(str(error))
-    with named_by_keys(recipe.data):
-        loaded = prepare_network(recipe)
-        (network, vocabulary, *_), task = loaded, prepare_task(recipe, loaded)
-        parts: dict[str, Any] = {part: found for part in PARTS if (found := task.dataset(part)) is not None}
+    loaded = prepare_network(recipe)
+    (network, vocabulary, *_), task = loaded, prepare_task(recipe, loaded)
+    parts: dict[str, Any] = {part: found for part in PARTS if (found := task.dataset(part)) is not None}
     if isinstance(task, Generate):
         running_text(parts, task, findings)
     elif isinstance(task, Fill):

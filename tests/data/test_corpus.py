@@ -80,7 +80,7 @@ def test_semicolons_stand_between_fields_where_no_comma_does(tmp_path: Path) -> 
 
 def test_a_row_over_several_lines_is_told_by_its_first(tmp_path: Path) -> None:
     write(tmp_path / "over.csv", 'source,target\n"a\nb",x\n"c\nd\ne",y\nf\n')
-    found = rows(tmp_path / "over.csv", required=("source", "target"))
+    found = rows(tmp_path / "over.csv", required={"data.source": "source", "data.target": "target"})
     assert [next(found).location for _ in range(2)] == [f"{tmp_path}/over.csv:2", f"{tmp_path}/over.csv:4"]
     with pytest.raises(UserError, match=r"over\.csv:7: 1 fields, but 2 columns"):
         next(found)

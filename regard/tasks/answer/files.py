@@ -214,8 +214,9 @@ def _text(table: dict[str, Any], key: str, location: str) -> str:
 def _of_columns(path: Path, data: "DataOptions") -> Iterator[Question]:
     context, question, answer = data.context or "context", data.question or "question", data.answer or "answer"
     group = "" if data.split_by in ("source", context) else data.split_by
-    asked = (context, question, answer, *([group] if group else []))
-    for number, (fields, location) in enumerate(rows(path, data.columns, asked), 1):
+    required = {"data.context": context, "data.question": question, "data.answer": answer}
+    required |= {"data.split_by": group} if group else {}
+    for number, (fields, location) in enumerate(rows(path, data.columns, required), 1):
         text, said = fields[context], fields[answer]
         begin = fields.get("answer_start", "").strip()
         if begin and not begin.isdecimal():

@@ -89,10 +89,10 @@ def _records(data: "DataOptions", part: str, beside: Path | None) -> Iterator[Re
     text, label, containing = data.text or "text", data.label or "label", data.split_by == CONTAINING
     whole = ("source",) if data.text2 else ("source", text)  # of two texts, the first alone is a column like others
     group = "" if containing or data.split_by in whole else data.split_by
-    asked = [text, label, *(name for name in (data.text2, group) if name)]
-    for fields, location in rows(
-        file_of(data, part, beside), data.columns, tuple(asked), {label: PLAIN[data.label_kind]}
-    ):
+    required = {"data.text": text, "data.label": label, "data.text2": data.text2, "data.split_by": group}
+    required = {option: name for option, name in required.items() if name}
+    path = file_of(data, part, beside)
+    for fields, location in rows(path, data.columns, required, {label: PLAIN[data.label_kind]}):
         texts = fields[text]
         if data.text2:
             texts = f"{texts.replace(BETWEEN, ' ')}{BETWEEN}{fields[data.text2]}"

@@ -17,7 +17,6 @@ import numpy as np
 from regard.cli.options import Output, given_texts
 from regard.cli.output import document, harmless
 from regard.data.cache import Report, cache_folder, cache_path, hash_file
-from regard.data.columns import named_by_column
 from regard.data.files import expand, find, lines, rows
 from regard.data.ragged import Column, DatasetWriter, Layout, RaggedDataset, prepare
 from regard.errors import UserError
@@ -88,9 +87,8 @@ class Source:
         return self._column(file)
 
     def _column(self, file: Path) -> Iterator[tuple[int, str]]:
-        with named_by_column():
-            for row in rows(file, (), (self.column,)):
-                yield int(row.location.rpartition(":")[2]), row.fields[self.column]
+        for row in rows(file, (), {"--column": self.column}):
+            yield int(row.location.rpartition(":")[2]), row.fields[self.column]
 
     def at(self, places: set[tuple[int, int]]) -> dict[tuple[int, int], str]:
         """The texts at some places."""

@@ -30,7 +30,7 @@ def read_pairs(file: str, text: str = "", label: str = "") -> list[Pair]:
     """The rows of a labelled file: its columns `text` and `label`, or those named."""
     names = text or "text", label or "label"
     found = []
-    for fields, place in rows(find(file), required=names):
+    for fields, place in rows(find(file), required={"--source": names[0], "--target": names[1]}):
         blank = [name for name in names if not fields[name].strip()]
         if blank:
             raise UserError(f"{place}: '{blank[0]}' is blank; every row needs a text and its label")

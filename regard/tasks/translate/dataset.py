@@ -29,18 +29,21 @@ if TYPE_CHECKING:
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _named_columns(data: "DataOptions") -> list[str]:
+def _named_columns(data: "DataOptions") -> dict[str, str]:
     """The columns that the options name: source, target, prefix, and the one by which samples are split."""
-    return [data.source, data.target, data.prefix, *({data.split_by} - {"source", "target"})]
+    named = {"data.source": data.source, "data.target": data.target, "data.prefix": data.prefix}
+    group = "" if data.split_by in ("source", "target") else data.split_by
+    return {option: name for option, name in (named | {"data.split_by": group}).items() if name}
 
 
 def records(path: Path, data: "DataOptions") -> Iterator[Record]:
     """A file's rows in the roles that the options give the columns; by default the first is source, the next target."""
-    names = _named_columns(data)
+    default = {}
     if path.name.removesuffix(".gz").endswith(".jsonl"):
-        names[:2] = data.source or "source", data.target or "target"
-    source, target = names[:2]
-    for fields, location in rows(path, data.columns, tuple(filter(None, names))):
+        default = {"data.source": "source", "data.target": "target"}
+    named = default | _named_columns(data)
+    source, target = named.get("data.source", ""), named.get("data.target", "")
+    for fields, location in rows(path, data.columns, named):
         if not (source and target):
             free = [name for name in fields if name not in (source, target, data.prefix)]
             if len(free) < (not source) + (not target):
@@ -68,7 +71,7 @@ def notes(data: "DataOptions", split: str, base_dir: Path | None = None) -> list
     """How a split's file was interpreted: without any named column its first line is a sample, not a header."""
     path = file_of(data, split, base_dir)
     separated = "" in expand(path) and path.name.removesuffix(".gz").endswith(COLUMNS)
-    if separated and not data.columns and not any(_named_columns(data)):
+    if separated and not data.columns and not _named_columns(data):
         return ["line 1 is taken as a sample: no header is named (data.source, data.target)"]
     return []
 
