@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from regard.data.synthetic.pairs import chance_of, part_of
+from regard.data.synthetic.pairs import random_generator, split_of
 from regard.data.synthetic.prompts import Pair, document, prompt
 from road.text_to_sql.execute import Outcome, Schema, Table, execute, is_correct, outcomes, same
 from road.text_to_sql.grammar import CLAUSES, DIALECTS, KINDS, NUMBERS, OWN_WORDS, TABLES, VALUES
@@ -134,12 +134,12 @@ def _fields(schema: Schema, rng: random.Random) -> dict[str, str]:
 
 def _schemas(seed: int, split: str, count: int) -> Iterator[tuple[Schema, random.Random]]:
     """Schemas that no other split has, each with its own random generator."""
-    rng = chance_of("sql", seed, split)
+    rng = random_generator("sql", seed, split)
     made = 0
     while made < count:
         columns = [*rng.sample(list(VALUES), 2), *rng.sample(NUMBERS, 2)]
         schema = Schema(rng.choice(TABLES), tuple(rng.sample(columns, len(columns))))
-        if part_of(" ".join([schema.table, *sorted(columns)])) == split:
+        if split_of(" ".join([schema.table, *sorted(columns)])) == split:
             yield schema, random.Random(f"sql {seed} {split} {made}")
             made += 1
 

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from regard.config.recipe import TokenizerOptions
-from regard.data.synthetic.pairs import PARTS
+from regard.data.synthetic.pairs import SPLITS
 from regard.text.vocabulary import train_tokenizer
 from road.text_to_sql import items as sql
 from road.text_to_sql.execute import MAX_LENGTH, Schema, Table, execute, is_correct
@@ -22,7 +22,7 @@ SHOPS = Table(
 
 @pytest.fixture(scope="module")
 def held() -> list[sql.Item]:
-    return [item for part in ("validation", "test") for item in sql.items(3, part, 151, 4)]
+    return [item for split in ("validation", "test") for item in sql.items(3, split, 151, 4)]
 
 
 def read(text: str) -> tuple[str, list[tuple[str, str]]]:
@@ -147,8 +147,8 @@ def test_more_shots_go_between_and_change_no_question():
 
 def test_parts_never_share_a_schema_whatever_the_seeds():
     train, validation, test = (
-        {frozenset(read(text)[0].split()) for seed in (1, 2) for text in sql.documents(seed, part, 503)}
-        for part in PARTS
+        {frozenset(read(text)[0].split()) for seed in (1, 2) for text in sql.documents(seed, split, 503)}
+        for split in SPLITS
     )
     assert not train & (validation | test)
     assert not validation & test

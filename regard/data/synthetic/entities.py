@@ -1,18 +1,18 @@
-"""Sentences made on the spot whose names are tagged, for where there is no file of them: `data.generate = "names"`.
+"""Synthetic sentences with tagged entities: `data.generate = "names"`.
 
     Dovemi   Lortal   moved to Zanfurt on 3     May    1986   .
     B-PER    I-PER    O     O  B-LOC   O  B-DAY I-DAY  I-DAY  O
 
-Persons, places and firms are made of the same syllables, so that only what stands round a name tells its kind. A word
-of a name is of one part alone (by its hash, 8 : 1 : 1): a held-out sentence asks about names that were never seen.
-A stream is a pure function of its arguments. It stands for no real text: figures on it say that a model learns.
+Persons, places and organisations are made of the same syllables, so that only the context of a name determines its
+type. A word of a name belongs to one split (by its hash, 8 : 1 : 1): names of a held-out sentence are unseen. A stream
+is a pure function of its arguments. It does not resemble real text: scores only show that a model learns.
 """
 
 import random
 from collections.abc import Iterator
 from datetime import date, timedelta
 
-from regard.data.synthetic.pairs import FIRST_DAY, LAST_DAY, MONTHS, chance_of, part_of
+from regard.data.synthetic.pairs import FIRST_DAY, LAST_DAY, MONTHS, random_generator, split_of
 from regard.errors import UserError, nearest
 from regard.tasks.tag.files import Sentence
 
@@ -41,44 +41,44 @@ FRAMES = (
 )
 
 
-def names(seed: int, part: str, count: int) -> Iterator[Sentence]:
+def names(seed: int, split: str, count: int) -> Iterator[Sentence]:
     """Sentences with persons (PER), places (LOC), firms (ORG) and days (DAY), in IOB2."""
-    chance = chance_of("names", seed, part)
-    for number in range(1, count + 1):
+    rng = random_generator("names", seed, split)
+    for index in range(1, count + 1):
         words, tags = [], []
-        for word in chance.choice(FRAMES).split():
-            made = _name(word, part, chance)
+        for word in rng.choice(FRAMES).split():
+            made = _name(word, split, rng)
             words += made or [word]
-            tags += [f"{'I' if place else 'B'}-{word}" for place in range(len(made))] or ["O"]
-        yield Sentence(tuple(words), tuple(tags), f"names {part}:{number}")
+            tags += [f"{'I' if position else 'B'}-{word}" for position in range(len(made))] or ["O"]
+        yield Sentence(tuple(words), tuple(tags), f"names {split}:{index}")
 
 
 MAKERS = {"names": names}
 
 
-def made(name: str, seed: int, part: str, count: int) -> Iterator[Sentence]:
+def made(name: str, seed: int, split: str, count: int) -> Iterator[Sentence]:
     """The sentences of a generator, by its name."""
     if name not in MAKERS:
         raise UserError(f"data.generate = '{name}' makes no tagged sentences{nearest(name, MAKERS)}")
-    return MAKERS[name](seed, part, count)
+    return MAKERS[name](seed, split, count)
 
 
-def _name(kind: str, part: str, chance: random.Random) -> list[str]:
+def _name(kind: str, split: str, rng: random.Random) -> list[str]:
     """The words of a name of this kind; none for another word."""
     if kind == "DAY":
-        day: date = FIRST_DAY + timedelta(days=chance.randrange((LAST_DAY - FIRST_DAY).days))
+        day: date = FIRST_DAY + timedelta(days=rng.randrange((LAST_DAY - FIRST_DAY).days))
         month = MONTHS[day.month - 1]
-        return chance.choice(([str(day.day), month, str(day.year)], [month, str(day.day)], [month, str(day.year)]))
+        return rng.choice(([str(day.day), month, str(day.year)], [month, str(day.day)], [month, str(day.year)]))
     if kind == "PER":
-        return [_word(part, chance) for _ in range(chance.choice((1, 2, 2)))]
+        return [_word(split, rng) for _ in range(rng.choice((1, 2, 2)))]
     if kind == "ORG":
-        return [_word(part, chance), *chance.choice(("", *ENDINGS)).split()]
-    return [_word(part, chance) for _ in range(chance.choice((1, 1, 2)))] if kind == "LOC" else []
+        return [_word(split, rng), *rng.choice(("", *ENDINGS)).split()]
+    return [_word(split, rng) for _ in range(rng.choice((1, 1, 2)))] if kind == "LOC" else []
 
 
-def _word(part: str, chance: random.Random) -> str:
-    """A word that belongs to the part."""
+def _word(split: str, rng: random.Random) -> str:
+    """A word that belongs to the split."""
     while True:
-        word = "".join(chance.choice(SYLLABLES) for _ in range(chance.choice((2, 3)))).capitalize()
-        if part_of(word) == part:
+        word = "".join(rng.choice(SYLLABLES) for _ in range(rng.choice((2, 3)))).capitalize()
+        if split_of(word) == split:
             return word

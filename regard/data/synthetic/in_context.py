@@ -1,12 +1,12 @@
-"""Lessons: every document shows examples of one task made up for it, so a model can only learn how to learn.
+"""In-context learning: every document shows examples of one random task, which can only be learned from the prompt.
 
-    DATASETS["mappings"].documents(seed=1, part="train", count=1)
+    DATASETS["mappings"].documents(seed=1, split="train", count=1)
         gub sleeps → red          a word's colour holds in this document and no other;
         zaf sings → blue          what it does is there to be ignored
         gub runs → red
 
-A stream is a pure function of its arguments. Which part a task belongs to is a hash of its key and does not depend on
-the seed, so two parts never share one.
+A stream is a pure function of its arguments. Which split a task belongs to is a hash of its key and does not depend on
+the seed, so two splits never share one.
 """
 
 import json
@@ -18,10 +18,10 @@ from operator import eq
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.synthetic.pairs import chance_of, part_of
+from regard.data.synthetic.pairs import random_generator, split_of
 from regard.data.synthetic.prompts import TEMPLATE, Pair, document, prompt
 
-PAIRS = 12  # of a document: what is asked with 8 shots has been practised
+PAIRS = 12  # of a document: more than the 8 shots of an evaluation
 
 WORDS = (
     *("bem", "bix", "bof", "buv", "dag", "dez", "dif", "dov", "dul", "fap", "feb", "fim", "fon", "fuz", "gan", "gep"),
@@ -56,14 +56,14 @@ MODULUS = 11  # prime, so that two different points determine a line
 
 
 class Task(NamedTuple):
-    """Something to be learnt from examples: what must not leak, and every question with its answer."""
+    """A task to be inferred from examples: the key that must not leak, and every question with its answer."""
 
     key: str
     pairs: tuple[Pair, ...]
 
 
 class Question(NamedTuple):
-    """A prompt with some shots of a task, the right answer, and the answers that are possible."""
+    """A prompt with shots of a task, the correct answer, and all possible answers."""
 
     prompt: str
     label: str
@@ -91,23 +91,23 @@ class InContextDataset:
 
 
 class Lesson(NamedTuple):
-    """How a task is drawn, and the accuracy of a learner that makes the most of independent shots."""
+    """How a task is drawn, and the Bayes-optimal accuracy with independent shots."""
 
     draw: Callable[[random.Random], Task]
     ideal: Callable[[int], float]
     template: str = TEMPLATE
 
 
-def draw_mapping(chance: random.Random) -> Task:
-    """Four made-up words, a colour each; the words alone are the key, so no colouring of them is in another part."""
-    words = chance.sample(WORDS, len(LABELS))
+def draw_mapping(rng: random.Random) -> Task:
+    """Four made-up words, each with a colour; the words are the key, so another split has no colouring of them."""
+    words = rng.sample(WORDS, len(LABELS))
     pairs = (Pair(f"{word} {verb}", label) for word, label in zip(words, LABELS, strict=True) for verb in VERBS)
     return Task(" ".join(sorted(words)), tuple(pairs))
 
 
-def draw_colours(chance: random.Random) -> Task:
-    """The same with few words and nothing to ignore: one head that looks for what stood before is enough."""
-    words = chance.sample(WORDS[:12], len(LABELS))
+def draw_colours(rng: random.Random) -> Task:
+    """The same with few words and no distractors: one induction head suffices."""
+    words = rng.sample(WORDS[:12], len(LABELS))
     pairs = tuple(Pair(word, label) for word, label in zip(words, LABELS, strict=True))
     return Task(" ".join(sorted(words)), pairs)
 
@@ -115,22 +115,22 @@ def draw_colours(chance: random.Random) -> Task:
 def ideal_mapping(shots: int) -> float:
     """Of m different words seen, each is known; an unseen one has one of the colours left: (m + 1) / 4 in all."""
     size = len(LABELS)
-    seen = [1.0] + [0.0] * size  # how likely each m is
+    seen = [1.0] + [0.0] * size  # probability of each m
     for _ in range(shots):
         new = [0.0, *(share * (size - m) / size for m, share in enumerate(seen[:-1]))]
         seen = [share * m / size + fresh for (m, share), fresh in zip(enumerate(seen), new, strict=True)]
     return sum(share * min(m + 1, size) / size for m, share in enumerate(seen))
 
 
-def draw_linear(chance: random.Random) -> Task:
-    """y = a·x + b modulo 11, a ≠ 0: seen points can be looked up, the others take arithmetic."""
-    a, b = chance.randrange(1, MODULUS), chance.randrange(MODULUS)
+def draw_linear(rng: random.Random) -> Task:
+    """y = a·x + b modulo 11, a ≠ 0: seen points can be copied, the others need arithmetic."""
+    a, b = rng.randrange(1, MODULUS), rng.randrange(MODULUS)
     pairs = (Pair(str(x), str((a * x + b) % MODULUS)) for x in range(MODULUS))
     return Task(f"{a} {b}", tuple(pairs))
 
 
 def ideal_linear(shots: int) -> float:
-    """Two different points tell all. One point, however often it came, tells itself and what the others are not."""
+    """Two different points determine the line. One point gives itself and excludes its value for the others."""
     if shots == 0:
         return 1 / MODULUS
     one_point = MODULUS ** (1 - shots)
@@ -144,45 +144,45 @@ LESSONS = {
 }
 
 
-def tasks(name: str, seed: int, part: str, count: int) -> Iterator[Task]:
-    """Tasks that no other part has."""
-    chance = chance_of(name, seed, part)
+def tasks(name: str, seed: int, split: str, count: int) -> Iterator[Task]:
+    """Tasks of this split; no other split has them."""
+    rng = random_generator(name, seed, split)
     made = 0
     while made < count:
-        task = LESSONS[name].draw(chance)
-        if part_of(task.key) == part:
+        task = LESSONS[name].draw(rng)
+        if split_of(task.key) == split:
             yield task
             made += 1
 
 
-def documents(name: str, seed: int, part: str, count: int) -> Iterator[str]:
-    """A document for each task: its pairs at random, and again."""
-    for task, chance in _taught(name, seed, part, count):
-        yield document(chance.choices(task.pairs, k=PAIRS), LESSONS[name].template)
+def documents(name: str, seed: int, split: str, count: int) -> Iterator[str]:
+    """A document for each task: pairs drawn with replacement."""
+    for task, rng in _seeded_tasks(name, seed, split, count):
+        yield document(rng.choices(task.pairs, k=PAIRS), LESSONS[name].template)
 
 
-def questions(name: str, seed: int, part: str, count: int, shots: int) -> Iterator[Question]:
+def questions(name: str, seed: int, split: str, count: int, shots: int) -> Iterator[Question]:
     """A question for each task; with more shots the questions are the same, and so are their first shots."""
-    for task, chance in _taught(name, seed, part, count):
-        asked, *shown = chance.choices(task.pairs, k=1 + shots)
+    for task, rng in _seeded_tasks(name, seed, split, count):
+        query, *shown = rng.choices(task.pairs, k=1 + shots)
         labels = tuple(sorted({pair.label for pair in task.pairs}))
-        yield Question(prompt(shown, asked.text, LESSONS[name].template), asked.label, labels)
+        yield Question(prompt(shown, query.text, LESSONS[name].template), query.label, labels)
 
 
-def items(name: str, seed: int, part: str, count: int, shots: int) -> Iterator[FewShotItem]:
+def items(name: str, seed: int, split: str, count: int, shots: int) -> Iterator[FewShotItem]:
     """The questions, whose answers are correct where they are the label."""
-    for question in questions(name, seed, part, count, shots):
+    for question in questions(name, seed, split, count, shots):
         yield FewShotItem(question, partial(eq, question.label))
 
 
-def _taught(name: str, seed: int, part: str, count: int) -> Iterator[tuple[Task, random.Random]]:
-    """Each task with a random source of its own, so that what is drawn for one does not change the next."""
-    for number, task in enumerate(tasks(name, seed, part, count)):
-        yield task, random.Random(f"{name} {seed} {part} {number}")
+def _seeded_tasks(name: str, seed: int, split: str, count: int) -> Iterator[tuple[Task, random.Random]]:
+    """Each task with its own random generator, so that what is drawn for one does not change the next."""
+    for index, task in enumerate(tasks(name, seed, split, count)):
+        yield task, random.Random(f"{name} {seed} {split} {index}")
 
 
 def rows(task: Task, seed: int = 1) -> list[Pair]:
-    """Every pair of a task once, in random order: a labelled data set whose label set is complete."""
+    """Every pair of a task once, in random order: a labelled dataset with every label."""
     return random.Random(f"{seed} {task.key}").sample(task.pairs, len(task.pairs))
 
 

@@ -1,10 +1,10 @@
-"""How examples stand in a prompt: one template for what a model is trained on and what it is asked.
+"""Few-shot prompts: one template for training documents and evaluation prompts.
 
     gub sleeps → red⏎
     zaf sings → blue⏎
     gub runs →              the prompt ends before the space; " red⏎" is the completion
 
-prompt(shots, text) + completion(label) is, letter for letter, the document of the shots and that pair.
+prompt(shots, text) + completion(label) is exactly the document of the shots and that pair.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ TEMPLATE = "{text} → {label}\n"
 
 
 class Pair(NamedTuple):
-    """A row of labelled text: what is asked, and the answer."""
+    """A row of labelled text."""
 
     text: str
     label: str
@@ -31,11 +31,11 @@ def prompt(shots: Iterable[Pair], text: str, template: str = TEMPLATE) -> str:
 
 
 def completion(label: str, template: str = TEMPLATE) -> str:
-    """What should follow a prompt, line break and all: a label that begins another one is not half of it."""
+    """The expected continuation of a prompt, with its line break: no label is a prefix of another one."""
     return _halves(template)[1].format(label=label)
 
 
 def _halves(template: str) -> tuple[str, str]:
-    """Cut before the space: tokenizers keep a space with the word that follows it, not with what it follows."""
-    asked = template.partition("{label}")[0].rstrip(" ")
-    return asked, template[len(asked) :]
+    """Split before the space: tokenizers join a space with the word after it."""
+    head = template.partition("{label}")[0].rstrip(" ")
+    return head, template[len(head) :]

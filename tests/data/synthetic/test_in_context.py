@@ -25,7 +25,7 @@ from regard.data.synthetic.in_context import (
     tasks,
     write_rows,
 )
-from regard.data.synthetic.pairs import PARTS
+from regard.data.synthetic.pairs import SPLITS
 from regard.data.synthetic.prompts import TEMPLATE, Pair, completion, document, prompt
 from regard.data.synthetic.registry import in_context_dataset
 from regard.errors import UserError
@@ -114,7 +114,7 @@ def test_no_word_is_of_one_colour_more_than_of_another() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_parts_never_share_a_task_whatever_the_seeds(name: str) -> None:
     train, validation, test = (
-        {task.key for seed in (1, 2, 3) for task in tasks(name, seed, part, 307)} for part in PARTS
+        {task.key for seed in (1, 2, 3) for task in tasks(name, seed, split, 307)} for split in SPLITS
     )
     assert train
     assert validation

@@ -8,7 +8,7 @@ from itertools import islice
 
 import pytest
 
-from regard.data.synthetic.pairs import GENERATORS, MONTHS, PARTS, WEEKDAYS, ordinal
+from regard.data.synthetic.pairs import GENERATORS, MONTHS, SPLITS, WEEKDAYS, ordinal
 from regard.errors import UserError
 
 NAMES = sorted(GENERATORS)
@@ -35,9 +35,9 @@ def _long_or_short(name: str) -> tuple[str, str]:
     return name.lower(), name.lower()[:3]
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_every_written_date_can_be_read_back(part: str):
-    for source, target in GENERATORS["dates"](3, part, 3001):
+@pytest.mark.parametrize("split", SPLITS)
+def test_every_written_date_can_be_read_back(split: str):
+    for source, target in GENERATORS["dates"](3, split, 3001):
         assert read_date(source).isoformat() == target, source
 
 
@@ -55,9 +55,9 @@ def test_ordinals():
     assert [ordinal(number) for number in numbers] == written.split()
 
 
-@pytest.mark.parametrize(("part", "longest"), [("train", 25), ("validation", 30), ("test", 30)])
-def test_reverse_is_its_own_inverse_and_keeps_its_lengths(part: str, longest: int):
-    samples = list(GENERATORS["reverse"](7, part, 1009))
+@pytest.mark.parametrize(("split", "longest"), [("train", 25), ("validation", 30), ("test", 30)])
+def test_reverse_is_its_own_inverse_and_keeps_its_lengths(split: str, longest: int):
+    samples = list(GENERATORS["reverse"](7, split, 1009))
     for source, target in samples:
         assert target.split()[::-1] == source.split()
         assert all(0 <= int(word) <= 50 for word in source.split())
@@ -69,7 +69,7 @@ def test_reverse_is_its_own_inverse_and_keeps_its_lengths(part: str, longest: in
 @pytest.mark.parametrize("name", NAMES)
 def test_parts_never_share_an_answer_whatever_the_seeds(name: str):
     train, validation, test = (
-        {sample.target for seed in (1, 2, 3) for sample in GENERATORS[name](seed, part, 2003)} for part in PARTS
+        {sample.target for seed in (1, 2, 3) for sample in GENERATORS[name](seed, split, 2003)} for split in SPLITS
     )
     assert not train & (validation | test)
     assert not validation & test
