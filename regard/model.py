@@ -20,7 +20,6 @@ from regard.errors import UserError, nearest
 from regard.interop import folder as folders
 from regard.interop.generation_config import decode_fields
 from regard.interop.hf_module import HFModule
-from regard.interop.model_path import find_model
 from regard.interop.sentence_transformers import POOLINGS, Pooling, pooling_of, write_pooling
 from regard.layers.autoregressive import CausalLM
 from regard.models.heads.sequence import Classifier
@@ -38,7 +37,7 @@ from regard.tasks.running import RUNNERS, is_one
 from regard.tasks.translate.alignment import look
 from regard.tasks.translate.predict import generate, read
 from regard.text.vocabulary import Vocabulary
-from regard.training.run_folder import open_run
+from regard.training.run_folder import find_model, open_run
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.float32}  # int8: of the weights
 LARGE = 1 << 26  # bytes of weights: more than caches hold
@@ -210,7 +209,7 @@ class Model:
         """Texts as the network is given them."""
         if self.is_encoder:
             texts = [apart(text, self.network.paired if self.is_classifier else False) for text in texts]
-            limit = min(self.network.limit, self.pooling.longest if self.pooling else 0) or self.network.limit
+            limit = min(self.network.limit, self.pooling.max_length if self.pooling else 0) or self.network.limit
             return read_texts(self.vocabulary.target, texts, limit, truncate)
         if self.is_causal_lm:
             return [Read(row.tokens, [], row.cut) for row in self.writer().prompts(texts, truncate)]

@@ -174,7 +174,7 @@ def test_what_an_encoder_cannot_do_is_said(tmp_path: Path) -> None:
         (lambda: model.embed("a " * 40), "at most 29"),
         (lambda: model.embed("a", pooling="sum"), "mean"),
         (lambda: model.module(input_ids=torch.tensor([[1]]), token_type_ids=torch.tensor([[2]])), "segments"),
-        (lambda: regard.load(tmp_path / "model", model_type="albert"), "asked for"),
+        (lambda: regard.load(tmp_path / "model", model_type="albert"), "requested"),
     ):
         with pytest.raises(UserError, match=word):
             wrong()

@@ -241,7 +241,7 @@ def convert(
     An adapter is added to its base; what others read becomes what we write.
     """
     from regard.cli.output import emit
-    from regard.interop.heads import OURS_ALONE, is_ours
+    from regard.interop.heads import UNPUBLISHED_NOTE, is_unpublished
     from regard.model import load
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -250,7 +250,7 @@ def convert(
     loaded.save(folder)
     sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
     written = {"written": folder, "files": {name: {"bytes": size} for name, size in sizes.items()}}
-    written |= {"note": OURS_ALONE} if is_ours(loaded.network) else {}
+    written |= {"note": UNPUBLISHED_NOTE} if is_unpublished(loaded.network) else {}
     if output.json or not output.quiet:
         emit(written, output, "convert")
 

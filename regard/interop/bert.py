@@ -1,4 +1,4 @@
-"""BERT, RoBERTa, CamemBERT, DistilBERT and ALBERT under their published names."""
+"""BERT, RoBERTa, CamemBERT, DistilBERT and ALBERT: their config keys and tensor names."""
 
 import re
 from collections.abc import Mapping
@@ -6,10 +6,10 @@ from typing import Any
 
 from regard.errors import UserError
 from regard.interop.config_keys import ACTIVATIONS, Key
-from regard.interop.heads import BARE, BOTH, LABELS, POOLER, SPANS, TAGS, WORDS, Encoding
+from regard.interop.layout import MASKED_LM, NO_HEAD, POOLER, PRETRAINING, SEQUENCE, SPAN, TOKEN, Published
 from regard.models.bert import group_of
 
-ONLY = {
+REQUIRED = {
     "is_encoder_decoder": False,
     "is_decoder": False,
     "add_cross_attention": False,
@@ -17,12 +17,14 @@ ONLY = {
     "pruned_heads": {},
     "quantization_config": None,
 }
-PLAIN = {"embedding": 0, "groups": 0, "inner": 1}  # no weights shared, no narrow table
+PLAIN = {"embedding": 0, "groups": 0, "inner": 1}  # no shared blocks, no factorised embedding
 IGNORED = re.compile(r"(.*\.)?embeddings\.(position_ids|token_type_ids)")
 
 
-class Bert(Encoding):
-    model_type, architecture, family = "bert", "BertModel", "bert"
+class Bert(Published):
+    model_type = "bert"
+    architecture = "BertModel"
+    family = "bert"
     keys = {
         "vocab_size": Key("vocabulary", 30522),
         "hidden_size": Key("width", 768),
@@ -38,9 +40,11 @@ class Bert(Encoding):
         POOLER: Key("pooler", True),
     }
     fixed = {**PLAIN, "first": 0, "pooler_activation": "tanh", "output_activation": ""}
-    only, ignored = ONLY, IGNORED
-    prefix, block = "bert.", "bert.encoder.layer.{number}."
-    inside = {
+    required = REQUIRED
+    ignored = IGNORED
+    prefix = "bert."
+    block = "bert.encoder.layer.{index}."
+    block_names = {
         "own.query": "attention.self.query",
         "own.key": "attention.self.key",
         "own.value": "attention.self.value",
@@ -50,75 +54,88 @@ class Bert(Encoding):
         "feedforward.narrow": "output.dense",
         "feedforward_residual.norm": "output.LayerNorm",
     }
-    words = {
+    pooled = frozenset({NO_HEAD, PRETRAINING, SEQUENCE})
+    mlm_names = {
         "words.dense": "cls.predictions.transform.dense",
         "words.norm": "cls.predictions.transform.LayerNorm",
         "words.output": "cls.predictions.decoder",
     }
-    tops = {
-        WORDS: words,
-        BOTH: {**words, "relation": "cls.seq_relationship"},
-        LABELS: {"summary.dense": "bert.pooler.dense", "head": "classifier"},
-        TAGS: {"head": "classifier"},
-        SPANS: {"head": "qa_outputs"},
+    head_names = {
+        MASKED_LM: mlm_names,
+        PRETRAINING: {**mlm_names, "relation": "cls.seq_relationship"},
+        SEQUENCE: {"summary.dense": "bert.pooler.dense", "head": "classifier"},
+        TOKEN: {"head": "classifier"},
+        SPAN: {"head": "qa_outputs"},
     }
 
-    def outside(self, config: Any) -> Mapping[str, tuple[str, ...]]:
-        return _outside(self.prefix, "pooler.dense")
+    def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
+        return _outer_names(self.prefix, "pooler.dense")
 
-    def speaks(self, network: Any) -> bool:
-        return super().speaks(network) and network.config.segments > 0
+    def matches(self, network: Any) -> bool:
+        return super().matches(network) and network.config.segments > 0
 
-    def said(self, config: Any) -> dict[str, Any]:
-        """With the inner width in full, and nothing said of the output where it bends as the blocks do."""
-        same = config.output_activation == config.activation
-        hidden = config.feedforward or 4 * config.width
-        return vars(config) | {"feedforward": hidden, **({"output_activation": ""} if same else {})}
+    def config_fields(self, config: Any) -> dict[str, Any]:
+        fields = vars(config) | {"feedforward": config.feedforward or 4 * config.width}
+        if config.output_activation == config.activation:
+            fields["output_activation"] = ""
+        return fields
 
-    def unsaid(self, config: Any) -> dict[str, Any]:
+    def extra_keys(self, config: Any) -> dict[str, Any]:
         return {"attention_probs_dropout_prob": 0.0}
 
 
 class Roberta(Bert):
-    """Places begin behind the padding's row: its table has that many more than texts are long."""
+    """Positions begin after the padding token's row, so the position table is longer than the longest text."""
 
-    model_type, architecture = "roberta", "RobertaModel"
+    model_type = "roberta"
+    architecture = "RobertaModel"
     keys = {**Bert.keys, "vocab_size": Key("vocabulary", 50265)}
     fixed = {**PLAIN, "pooler_activation": "tanh", "output_activation": "gelu"}
-    prefix, block = "roberta.", "roberta.encoder.layer.{number}."
-    pooled = frozenset({BARE})
-    tops = {
-        WORDS: {"words.dense": "lm_head.dense", "words.norm": "lm_head.layer_norm", "words.output": "lm_head.decoder"},
-        LABELS: {"summary.dense": "classifier.dense", "head": "classifier.out_proj"},
-        TAGS: {"head": "classifier"},
-        SPANS: {"head": "qa_outputs"},
+    prefix = "roberta."
+    block = "roberta.encoder.layer.{index}."
+    pooled = frozenset({NO_HEAD})
+    head_names = {
+        MASKED_LM: {
+            "words.dense": "lm_head.dense",
+            "words.norm": "lm_head.layer_norm",
+            "words.output": "lm_head.decoder",
+        },
+        SEQUENCE: {"summary.dense": "classifier.dense", "head": "classifier.out_proj"},
+        TOKEN: {"head": "classifier"},
+        SPAN: {"head": "qa_outputs"},
     }
 
-    def speaks(self, network: Any) -> bool:
-        return super().speaks(network) and network.config.first > 0
+    def matches(self, network: Any) -> bool:
+        return super().matches(network) and network.config.first > 0
 
-    def fields(self, config: dict[str, Any]) -> dict[str, Any]:
-        padding, found = config.get("pad_token_id", 1), super().fields(config)
-        if type(padding) is not int or not 0 <= padding < found["limit"] - 1:
-            raise UserError(f"pad_token_id = {padding}: places begin behind it, in a table of {found['limit']} rows")
-        return found | {"first": padding + 1, "limit": found["limit"] - padding - 1}
+    def read_fields(self, config: dict[str, Any]) -> dict[str, Any]:
+        fields = super().read_fields(config)
+        padding = config.get("pad_token_id", 1)
+        if type(padding) is not int or not 0 <= padding < fields["limit"] - 1:
+            raise UserError(
+                f"pad_token_id = {padding}: positions begin after it, in a position table of {fields['limit']} rows"
+            )
+        return fields | {"first": padding + 1, "limit": fields["limit"] - padding - 1}
 
     def describe(self, network: Any, foreign: dict[str, Any]) -> dict[str, Any]:
         return super().describe(network, foreign) | {"pad_token_id": network.config.first - 1}
 
-    def said(self, config: Any) -> dict[str, Any]:
-        """With all rows of the positions, and what the output bends with."""
-        bends = config.output_activation or config.activation
-        return super().said(config) | {"limit": config.limit + config.first, "output_activation": bends}
+    def config_fields(self, config: Any) -> dict[str, Any]:
+        return super().config_fields(config) | {
+            "limit": config.limit + config.first,
+            "output_activation": config.output_activation or config.activation,
+        }
 
 
 class Camembert(Roberta):
-    model_type, architecture = "camembert", "CamembertModel"
+    model_type = "camembert"
+    architecture = "CamembertModel"
     keys = {**Roberta.keys, "vocab_size": Key("vocabulary", 30522)}
 
 
 class DistilBert(Bert):
-    model_type, architecture = "distilbert", "DistilBertModel"
+    model_type = "distilbert"
+    architecture = "DistilBertModel"
     keys = {
         "vocab_size": Key("vocabulary", 30522),
         "dim": Key("width", 768),
@@ -133,8 +150,9 @@ class DistilBert(Bert):
     aliases = {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"}
     fixed = {**PLAIN, "first": 0, "segments": 0, "pooler": False, "pooler_activation": "relu", "output_activation": "",
              "epsilon": 1e-12}  # fmt: skip
-    prefix, block = "distilbert.", "distilbert.transformer.layer.{number}."
-    inside = {
+    prefix = "distilbert."
+    block = "distilbert.transformer.layer.{index}."
+    block_names = {
         "own.query": "attention.q_lin",
         "own.key": "attention.k_lin",
         "own.value": "attention.v_lin",
@@ -145,28 +163,29 @@ class DistilBert(Bert):
         "feedforward_residual.norm": "output_layer_norm",
     }
     pooled = frozenset()
-    tops = {
-        WORDS: {
+    head_names = {
+        MASKED_LM: {
             "words.dense": "vocab_transform",
             "words.norm": "vocab_layer_norm",
             "words.output": "vocab_projector",
         },
-        LABELS: {"summary.dense": "pre_classifier", "head": "classifier"},
-        TAGS: {"head": "classifier"},
-        SPANS: {"head": "qa_outputs"},
+        SEQUENCE: {"summary.dense": "pre_classifier", "head": "classifier"},
+        TOKEN: {"head": "classifier"},
+        SPAN: {"head": "qa_outputs"},
     }
 
-    def speaks(self, network: Any) -> bool:
-        return Encoding.speaks(self, network)
+    def matches(self, network: Any) -> bool:
+        return Published.matches(self, network)
 
-    def unsaid(self, config: Any) -> dict[str, Any]:
+    def extra_keys(self, config: Any) -> dict[str, Any]:
         return {"attention_dropout": 0.0, "seq_classif_dropout": config.dropout, "qa_dropout": config.dropout}
 
 
 class Albert(Bert):
-    """Turns through sets of blocks that share their weights; a narrow table, widened before the first."""
+    """Groups of blocks that share their weights, and an embedding that is projected to the model's width."""
 
-    model_type, architecture = "albert", "AlbertModel"
+    model_type = "albert"
+    architecture = "AlbertModel"
     keys = {
         **Bert.keys,
         "vocab_size": Key("vocabulary", 30000),
@@ -180,8 +199,9 @@ class Albert(Bert):
         "hidden_dropout_prob": Key("dropout", 0.0),
     }
     fixed = {"first": 0, "pooler_activation": "tanh", "output_activation": ""}
-    prefix, block = "albert.", "albert.encoder.albert_layer_groups.{group}.albert_layers.{inner}."
-    inside = {
+    prefix = "albert."
+    block = "albert.encoder.albert_layer_groups.{group}.albert_layers.{inner}."
+    block_names = {
         "own.query": "attention.query",
         "own.key": "attention.key",
         "own.value": "attention.value",
@@ -191,35 +211,35 @@ class Albert(Bert):
         "feedforward.narrow": "ffn_output",
         "feedforward_residual.norm": "full_layer_layer_norm",
     }
-    words = {
+    mlm_names = {
         "words.dense": "predictions.dense",
         "words.norm": "predictions.LayerNorm",
         "words.output": "predictions.decoder",
     }
-    tops = {
-        WORDS: words,
-        BOTH: {**words, "relation": "sop_classifier.classifier"},
-        LABELS: {"summary.dense": "albert.pooler", "head": "classifier"},
-        TAGS: {"head": "classifier"},
-        SPANS: {"head": "qa_outputs"},
+    head_names = {
+        MASKED_LM: mlm_names,
+        PRETRAINING: {**mlm_names, "relation": "sop_classifier.classifier"},
+        SEQUENCE: {"summary.dense": "albert.pooler", "head": "classifier"},
+        TOKEN: {"head": "classifier"},
+        SPAN: {"head": "qa_outputs"},
     }
 
-    def outside(self, config: Any) -> Mapping[str, tuple[str, ...]]:
-        widen = {f"widen.{kind}": (f"albert.encoder.embedding_hidden_mapping_in.{kind}",) for kind in KINDS}
-        return {**_outside(self.prefix, "pooler"), **widen}
+    def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
+        projection = {f"widen.{kind}": (f"albert.encoder.embedding_hidden_mapping_in.{kind}",) for kind in KINDS}
+        return {**_outer_names(self.prefix, "pooler"), **projection}
 
-    def block_of(self, config: Any, side: str, number: int) -> str:
-        return self.block.format(group=group_of(config, number // config.inner), inner=number % config.inner)
+    def block_prefix(self, config: Any, side: str, index: int) -> str:
+        return self.block.format(group=group_of(config, index // config.inner), inner=index % config.inner)
 
-    def speaks(self, network: Any) -> bool:
-        return super().speaks(network) and network.config.embedding > 0 and network.config.groups > 0
+    def matches(self, network: Any) -> bool:
+        return super().matches(network) and network.config.embedding > 0 and network.config.groups > 0
 
 
 KINDS = ("weight", "bias")
 
 
-def _outside(prefix: str, pooler: str) -> dict[str, tuple[str, ...]]:
-    """The parameters round the blocks; a family has those that its config says."""
+def _outer_names(prefix: str, pooler: str) -> dict[str, tuple[str, ...]]:
+    """The parameters outside the blocks, of which a network has some."""
     tables = {"table": "word_embeddings", "positions.table": "position_embeddings", "segments": "token_type_embeddings"}
     parts = {f"embed.{ours}": f"{prefix}embeddings.{theirs}" for ours, theirs in tables.items()}
     parts |= {"embed.norm": f"{prefix}embeddings.LayerNorm", "pooler.dense": prefix + pooler}

@@ -1,6 +1,6 @@
 """Tables of config.json's keys ↔ the fields of our configs.
 
-A key that changes the computation is read or refused by name. What else a file says is kept and written back.
+A key that changes the computation is read, or an error names it. All other keys are kept and written back.
 """
 
 from collections.abc import Mapping
@@ -10,16 +10,16 @@ from regard.errors import UserError, nearest
 
 
 class Key(NamedTuple):
-    """What one key of theirs says of our config."""
+    """The field of our config that a key of config.json determines."""
 
     ours: str
-    default: Any  # holds where the key is not said; None is a size that follows from others, our 0
-    values: Mapping[Any, Any] | None = None  # theirs: ours, where the two say a value differently
+    default: Any  # of an absent key; None is a size that follows from others, our 0
+    values: Mapping[Any, Any] | None = None  # their value → ours, where the two differ
 
 
 Keys = Mapping[str, Key]
 
-ACTIVATIONS = {  # their name: ours; the first of several is the one we write
+ACTIVATIONS = {  # their name → ours; the first of several is the one we write
     "relu": "relu",
     "gelu": "gelu",
     "swish": "swish",
@@ -34,49 +34,50 @@ ACTIVATIONS = {  # their name: ours; the first of several is the one we write
 }
 
 
-def refuse_others(config: Mapping[str, Any], only: Mapping[str, Any]) -> None:
-    """Refuse keys that stand for other mathematics; `only` has the one value of each that does not."""
-    for key, value in only.items():
-        given = config.get(key)
-        if given is not None and given != value:
-            raise UserError(f"{key} = {given} changes the computation, and only {key} = {value} is known")
+def require_values(config: Mapping[str, Any], required: Mapping[str, Any]) -> None:
+    """Reject keys that change the computation; `required` has the one supported value of each."""
+    for key, supported in required.items():
+        value = config.get(key)
+        if value is not None and value != supported:
+            raise UserError(f"{key} = {value} changes the computation; only {key} = {supported} is supported")
 
 
-def fields_of(config: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
-    """Fields of our config from theirs."""
-    return {key.ours: _value(config, theirs, key) for theirs, key in keys.items()}
-
-
-def _value(config: Mapping[str, Any], theirs: str, key: Key) -> Any:
-    if key.values is None:
-        return checked(config, theirs, key.default)
-    given = config.get(theirs, key.default)
-    if type(given) is not type(key.default) or given not in key.values:
-        raise UserError(f"{theirs} = '{given}' is unknown{nearest(str(given), map(str, key.values))}")
-    return key.values[given]
+def read_fields(config: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
+    """The fields of our config from the keys of theirs."""
+    fields = {}
+    for theirs, key in keys.items():
+        if key.values is None:
+            fields[key.ours] = checked(config, theirs, key.default)
+            continue
+        value = config.get(theirs, key.default)
+        if type(value) is not type(key.default) or value not in key.values:
+            raise UserError(f"{theirs} = '{value}' is unknown{nearest(str(value), map(str, key.values))}")
+        fields[key.ours] = key.values[value]
+    return fields
 
 
 def checked(config: Mapping[str, Any], key: str, default: Any) -> Any:
-    """A value of the type it must have; sizes are positive."""
+    """A key's value, of the type of its default; sizes are positive."""
     value = config.get(key, default)
     if default is None:
         return 0 if value is None else checked(config, key, 1)
-    wanted: tuple[type, ...] = (int, float) if isinstance(default, float) else (type(default),)
-    if not isinstance(value, wanted) or isinstance(value, bool) != isinstance(default, bool):
-        named = "true or false" if isinstance(default, bool) else f"of type {type(default).__name__}, e.g. {default}"
-        raise UserError(f"{key} = {value!r} should be {named}")
+    types: tuple[type, ...] = (int, float) if isinstance(default, float) else (type(default),)
+    if not isinstance(value, types) or isinstance(value, bool) != isinstance(default, bool):
+        expected = "true or false" if isinstance(default, bool) else f"of type {type(default).__name__}, e.g. {default}"
+        raise UserError(f"{key} = {value!r} should be {expected}")
     if type(default) is int and value < 1:
         raise UserError(f"{key} = {value} should be at least 1")
     return value
 
 
-def keys_of(fields: Mapping[str, Any], keys: Keys, foreign: Mapping[str, Any]) -> dict[str, Any]:
-    """Their keys from the fields of our config; of words that mean the same, a loaded config's own stands."""
-    return {theirs: _word(fields[key.ours], key, foreign.get(theirs)) for theirs, key in keys.items()}
-
-
-def _word(value: Any, key: Key, given: Any) -> Any:
-    if key.values is None:
-        return None if key.default is None and value == 0 else value
-    words = [word for word, ours in key.values.items() if ours == value]
-    return next((word for word in (given, key.default) if word in words), words[0])
+def keys_from(fields: Mapping[str, Any], keys: Keys, foreign: Mapping[str, Any]) -> dict[str, Any]:
+    """Their keys from the fields of our config; of synonymous values, the loaded config's is kept."""
+    config = {}
+    for theirs, key in keys.items():
+        value = fields[key.ours]
+        if key.values is None:
+            config[theirs] = None if key.default is None and value == 0 else value
+            continue
+        synonyms = [name for name, ours in key.values.items() if ours == value]
+        config[theirs] = next((name for name in (foreign.get(theirs), key.default) if name in synonyms), synonyms[0])
+    return config

@@ -1,4 +1,4 @@
-"""generation_config.json ↔ DecodeOptions: the same words, but each says "off" in its own way."""
+"""generation_config.json ↔ DecodeOptions: the same names, but different values for "off"."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -14,15 +14,9 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 
 READ = ("max_length", "min_length", "bad_words_ids", "do_sample", *FIELDS)
 
-HARMLESS = (
-    "forced_eos_token_id",
-    "early_stopping",
-    "renormalize_logits",
-)  # the best answer is the same, or the search's
+IGNORED = ("forced_eos_token_id", "early_stopping", "renormalize_logits")  # do not change the best hypothesis
 
-OTHERS: dict[
-    str, Any
-] = {  # what changes answers and is not done here: the value at which it changes none; nor does null
+UNSUPPORTED: dict[str, Any] = {  # keys that change the output: the value that has no effect; null has none either
     "forced_bos_token_id": None,
     "forced_decoder_ids": None,
     "force_words_ids": None,
@@ -43,64 +37,65 @@ OTHERS: dict[
     "token_healing": False,
 }
 
-OTHERS_SAMPLING: dict[str, Any] = {"typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "top_h": None}
+UNSUPPORTED_SAMPLING: dict[str, Any] = {"typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "top_h": None}
 
-LEGACY = (*READ, *HARMLESS, *OTHERS, *OTHERS_SAMPLING)  # once stood in config.json
+LEGACY = (*READ, *IGNORED, *UNSUPPORTED, *UNSUPPORTED_SAMPLING)  # in config.json of older folders
 
 
-def written(generation: dict[str, Any]) -> dict[str, Any]:
-    """For the file: our temperature 0 is their do_sample = false; a limit of 0 is no limit and stays out."""
-    out = dict(generation)
-    if out.get("max_new_tokens") == 0:
-        del out["max_new_tokens"]
-    if "temperature" in out and "do_sample" not in out:
-        out["do_sample"] = out["temperature"] > 0
-        if not out["do_sample"]:
-            out = {key: value for key, value in out.items() if key not in SAMPLING}
-    return out
+def to_file(generation: dict[str, Any]) -> dict[str, Any]:
+    """For the file: our temperature 0 is their do_sample = false; a limit of 0 is no limit and is left out."""
+    keys = dict(generation)
+    if keys.get("max_new_tokens") == 0:
+        del keys["max_new_tokens"]
+    if "temperature" in keys and "do_sample" not in keys:
+        keys["do_sample"] = keys["temperature"] > 0
+        if not keys["do_sample"]:
+            keys = {key: value for key, value in keys.items() if key not in SAMPLING}
+    return keys
 
 
 def decode_fields(generation: dict[str, Any], is_causal_lm: bool = False) -> dict[str, Any]:
-    """From the file: what it says of DecodeOptions' fields, in our words.
+    """From the file: the fields of DecodeOptions.
 
-    Their max_length is a limit of new tokens, and of the begin token, for what is written from a source alone; of a
-    text that `continues`, it would count the prompt too, and is left to max_new_tokens and the model's context.
+    In an encoder–decoder, their max_length counts new tokens and the start token. In a causal LM it also counts the
+    prompt, and is ignored: max_new_tokens and the context length apply.
     """
-    said = {name: generation[name] for name in FIELDS if generation.get(name) is not None}
-    found = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
+    values = {name: generation[name] for name in FIELDS if generation.get(name) is not None}
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     banned = [words[0] for words in generation.get("bad_words_ids") or ()]
-    if banned or "suppress_tokens" in found:
-        found["suppress_tokens"] = (*found.get("suppress_tokens", ()), *banned)
+    if banned or "suppress_tokens" in options:
+        options["suppress_tokens"] = (*options.get("suppress_tokens", ()), *banned)
     for ours, theirs in (("max_new_tokens", "max_length"), ("min_new_tokens", "min_length")):
         if generation.get(theirs) and not is_causal_lm:
-            found.setdefault(ours, generation[theirs] - 1)
+            options.setdefault(ours, generation[theirs] - 1)
     if not generation.get("do_sample", False):
-        return {name: value for name, value in found.items() if name not in SAMPLING}
-    return {"temperature": 1.0, "top_k": 50} | found  # their defaults
+        return {name: value for name, value in options.items() if name not in SAMPLING}
+    return {"temperature": 1.0, "top_k": 50} | options  # their defaults
 
 
-def check(generation: dict[str, Any], place: str, vocabulary: int) -> None:
-    """Refuse values that cannot be decoded with, by the file's name and theirs."""
+def check(generation: dict[str, Any], path: str, vocabulary: int) -> None:
+    """Reject unsupported and invalid values; the error names the file and the key."""
     for problem in _problems(generation, vocabulary):
-        raise UserError(f"{place}: {problem}")
-    found = decode_fields(generation)
-    lists = {name: list(value) for name, value in found.items() if isinstance(value, tuple)}
-    build(DecodeOptions, found | lists, "", lambda _: place)
+        raise UserError(f"{path}: {problem}")
+    options = decode_fields(generation)
+    lists = {name: list(value) for name, value in options.items() if isinstance(value, tuple)}
+    build(DecodeOptions, options | lists, "", lambda _: path)
 
 
 def _problems(generation: dict[str, Any], vocabulary: int) -> Iterator[str]:
-    others = OTHERS | (OTHERS_SAMPLING if generation.get("do_sample") else {})
-    for key, neutral in others.items():
+    unsupported = UNSUPPORTED | (UNSUPPORTED_SAMPLING if generation.get("do_sample") else {})
+    for key, neutral in unsupported.items():
         value = generation.get(key)
         if value not in (None, neutral, [], {}):
-            yield f"{key} = {value} changes what is written, and only {key} = {neutral} is known; remove it to go on"
+            yield f"{key} = {value} is not supported (only {neutral}); remove it to load the model without it"
     for key, least in (("max_length", 2), ("min_length", 0)):
         value = generation.get(key)
         if value is not None and (type(value) is not int or value < least):
-            yield f"{key} = {value} should be a whole number of at least {least}"
-    suppressed, words = generation.get("suppress_tokens") or [], generation.get("bad_words_ids") or []
+            yield f"{key} = {value} should be an integer of at least {least}"
+    suppressed = generation.get("suppress_tokens") or []
+    words = generation.get("bad_words_ids") or []
     if not isinstance(words, list) or not all(isinstance(word, list) and len(word) == 1 for word in words):
-        yield f"bad_words_ids = {words} should be a list of tokens [[…], […]]: words of several are unknown"
+        yield f"bad_words_ids = {words} should be a list [[…], […]] of single tokens; longer words are not supported"
         return
     for key, ids in (("suppress_tokens", suppressed), ("bad_words_ids", [word[0] for word in words])):
         for token in ids if isinstance(ids, list | tuple) else [ids]:
@@ -109,5 +104,5 @@ def _problems(generation: dict[str, Any], vocabulary: int) -> Iterator[str]:
 
 
 def of_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Older folders keep these settings in config.json."""
+    """The same settings from the config.json of older folders."""
     return {key: config[key] for key in LEGACY if key in config}

@@ -1,6 +1,6 @@
-"""GPT-1, GPT-2 and GPT-Neo under their published names.
+"""GPT-1, GPT-2 and GPT-Neo: their config keys and tensor names.
 
-OpenAI's two keep queries, keys and values in one tensor, and all products turned: (inputs, outputs).
+OpenAI's two store queries, keys and values in one tensor, and all matrices transposed: (inputs, outputs).
 """
 
 import re
@@ -9,17 +9,17 @@ from typing import Any
 
 from regard.errors import UserError
 from regard.interop.config_keys import ACTIVATIONS, Key
-from regard.interop.layout import Published, tables
+from regard.interop.layout import PublishedCausalLM, embedding_names
 from regard.interop.safetensors import TensorSpec
 from regard.models.registry import DEEPEST
 
 FUSED = ("own.query", "own.key", "own.value")
 PATTERN_LETTERS = {"global": "g", "local": "l"}
-WORDS = {letter: word for word, letter in PATTERN_LETTERS.items()}
-ALTERNATING = [[["global", "local"], 12]]  # GPT-Neo's where nothing is said
+ATTENTION_TYPES = {letter: name for name, letter in PATTERN_LETTERS.items()}
+ALTERNATING = [[["global", "local"], 12]]  # the default of GPT-Neo
 
 
-class OpenAI(Published):
+class OpenAI(PublishedCausalLM):
     """What GPT-1 and GPT-2 have in common."""
 
     family = "gpt"
@@ -40,9 +40,10 @@ class OpenAI(Published):
         "max_position_embeddings": "n_positions",
     }
     fixed = {"norm": "pre", "bias": True, "projection_bias": True}
-    only = {"is_encoder_decoder": False, "add_cross_attention": False, "quantization_config": None}
-    prefix, block = "transformer.", "transformer.h.{number}."
-    inside = {
+    required = {"is_encoder_decoder": False, "add_cross_attention": False, "quantization_config": None}
+    prefix = "transformer."
+    block = "transformer.h.{index}."
+    block_names = {
         **dict.fromkeys(FUSED, "attn.c_attn"),
         "own.output": "attn.c_proj",
         "self_attention_residual.norm": "ln_1",
@@ -52,21 +53,22 @@ class OpenAI(Published):
     }
     ignored = re.compile(r"(transformer\.)?(h\.\d+\.attn\.(bias|masked_bias)|position_ids)")
 
-    def slot(self, part: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
-        turned = kind == "weight" and part.startswith(("own.", "feedforward."))
+    def tensor_spec(self, part: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
+        transposed = kind == "weight" and part.startswith(("own.", "feedforward."))
         if part in FUSED:
-            return TensorSpec(names, FUSED.index(part), len(FUSED), turned)
-        return TensorSpec(names, turned=turned)
+            return TensorSpec(names, FUSED.index(part), len(FUSED), transposed)
+        return TensorSpec(names, transposed=transposed)
 
-    def speaks(self, network: Any) -> bool:
-        return super().speaks(network) and "l" not in _letters(network.config)
+    def matches(self, network: Any) -> bool:
+        return super().matches(network) and "l" not in _letters(network.config)
 
-    def unsaid(self, config: Any) -> dict[str, Any]:
+    def extra_keys(self, config: Any) -> dict[str, Any]:
         return {"embd_pdrop": config.dropout, "attn_pdrop": 0.0}
 
 
 class GPT1(OpenAI):
-    model_type, architecture = "openai-gpt", "OpenAIGPTLMHeadModel"
+    model_type = "openai-gpt"
+    architecture = "OpenAIGPTLMHeadModel"
     keys = {
         **OpenAI.keys,
         "vocab_size": Key("vocabulary", 40478),
@@ -75,16 +77,17 @@ class GPT1(OpenAI):
     }
     fixed = {**OpenAI.fixed, "norm": "post", "score": "scaled_dot", "score_by_depth": False}
 
-    def outside(self, config: Any) -> Mapping[str, tuple[str, ...]]:
+    def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
         positions = {"embed.positions.table.weight": ("transformer.positions_embed.weight",)}
-        return tables("transformer.tokens_embed.weight", config.tied) | positions
+        return embedding_names("transformer.tokens_embed.weight", config.tied) | positions
 
-    def speaks(self, network: Any) -> bool:
-        return super().speaks(network) and network.config.feedforward in (0, 4 * network.config.width)
+    def matches(self, network: Any) -> bool:
+        return super().matches(network) and network.config.feedforward in (0, 4 * network.config.width)
 
 
 class GPT2(OpenAI):
-    model_type, architecture = "gpt2", "GPT2LMHeadModel"
+    model_type = "gpt2"
+    architecture = "GPT2LMHeadModel"
     keys = {
         **OpenAI.keys,
         "n_inner": Key("feedforward", None),
@@ -93,14 +96,16 @@ class GPT2(OpenAI):
         "scale_attn_by_inverse_layer_idx": Key("score_by_depth", False),
     }
 
-    def outside(self, config: Any) -> Mapping[str, tuple[str, ...]]:
-        return _outside(config)
+    def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
+        return _outer_names(config)
 
 
-class GPTNeo(Published):
-    """Every other block looks at a window; scores are not scaled; queries, keys and values have no bias."""
+class GPTNeo(PublishedCausalLM):
+    """Every other block has local attention; scores are not scaled; queries, keys and values have no bias."""
 
-    model_type, architecture, family = "gpt_neo", "GPTNeoForCausalLM", "gpt"
+    model_type = "gpt_neo"
+    architecture = "GPTNeoForCausalLM"
+    family = "gpt"
     keys = {
         "vocab_size": Key("vocabulary", 50257),
         "hidden_size": Key("width", 2048),
@@ -116,9 +121,10 @@ class GPTNeo(Published):
     }
     aliases = {"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"}
     fixed = {"norm": "pre", "score": "dot", "score_by_depth": False, "bias": True, "projection_bias": False}
-    only = OpenAI.only
-    prefix, block = OpenAI.prefix, OpenAI.block
-    inside = {
+    required = OpenAI.required
+    prefix = OpenAI.prefix
+    block = OpenAI.block
+    block_names = {
         "own.query": "attn.attention.q_proj",
         "own.key": "attn.attention.k_proj",
         "own.value": "attn.attention.v_proj",
@@ -130,51 +136,52 @@ class GPTNeo(Published):
     }
     ignored = re.compile(r"(transformer\.)?h\.\d+\.attn\.attention\.(bias|masked_bias)")
 
-    def outside(self, config: Any) -> Mapping[str, tuple[str, ...]]:
-        return _outside(config)
+    def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
+        return _outer_names(config)
 
-    def fields(self, config: dict[str, Any]) -> dict[str, Any]:
-        found = super().fields(config)
-        return found | {"pattern": _pattern(config, found["depth"])}
+    def read_fields(self, config: dict[str, Any]) -> dict[str, Any]:
+        fields = super().read_fields(config)
+        return fields | {"pattern": _pattern(config, fields["depth"])}
 
     def describe(self, network: Any, foreign: dict[str, Any]) -> dict[str, Any]:
-        layers = [WORDS[letter] for letter in _letters(network.config)]
+        layers = [ATTENTION_TYPES[letter] for letter in _letters(network.config)]
         types = foreign.get("attention_types") or [[layers, 1]]
         return super().describe(network, foreign) | {"attention_types": types, "attention_layers": layers}
 
-    def unsaid(self, config: Any) -> dict[str, Any]:
+    def extra_keys(self, config: Any) -> dict[str, Any]:
         return {"embed_dropout": config.dropout, "attention_dropout": 0.0}
 
 
-def _outside(config: Any) -> dict[str, tuple[str, ...]]:
+def _outer_names(config: Any) -> dict[str, tuple[str, ...]]:
     norm = {f"decoder.final.{kind}": (f"transformer.ln_f.{kind}",) for kind in ("weight", "bias")}
     positions = {"embed.positions.table.weight": ("transformer.wpe.weight",)}
-    return tables("transformer.wte.weight", config.tied) | positions | norm
+    return embedding_names("transformer.wte.weight", config.tied) | positions | norm
 
 
 def _letters(config: Any) -> str:
-    """The pattern, a letter for every block."""
+    """The pattern, repeated to a letter per block."""
     return (config.pattern * config.depth)[: config.depth]
 
 
 def _pattern(config: dict[str, Any], depth: int) -> str:
-    """Which blocks are global and which local: `attention_layers`, or `attention_types` written out."""
-    types, layers = config.get("attention_types"), config.get("attention_layers")
-    said = {} if layers is None else {"attention_layers": layers}
+    """Which blocks are global and which local, by `attention_layers`, by `attention_types` or by both."""
+    types = config.get("attention_types")
+    layers = config.get("attention_layers")
+    lists = {} if layers is None else {"attention_layers": layers}
     if types is not None or layers is None:
-        said["attention_types"] = _written_out(ALTERNATING if types is None else types)
-    for key, kinds in said.items():
-        if not isinstance(kinds, list) or len(kinds) != depth or not all(kind in WORDS.values() for kind in kinds):
-            raise UserError(f"{key} = {config.get(key)} should say 'global' or 'local' for each of {depth} blocks")
-    patterns = {"".join(PATTERN_LETTERS[kind] for kind in kinds) for kinds in said.values()}
+        lists["attention_types"] = _expand(ALTERNATING if types is None else types)
+    for key, names in lists.items():
+        if not isinstance(names, list) or len(names) != depth or not all(name in PATTERN_LETTERS for name in names):
+            raise UserError(f"{key} = {config.get(key)} should be 'global' or 'local' for each of {depth} blocks")
+    patterns = {"".join(PATTERN_LETTERS[name] for name in names) for names in lists.values()}
     if len(patterns) > 1:
-        raise UserError(f"attention_types = {types} and attention_layers = {layers} do not say the same")
+        raise UserError(f"attention_types = {types} and attention_layers = {layers} contradict each other")
     return patterns.pop()
 
 
-def _written_out(types: Any) -> list[Any] | None:
-    """[[["global", "local"], 2]] → global, local, global, local; or nothing, where it is no such list."""
+def _expand(types: Any) -> list[Any] | None:
+    """[[["global", "local"], 2]] → global, local, global, local; None for anything else."""
     try:
-        return [kind for kinds, times in types for kind in list(kinds) * min(times, DEEPEST + 1)]
+        return [name for names, times in types for name in list(names) * min(times, DEEPEST + 1)]
     except (TypeError, ValueError):
         return None

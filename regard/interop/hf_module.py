@@ -1,8 +1,9 @@
-"""Hugging Face's tensor names around a network of ours: `module(input_ids=…, attention_mask=…)`.
+"""A network with the call signature of transformers: `module(input_ids=…, attention_mask=…)`.
 
-What turns one text into another is also given `decoder_input_ids`, an encoder may be given `token_type_ids`.
+Encoder–decoders also take `decoder_input_ids`, encoders `token_type_ids`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,30 +11,28 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.layers.autoregressive import CausalLM
 from regard.layers.inputs import TokenBatch
 from regard.layers.state import State
-from regard.models.heads.mlm import MaskedLM, Pretraining
-from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import SpanClassifier
-from regard.models.heads.token import TokenClassifier
+from regard.models.heads.mlm import Pretraining
 from regard.models.registry import FAMILIES, family_of
 from regard.models.transformer import Transformer
+
+Scatter = Callable[[Tensor], Tensor]  # (real tokens, width) → (batch, length, width), zeros at padding
 
 
 @dataclass(frozen=True)
 class Output:
-    """logits (batch, length, vocabulary), and the states they come from or those of the encoder, zeros at padding.
+    """The outputs under the names of transformers: logits (batch, length, vocabulary), of a classifier (batch, labels).
 
-    Of a classifier, logits (batch, labels); of an encoder what its head gives, under the reference library's names.
+    Hidden states are zero at padding.
     """
 
-    logits: Any = None  # a Tensor, of all but bare encoders and those of several outputs
+    logits: Any = None  # a Tensor, except for bare encoders and heads with several outputs
     encoder_last_hidden_state: Tensor | None = None
     last_hidden_state: Tensor | None = None
     pooler_output: Tensor | None = None
     prediction_logits: Tensor | None = None
-    seq_relationship_logits: Tensor | None = None  # ALBERT's sop_logits
+    seq_relationship_logits: Tensor | None = None  # sop_logits in ALBERT
     start_logits: Tensor | None = None
     end_logits: Tensor | None = None
 
@@ -59,110 +58,124 @@ class HFModule(nn.Module):
         token_type_ids: Tensor | None = None,
     ) -> Output:
         _check_shape("input_ids", input_ids)
-        real = torch.ones_like(input_ids, dtype=torch.bool)
-        real = real if attention_mask is None else _real(attention_mask, input_ids)
+        real = _real(attention_mask, input_ids)
         lengths = real.sum(1)
-        source = TokenBatch(input_ids.new_zeros(len(input_ids), int(lengths.max())), lengths)
-        source.tokens[source.real] = input_ids[real]  # real tokens first, in the order they had
-        if FAMILIES[family_of(self.network)].is_encoder:
-            return self._encode(self._with_segments(source, token_type_ids, real), decoder_input_ids, real)
+        text = TokenBatch(input_ids.new_zeros(len(input_ids), int(lengths.max())), lengths)
+        text.tokens[text.real] = input_ids[real]  # real tokens first, in their order
         if token_type_ids is not None:
-            raise UserError("token_type_ids: this model does not tell texts of one row apart")
-        if isinstance(self.network, CausalLM | Classifier):
-            return self._continue(source, decoder_input_ids, real)
-        return self._answer(source, decoder_input_ids, real)
+            text = self._with_segments(text, token_type_ids, real)
 
-    def _with_segments(self, text: TokenBatch, types: Tensor | None, real: Tensor) -> TokenBatch:
-        if types is None:
-            return text
+        def scatter(values: Tensor) -> Tensor:
+            rows = values.new_zeros(*real.shape, values.size(-1))
+            rows[real] = values
+            return rows
+
+        network = self.network
+        if network.task == "translate":
+            return self._translate(text, decoder_input_ids, scatter)
+        if decoder_input_ids is not None:
+            raise UserError("decoder_input_ids is not supported: not an encoder–decoder model; pass input_ids only")
+        _check_ids("input_ids", text.tokens, network.config.vocabulary)
+        if text.tokens.size(1) > network.limit:
+            raise UserError(
+                f"input_ids has {text.tokens.size(1)} real tokens, but the model's context is {network.limit} tokens"
+            )
+        return OUTPUTS[network.task](network, text, scatter)
+
+    def _with_segments(self, text: TokenBatch, types: Tensor, real: Tensor) -> TokenBatch:
+        if not FAMILIES[family_of(self.network)].is_encoder:
+            raise UserError("token_type_ids is not supported: only encoders have segments")
         count = max(self.network.config.segments, 1)
         if types.shape != real.shape:
             raise UserError(f"token_type_ids is {tuple(types.shape)}, input_ids {tuple(real.shape)}")
-        _check("token_type_ids", types, count, "segments")
+        _check_ids("token_type_ids", types, count, "segments")
         segments = torch.zeros_like(text.tokens)
         segments[text.real] = types[real].to(segments.dtype)
         return text._replace(segments=segments if count > 1 else None)
 
-    def _encode(self, text: TokenBatch, other: Tensor | None, real: Tensor) -> Output:
-        """What the head of an encoder says, each place's at its own."""
-        self._check_text(text, other)
+    def _translate(self, source: TokenBatch, target: Tensor | None, scatter: Scatter) -> Output:
         network = self.network
-        if isinstance(network, Classifier):
-            states, logits = network.label(text)
-            return Output(logits, last_hidden_state=_spread(states[text.real], real))
-        states = network.encode(text)
-        hidden = _spread(states[text.real], real)
-        if isinstance(network, MaskedLM):
-            words = _spread(network.words(states[text.real]), real)
-            if not isinstance(network, Pretraining):
-                return Output(words, last_hidden_state=hidden)
-            related = network.related(states, text)
-            return Output(prediction_logits=words, seq_relationship_logits=related, last_hidden_state=hidden)
-        if isinstance(network, TokenClassifier):
-            logits = _spread(network.told(states[text.real]), real)
-            if not isinstance(network, SpanClassifier):
-                return Output(logits, last_hidden_state=hidden)
-            start, end = logits.unbind(-1)
-            return Output(start_logits=start, end_logits=end, last_hidden_state=hidden)
-        pooled = None if network.pooler is None else network.pooled(states)
-        return Output(last_hidden_state=hidden, pooler_output=pooled)
-
-    def _check_text(self, text: TokenBatch, other: Tensor | None) -> None:
-        if other is not None:
-            raise UserError("decoder_input_ids: this model has one text, which is input_ids")
-        _check("input_ids", text.tokens, self.network.config.vocabulary)
-        if text.tokens.size(1) > self.network.limit:
-            raise UserError(
-                f"input_ids has {text.tokens.size(1)} real tokens, the model sees at most {self.network.limit} at once"
-            )
-
-    def _continue(self, text: TokenBatch, other: Tensor | None, real: Tensor) -> Output:
-        self._check_text(text, other)
-        if isinstance(self.network, Classifier):
-            states, logits = self.network.label(text)
-            return Output(logits, last_hidden_state=_spread(states[text.real], real))
-        found = self.network.encode(text)[text.real]
-        return Output(_spread(self.network.output(found), real), last_hidden_state=_spread(found, real))
-
-    def _answer(self, source: TokenBatch, target: Tensor | None, real: Tensor) -> Output:
         if target is None:
-            raise UserError("decoder_input_ids is missing: this network turns one text into another")
-        _check("input_ids", source.tokens, self.network.config.source_vocabulary)
+            raise UserError("decoder_input_ids is missing: this is an encoder–decoder model")
+        _check_ids("input_ids", source.tokens, network.config.source_vocabulary)
         _check_shape("decoder_input_ids", target)
-        _check("decoder_input_ids", target, self.network.config.target_vocabulary)
-        if len(real) != len(target):
-            raise UserError(f"input_ids has {len(real)} rows, decoder_input_ids {len(target)}")
-        if not isinstance(self.network, Transformer):
-            return Output(self.network(source, target))
-        states = self.network.encode(source)
-        logits, _ = self.network.step(target, State(self.network.decoder.read(states, source.real), ()))
-        return Output(logits, _spread(states[source.real], real))
+        _check_ids("decoder_input_ids", target, network.config.target_vocabulary)
+        if len(source.tokens) != len(target):
+            raise UserError(f"input_ids has {len(source.tokens)} rows, decoder_input_ids {len(target)}")
+        if not isinstance(network, Transformer):
+            return Output(network(source, target))
+        states = network.encode(source)
+        logits, _ = network.step(target, State(network.decoder.read(states, source.real), ()))
+        return Output(logits, scatter(states[source.real]))
 
 
-def _spread(found: Tensor, real: Tensor) -> Tensor:
-    """What was found for the real tokens (tokens, width), each at its place (batch, length, width)."""
-    places = found.new_zeros(*real.shape, found.size(-1))
-    places[real] = found
-    return places
+def _embed(network: Any, text: TokenBatch, scatter: Scatter) -> Output:
+    states = network.encode(text)
+    pooled = None if network.pooler is None else network.pooled(states)
+    return Output(last_hidden_state=scatter(states[text.real]), pooler_output=pooled)
+
+
+def _generate(network: Any, text: TokenBatch, scatter: Scatter) -> Output:
+    states = network.encode(text)[text.real]
+    return Output(scatter(network.output(states)), last_hidden_state=scatter(states))
+
+
+def _classify(network: Any, text: TokenBatch, scatter: Scatter) -> Output:
+    states, logits = network.label(text)
+    return Output(logits, last_hidden_state=scatter(states[text.real]))
+
+
+def _fill(network: Any, text: TokenBatch, scatter: Scatter) -> Output:
+    states = network.encode(text)
+    hidden = scatter(states[text.real])
+    logits = scatter(network.words(states[text.real]))
+    if not isinstance(network, Pretraining):
+        return Output(logits, last_hidden_state=hidden)
+    related = network.related(states, text)
+    return Output(prediction_logits=logits, seq_relationship_logits=related, last_hidden_state=hidden)
+
+
+def _tag(network: Any, text: TokenBatch, scatter: Scatter) -> Output:
+    states = network.encode(text)[text.real]
+    return Output(scatter(network.told(states)), last_hidden_state=scatter(states))
+
+
+def _answer(network: Any, text: TokenBatch, scatter: Scatter) -> Output:
+    out = _tag(network, text, scatter)
+    start, end = out.logits.unbind(-1)
+    return Output(start_logits=start, end_logits=end, last_hidden_state=out.last_hidden_state)
+
+
+OUTPUTS: dict[str, Callable[[Any, TokenBatch, Scatter], Output]] = {
+    "embed": _embed,
+    "generate": _generate,
+    "classify": _classify,
+    "fill": _fill,
+    "tag": _tag,
+    "answer": _answer,
+}
 
 
 def _check_shape(name: str, ids: Tensor) -> None:
     if ids.dim() != 2 or ids.dtype not in (torch.int64, torch.int32) or not ids.numel():
-        raise UserError(f"{name} should be whole numbers (batch, length), not {ids.dtype} {tuple(ids.shape)}")
+        raise UserError(f"{name} should be integers (batch, length), not {ids.dtype} {tuple(ids.shape)}")
 
 
-def _check(name: str, ids: Tensor, count: int, of: str = "vocabulary's ids") -> None:
-    low, high = int(ids.min()), int(ids.max())
+def _check_ids(name: str, ids: Tensor, count: int, what: str = "vocabulary's ids") -> None:
+    low = int(ids.min())
+    high = int(ids.max())
     if low < 0 or high >= count:
-        raise UserError(f"{name} holds {low if low < 0 else high}, but the {of} are 0 … {count - 1}")
+        raise UserError(f"{name} holds {low if low < 0 else high}, but the {what} are 0 … {count - 1}")
 
 
-def _real(mask: Tensor, ids: Tensor) -> Tensor:
-    """The mask as booleans, 1 = a real token."""
+def _real(mask: Tensor | None, ids: Tensor) -> Tensor:
+    """The attention mask as booleans, True for real tokens."""
+    if mask is None:
+        return torch.ones_like(ids, dtype=torch.bool)
     if mask.shape != ids.shape:
-        raise UserError(f"attention_mask is {tuple(mask.shape)}, input_ids {tuple(ids.shape)}; they should be alike")
+        raise UserError(f"attention_mask is {tuple(mask.shape)}, input_ids {tuple(ids.shape)}; they should be equal")
     if not ((mask == 0) | (mask == 1)).all():
-        raise UserError("attention_mask should hold 1 where a token is real and 0 where it is padding, nothing else")
+        raise UserError("attention_mask should be 1 for real tokens and 0 for padding, nothing else")
     empty = (mask == 0).all(1).nonzero().flatten().tolist()
     if empty:
         raise UserError(f"attention_mask: row {empty[0]} has no real token")

@@ -1,31 +1,47 @@
-"""How a network stands in a folder: the keys of its config and the names of its tensors."""
+"""A layout maps a network to a checkpoint folder: the keys of config.json and the names of the tensors."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from torch import Tensor, nn
 
-from regard.interop.config_keys import Keys, fields_of, keys_of, refuse_others
-from regard.interop.safetensors import NOTHING, Names, TensorSpec
+from regard.interop.config_keys import Keys, keys_from, read_fields, require_values
+from regard.interop.safetensors import NEVER, TensorSpec, TensorSpecs
 from regard.models.registry import FAMILIES, build, family_of
 
-INSIDE = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)\.(weight|bias)")
+# Heads, by what the names of their published classes end with.
+NO_HEAD = "Model"
+MASKED_LM = "ForMaskedLM"
+PRETRAINING = "ForPreTraining"
+SEQUENCE = "ForSequenceClassification"
+TOKEN = "ForTokenClassification"
+SPAN = "ForQuestionAnswering"
+
+POOLER = "has_pooler"  # a key of regard, for files whose pooler is not what transformers expects for their head
+
+BLOCK_PARAMETER = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)\.(weight|bias)")
 
 
 class Layout:
-    """One model_type. Configs are config.json's keys, tensors go by the file's names."""
+    """One model_type. In arguments, `config` is a parsed config.json, and tensors have the names of the file."""
 
     model_type: str
-    ignored: re.Pattern[str] = NOTHING  # tensors that say nothing, such as masks kept as buffers
-    prefix: str = ""  # of names in a file; a model without its output leaves it out
+    family: str
+    architecture: str  # the published class of the network without a task head
+    keys: Keys = {}
+    ignored: re.Pattern[str] = NEVER  # tensors without information, such as masks saved as buffers
+    prefix: str = ""  # of names in a file; files of a bare backbone may leave it out
+    head_names: Mapping[str, Mapping[str, str]] = {}  # for each supported head: our part → its name, if that differs
+    pooled: Set[str] = frozenset()  # the heads whose backbone has a pooler in published files
+    lm_modules: Set[str] = frozenset()  # of a language model's output, which a classifier's file may still contain
 
-    def speaks(self, network: nn.Module) -> bool:
-        """Whether the network is this model_type's mathematics, if need be after `form`."""
+    def matches(self, network: nn.Module) -> bool:
+        """Whether the network computes what this model_type computes, if necessary after `canonical`."""
         raise NotImplementedError
 
-    def form(self, network: nn.Module) -> nn.Module:
-        """The same function as it is written."""
+    def canonical(self, network: nn.Module) -> nn.Module:
+        """The same function with its parameters as this layout stores them."""
         return network
 
     def read(self, config: dict[str, Any]) -> nn.Module:
@@ -33,95 +49,100 @@ class Layout:
         raise NotImplementedError
 
     def describe(self, network: nn.Module, foreign: dict[str, Any]) -> dict[str, Any]:
-        """config.json from a network, over what a loaded one said beyond it."""
+        """config.json of a network; `foreign` is the one it was loaded with, whose other keys are kept."""
         raise NotImplementedError
 
-    def names(self, network: nn.Module) -> Names:
-        """Where each parameter stands in the file."""
+    def tensor_specs(self, network: nn.Module) -> TensorSpecs:
+        """Where the file stores each parameter."""
         raise NotImplementedError
 
-    def completed(self, config: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        """config.json with what it leaves for a file's tensors to say."""
+    def infer_config(self, config: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        """config.json, completed with what only the tensors show."""
         return config
 
-    def receive(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
-        """A file's tensors with what may be left out filled in, and without what is only to be checked."""
+    def adapt_tensors(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
+        """A file's tensors under current names, with omitted ones filled in and unused ones dropped."""
         return tensors
 
 
 class Published(Layout):
-    """A model_type that others know, as tables."""
+    """A model_type of transformers, as tables."""
 
-    architecture: str
-    family: str
-    keys: Keys
-    fixed: Mapping[str, Any] = {}  # what our config must say to be this mathematics
-    only: Mapping[str, Any]  # keys that others use for other mathematics: the one value that is known
-    aliases: Mapping[str, str] = {}  # another word for a key: it goes before the key, as in transformers
-    block: str  # before what is inside a block, with {side} and {number}
-    inside: Mapping[str, str]  # a block's parts, ours: theirs
+    fixed: Mapping[str, Any] = {}  # fields of our config that this model_type determines
+    required: Mapping[str, Any]  # keys that change the computation: the one value that is supported
+    aliases: Mapping[str, str] = {}  # another name for a key: it takes precedence, as in transformers
+    block: str  # the prefix of names inside a block, with {side} and {index}
+    block_names: Mapping[str, str]  # the modules of a block: our name → theirs
 
-    def outside(self, config: Any) -> Mapping[str, tuple[str, ...]]:
+    def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
         """Our parameters outside the blocks: their name, and those of its copies."""
         raise NotImplementedError
 
-    def speaks(self, network: nn.Module) -> bool:
+    def matches(self, network: nn.Module) -> bool:
         if family_of(network) != self.family:
             return False
-        fields = self.said(network.config)
-        said = [fields[key.ours] in key.values.values() for key in self.keys.values() if key.values is not None]
-        return all(said) and all(fields[name] == value for name, value in self.fixed.items())
+        fields = self.config_fields(network.config)
+        known = [fields[key.ours] in key.values.values() for key in self.keys.values() if key.values is not None]
+        return all(known) and all(fields[name] == value for name, value in self.fixed.items())
 
     def read(self, config: dict[str, Any]) -> nn.Module:
-        refuse_others(config, self.only)
-        meant = config | {key: config[alias] for alias, key in self.aliases.items() if alias in config}
-        return build({"family": self.family, **self.fixed, **self.fields(meant)})
+        require_values(config, self.required)
+        config = config | {key: config[alias] for alias, key in self.aliases.items() if alias in config}
+        return build({"family": self.family, **self.fixed, **self.read_fields(config)})
 
-    def fields(self, config: dict[str, Any]) -> dict[str, Any]:
-        """What config.json says of our config."""
-        return fields_of(config, self.keys)
+    def read_fields(self, config: dict[str, Any]) -> dict[str, Any]:
+        """The fields of our config that config.json determines."""
+        return read_fields(config, self.keys)
 
     def describe(self, network: nn.Module, foreign: dict[str, Any]) -> dict[str, Any]:
         return {
-            **self.unsaid(network.config),
+            **self.extra_keys(network.config),
             **{key: value for key, value in foreign.items() if key != "torch_dtype"},
             "model_type": self.model_type,
             "architectures": [self.architecture],
             "is_encoder_decoder": FAMILIES[self.family].is_encoder_decoder,
-            **keys_of(self.said(network.config), self.keys, foreign),
+            **keys_from(self.config_fields(network.config), self.keys, foreign),
         }
 
-    def said(self, config: Any) -> dict[str, Any]:
-        """The fields of our config, where one is another's size in full."""
+    def config_fields(self, config: Any) -> dict[str, Any]:
+        """The fields of our config, with sizes that follow from others written out."""
         return vars(config)
 
-    def unsaid(self, config: Any) -> dict[str, Any]:
-        """Keys whose defaults are not ours, for where no loaded config says them."""
+    def extra_keys(self, config: Any) -> dict[str, Any]:
+        """Keys whose published defaults differ from what the network does, unless a loaded config has them."""
         return {}
 
-    def names(self, network: nn.Module) -> Names:
-        found, outside = {}, self.outside(network.config)
+    def tensor_specs(self, network: nn.Module) -> TensorSpecs:
+        specs = {}
+        outer_names = self.outer_names(network.config)
         for name, _ in network.named_parameters():
             part, kind = name.rsplit(".", 1)
-            theirs = outside.get(name, ())
-            if not theirs and (match := INSIDE.fullmatch(name)):
-                side, number, part, kind = match.groups()
-                theirs = (f"{self.block_of(network.config, side, int(number))}{self.inside[part]}.{kind}",)
-            bare = (each.removeprefix(self.prefix) for each in theirs)
-            found[name] = self.slot(part, kind, tuple(dict.fromkeys([*theirs, *bare])))
-        return found
+            theirs = outer_names.get(name, ())
+            if not theirs and (match := BLOCK_PARAMETER.fullmatch(name)):
+                side, index, part, kind = match.groups()
+                theirs = (f"{self.block_prefix(network.config, side, int(index))}{self.block_names[part]}.{kind}",)
+            unprefixed = (their_name.removeprefix(self.prefix) for their_name in theirs)
+            specs[name] = self.tensor_spec(part, kind, tuple(dict.fromkeys([*theirs, *unprefixed])))
+        return specs
 
-    def block_of(self, config: Any, side: str, number: int) -> str:
-        """What stands before the names inside a block."""
-        return self.block.format(side=side, number=number)
+    def block_prefix(self, config: Any, side: str, index: int) -> str:
+        """The prefix of names inside a block."""
+        return self.block.format(side=side, index=index)
 
-    def slot(self, part: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
-        """Where the weight or bias of a part of ours stands among tensors of these names."""
+    def tensor_spec(self, part: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
+        """How tensors of these names hold the weight or bias (`kind`) of our module `part`."""
         return TensorSpec(names)
 
 
-def tables(embedding: str, tied: bool) -> dict[str, tuple[str, ...]]:
-    """A language model's embedding and output, which may share a table."""
+class PublishedCausalLM(Published):
+    """A decoder-only language model. With a classification head, its file has no output layer."""
+
+    head_names = {SEQUENCE: {"head": "score"}}
+    lm_modules = frozenset({"lm_head"})
+
+
+def embedding_names(embedding: str, tied: bool) -> dict[str, tuple[str, ...]]:
+    """The embedding and the output layer of a language model, which may be tied."""
     if tied:
         return {"embed.table.weight": (embedding, "lm_head.weight")}
     return {"embed.table.weight": (embedding,), "output.weight": ("lm_head.weight",)}

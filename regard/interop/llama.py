@@ -1,27 +1,29 @@
-"""Llama under its published names, with its rotary speeds in the older form of config.json and in the newer."""
+"""Llama: its config keys and tensor names; RoPE parameters in the older form of config.json and in the newer."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import UserError, nearest
-from regard.interop.config_keys import ACTIVATIONS, Key, Keys, fields_of, keys_of, refuse_others
-from regard.interop.layout import Published, tables
+from regard.interop.config_keys import ACTIVATIONS, Key, Keys, keys_from, read_fields, require_values
+from regard.interop.layout import PublishedCausalLM, embedding_names
 
-STRETCHES = {"default": "none", "linear": "linear", "llama3": "llama3"}  # their rope_type: ours
-TRAINED = "original_max_position_embeddings"
-FACTOR: Keys = {"factor": Key("factor", 1.0)}
-TURNS: Keys = {  # each is needed, so the defaults only say of which type it is
-    **FACTOR,
+ROPE_TYPES = {"default": "none", "linear": "linear", "llama3": "llama3"}  # theirs → ours
+ORIGINAL = "original_max_position_embeddings"
+LINEAR_KEYS: Keys = {"factor": Key("factor", 1.0)}
+LLAMA3_KEYS: Keys = {  # all required: the defaults only determine the types
+    **LINEAR_KEYS,
     "low_freq_factor": Key("slow", 1.0),
     "high_freq_factor": Key("fast", 4.0),
-    TRAINED: Key("trained", 8192),
+    ORIGINAL: Key("trained", 8192),
 }
-ROTARY: dict[str, Keys] = {"none": {}, "linear": FACTOR, "llama3": TURNS}  # what is said beside `rope_theta`
+ROPE_KEYS: dict[str, Keys] = {"none": {}, "linear": LINEAR_KEYS, "llama3": LLAMA3_KEYS}  # in addition to `rope_theta`
 
 
-class Llama(Published):
-    model_type, architecture, family = "llama", "LlamaForCausalLM", "llama"
+class Llama(PublishedCausalLM):
+    model_type = "llama"
+    architecture = "LlamaForCausalLM"
+    family = "llama"
     keys = {
         "vocab_size": Key("vocabulary", 32000),
         "hidden_size": Key("width", 4096),
@@ -36,9 +38,9 @@ class Llama(Published):
         "rms_norm_eps": Key("epsilon", 1e-6),
         "max_position_embeddings": Key("limit", 2048),
         "tie_word_embeddings": Key("tied", False),
-        "dropout": Key("dropout", 0.0),  # our own: others train Llama without
+        "dropout": Key("dropout", 0.0),  # a key of regard: other libraries train Llama without dropout
     }
-    only = {
+    required = {
         "is_encoder_decoder": False,
         "add_cross_attention": False,
         "quantization_config": None,
@@ -46,8 +48,9 @@ class Llama(Published):
         "partial_rotary_factor": 1.0,
         "sliding_window": None,
     }
-    prefix, block = "model.", "model.layers.{number}."
-    inside = {
+    prefix = "model."
+    block = "model.layers.{index}."
+    block_names = {
         "own.query": "self_attn.q_proj",
         "own.key": "self_attn.k_proj",
         "own.value": "self_attn.v_proj",
@@ -60,55 +63,57 @@ class Llama(Published):
     }
     ignored = re.compile(r".*rotary_emb\.inv_freq")
 
-    def outside(self, config: Any) -> Mapping[str, tuple[str, ...]]:
-        return tables("model.embed_tokens.weight", config.tied) | {"decoder.final.weight": ("model.norm.weight",)}
-
-    def speaks(self, network: Any) -> bool:
-        return super().speaks(network) and network.config.width % network.config.heads == 0
-
-    def fields(self, config: dict[str, Any]) -> dict[str, Any]:
-        return super().fields(config) | _rotary(config)
-
-    def describe(self, network: Any, foreign: dict[str, Any]) -> dict[str, Any]:
-        """Speeds in both forms, where no loaded config has its own."""
-        found, config = super().describe(network, foreign), network.config
-        if not foreign.keys().isdisjoint(("rope_theta", "rope_scaling", "rope_parameters")):
-            return found
-        kind = next(theirs for theirs, ours in STRETCHES.items() if ours == config.stretch)
-        rope = {"rope_type": kind, **keys_of(vars(config), ROTARY[config.stretch], {})}
-        return found | {
-            "rope_theta": config.base,
-            "rope_scaling": None if config.stretch == "none" else rope,
-            "rope_parameters": {"rope_theta": config.base, **rope},
+    def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
+        return embedding_names("model.embed_tokens.weight", config.tied) | {
+            "decoder.final.weight": ("model.norm.weight",)
         }
 
-    def said(self, config: Any) -> dict[str, Any]:
+    def matches(self, network: Any) -> bool:
+        return super().matches(network) and network.config.width % network.config.heads == 0
+
+    def read_fields(self, config: dict[str, Any]) -> dict[str, Any]:
+        return super().read_fields(config) | _rope_fields(config)
+
+    def describe(self, network: Any, foreign: dict[str, Any]) -> dict[str, Any]:
+        """With RoPE parameters in both forms, unless the loaded config has them."""
+        config = super().describe(network, foreign)
+        if not foreign.keys().isdisjoint(("rope_theta", "rope_scaling", "rope_parameters")):
+            return config
+        ours = network.config
+        rope_type = next(theirs for theirs, name in ROPE_TYPES.items() if name == ours.stretch)
+        rope = {"rope_type": rope_type, **keys_from(vars(ours), ROPE_KEYS[ours.stretch], {})}
+        return config | {
+            "rope_theta": ours.base,
+            "rope_scaling": None if ours.stretch == "none" else rope,
+            "rope_parameters": {"rope_theta": ours.base, **rope},
+        }
+
+    def config_fields(self, config: Any) -> dict[str, Any]:
         return vars(config) | {
             "key_heads": config.key_heads or config.heads,
             "head_width": config.head_width or config.width // config.heads,
             "feedforward": config.hidden,
         }
 
-    def unsaid(self, config: Any) -> dict[str, Any]:
+    def extra_keys(self, config: Any) -> dict[str, Any]:
         return {"pretraining_tp": 1, "attention_dropout": 0.0}
 
 
-def _rotary(config: dict[str, Any]) -> dict[str, Any]:
-    """The speeds as `rope_parameters` says them, or as `rope_theta` beside `rope_scaling` did before."""
-    said = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    if not isinstance(said, dict):
-        raise UserError(f"rope_scaling = {said!r} should be an object {{…}} with rope_type")
-    kind = said.get("rope_type", said.get("type", "default"))
-    if not isinstance(kind, str) or kind not in STRETCHES:
-        raise UserError(f"rope_type = '{kind}' is unknown{nearest(str(kind), STRETCHES)}")
-    refuse_others(said, {"partial_rotary_factor": Llama.only["partial_rotary_factor"]})
-    stretch = STRETCHES[kind]
+def _rope_fields(config: dict[str, Any]) -> dict[str, Any]:
+    """From `rope_parameters`, or in older files from `rope_theta` and `rope_scaling`."""
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if not isinstance(rope, dict):
+        raise UserError(f"rope_scaling = {rope!r} should be an object {{…}} with rope_type")
+    rope_type = rope.get("rope_type", rope.get("type", "default"))
+    if not isinstance(rope_type, str) or rope_type not in ROPE_TYPES:
+        raise UserError(f"rope_type = '{rope_type}' is unknown{nearest(str(rope_type), ROPE_TYPES)}")
+    require_values(rope, {"partial_rotary_factor": Llama.required["partial_rotary_factor"]})
+    stretch = ROPE_TYPES[rope_type]
     if stretch == "llama3":
-        places = [place.get(TRAINED) for place in (config, said)]
-        trained = next((place for place in places if place is not None), config.get("max_position_embeddings", 2048))
-        said = said | {TRAINED: trained}
-    for key in ROTARY[stretch]:
-        if key not in said:
-            raise UserError(f"rope_type = '{kind}' needs {key}")
-    base = fields_of(config | said, {"rope_theta": Key("base", 10000.0)})
-    return {"stretch": stretch, **fields_of(said, ROTARY[stretch]), **base}
+        lengths = (config.get(ORIGINAL), rope.get(ORIGINAL), config.get("max_position_embeddings", 2048))
+        rope = rope | {ORIGINAL: next((length for length in lengths if length is not None), None)}
+    for key in ROPE_KEYS[stretch]:
+        if key not in rope:
+            raise UserError(f"rope_type = '{rope_type}' needs {key}")
+    base = read_fields(config | rope, {"rope_theta": Key("base", 10000.0)})
+    return {"stretch": stretch, **read_fields(rope, ROPE_KEYS[stretch]), **base}

@@ -1,7 +1,7 @@
-"""Marian: the 2017 Transformer of thousands of published translation models, under its published names.
+"""Marian, the architecture of most published translation models: its config keys and tensor names.
 
-Post-norm, sinusoids with all sines before all cosines, a bias on the logits; source and target end with </s>, and the
-decoder begins with `decoder_start_token_id`, which is padding.
+A post-norm Transformer (Vaswani et al. 2017) whose sinusoids have all sines before all cosines, with a bias on the
+logits. Source and target end with </s>; the decoder starts with `decoder_start_token_id`, the padding token.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,12 @@ from regard.interop.config_keys import ACTIVATIONS, Key, checked
 from regard.interop.layout import Published
 from regard.interop.safetensors import TensorSpec
 
-SHARED, BIAS = "model.shared.weight", "final_logits_bias"
-SOURCE, TARGET, OUTPUT = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"
-TABLES: dict[str, dict[str, tuple[str, ...]]] = {  # by what is tied
+SHARED = "model.shared.weight"
+SOURCE = "model.encoder.embed_tokens.weight"
+TARGET = "model.decoder.embed_tokens.weight"
+OUTPUT = "lm_head.weight"
+BIAS = "final_logits_bias"
+EMBEDDINGS: dict[str, dict[str, tuple[str, ...]]] = {  # by our `tied`
     "all": {"source.table.weight": (SHARED, SOURCE, TARGET, OUTPUT)},
     "output": {"source.table.weight": (SOURCE,), "target.table.weight": (TARGET, OUTPUT)},
     "none": {"source.table.weight": (SOURCE,), "target.table.weight": (TARGET,), "output.weight": (OUTPUT,)},
@@ -29,7 +32,9 @@ POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positi
 
 
 class Marian(Published):
-    model_type, architecture, family = "marian", "MarianMTModel", "transformer"
+    model_type = "marian"
+    architecture = "MarianMTModel"
+    family = "transformer"
     keys = {
         "d_model": Key("width", 1024),
         "encoder_attention_heads": Key("heads", 16),
@@ -45,7 +50,7 @@ class Marian(Published):
         "activation_function": Key("activation", "gelu", ACTIVATIONS),
     }
     fixed = {"norm": "post", "score": "scaled_dot"}
-    only = {
+    required = {
         "normalize_before": False,
         "normalize_embedding": False,
         "add_final_layer_norm": False,
@@ -56,8 +61,8 @@ class Marian(Published):
         "is_decoder": False,
         "quantization_config": None,
     }
-    block = "model.{side}.layers.{number}."
-    inside = {
+    block = "model.{side}.layers.{index}."
+    block_names = {
         "own.query": "self_attn.q_proj",
         "own.key": "self_attn.k_proj",
         "own.value": "self_attn.v_proj",
@@ -73,35 +78,36 @@ class Marian(Published):
         "feedforward_residual.norm": "final_layer_norm",
     }
 
-    def outside(self, config: Any) -> Mapping[str, tuple[str, ...]]:
-        return TABLES[config.tied] | {"output.bias": (BIAS,)}
+    def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
+        return EMBEDDINGS[config.tied] | {"output.bias": (BIAS,)}
 
-    def slot(self, part: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
-        return TensorSpec(names, row=names == (BIAS,))
+    def tensor_spec(self, part: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
+        return TensorSpec(names, leading_axis=names == (BIAS,))
 
-    def speaks(self, network: Any) -> bool:
-        fits = super().speaks(network) and network.config.feedforward > 0
-        return fits and network.config.positions in ("sinusoid", "sinusoid_halves")
+    def matches(self, network: Any) -> bool:
+        if not super().matches(network) or network.config.feedforward == 0:
+            return False
+        return network.config.positions in ("sinusoid", "sinusoid_halves")
 
-    def form(self, network: Any) -> nn.Module:
-        """With the sinusoids in two halves: the places of the width are renumbered, in every tensor."""
+    def canonical(self, network: Any) -> nn.Module:
+        """With the sines before the cosines: the model's width is permuted, in every tensor."""
         if network.config.positions == "sinusoid_halves":
             return network
         width = network.config.width
         order = torch.cat([torch.arange(0, width, 2), torch.arange(1, width, 2)])
-        twin = deepcopy(network)
-        twin.config = replace(network.config, positions="sinusoid_halves")
-        for side in (twin.source, twin.target):
+        permuted = deepcopy(network)
+        permuted.config = replace(network.config, positions="sinusoid_halves")
+        for side in (permuted.source, permuted.target):
             side.positions = Sinusoid(width, halves=True)
-        for name, parameter in twin.named_parameters():
+        for name, parameter in permuted.named_parameters():
             axis = _width_axis(name)
             if axis is not None:
                 parameter.data = parameter.data.index_select(axis, order.to(parameter.device))
-        return twin
+        return permuted
 
-    def fields(self, config: dict[str, Any]) -> dict[str, Any]:
-        found = super().fields(config) | {"positions": "sinusoid_halves"}
-        source = found["source_vocabulary"]
+    def read_fields(self, config: dict[str, Any]) -> dict[str, Any]:
+        fields = super().read_fields(config) | {"positions": "sinusoid_halves"}
+        source = fields["source_vocabulary"]
         target = checked(config, "decoder_vocab_size", None) or source
         shared, tied = _sharing(config)
         if shared and target != source:
@@ -109,7 +115,7 @@ class Marian(Published):
                 f"share_encoder_decoder_embeddings = True needs one vocabulary, but vocab_size = {source} and "
                 f"decoder_vocab_size = {target}"
             )
-        return found | {"target_vocabulary": target, "tied": ("all" if shared else "output") if tied else "none"}
+        return fields | {"target_vocabulary": target, "tied": ("all" if shared else "output") if tied else "none"}
 
     def describe(self, network: Any, foreign: dict[str, Any]) -> dict[str, Any]:
         return super().describe(network, foreign) | {
@@ -118,24 +124,22 @@ class Marian(Published):
             "tie_word_embeddings": network.config.tied != "none",
         }
 
-    def said(self, config: Any) -> dict[str, Any]:
+    def config_fields(self, config: Any) -> dict[str, Any]:
         sides = {f"decoder_{name}": name for name in ("heads", "depth", "feedforward")}
         return vars(config) | {ours: getattr(config, ours) or getattr(config, name) for ours, name in sides.items()}
 
-    def unsaid(self, config: Any) -> dict[str, Any]:
+    def extra_keys(self, config: Any) -> dict[str, Any]:
         return {"attention_dropout": 0.0, "activation_dropout": 0.0, "forced_eos_token_id": None, "use_cache": True}
 
-    def receive(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
-        """Positions are checked and dropped; a bias that is not there is zero."""
+    def adapt_tensors(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
+        """Position tables are checked and dropped; a missing bias is zero."""
         tensors = dict(tensors)
         for name in POSITIONS:
             table = tensors.pop(name, None)
             if table is not None and not _is_sinusoid(table):
-                raise UserError(
-                    f"{name} is not the table of sinusoids that Marian computes: such positions are unknown"
-                )
+                raise UserError(f"{name} is not the table of sinusoids that Marian computes; others are not supported")
         shared, tied = _sharing(config)
-        if shared and not tied and SHARED in tensors:  # some writers keep both sides' tables beside the shared one
+        if shared and not tied and SHARED in tensors:  # some files have both sides' embeddings too
             table = tensors.pop(SHARED)
             tensors = {SOURCE: table, TARGET: table} | tensors
         vocabulary = config.get("decoder_vocab_size") or config.get("vocab_size", self.keys["vocab_size"].default)
@@ -144,7 +148,7 @@ class Marian(Published):
 
 
 def _width_axis(name: str) -> int | None:
-    """Which axis of a parameter runs along the model's width: what reads the residual stream, or what writes it."""
+    """Which axis of a parameter is the model's width: the one that reads the residual stream, or writes to it."""
     part, kind = name.rsplit(".", 1)
     last = part.rsplit(".", 1)[-1]
     if last == "norm" or (last in ("output", "narrow") and part != "output"):
@@ -153,7 +157,7 @@ def _width_axis(name: str) -> int | None:
 
 
 def _sharing(config: dict[str, Any]) -> tuple[bool, bool]:
-    """Whether both sides share an embedding, and whether the output shares the target's."""
+    """Whether both sides share an embedding, and whether the output is tied to the target's."""
     return (
         checked(config, "share_encoder_decoder_embeddings", True),
         checked(config, "tie_word_embeddings", True),
@@ -161,5 +165,5 @@ def _sharing(config: dict[str, Any]) -> tuple[bool, bool]:
 
 
 def _is_sinusoid(table: Tensor) -> bool:
-    """Within the precision of bfloat16, in which the table may have been kept."""
+    """Within the precision of bfloat16, in which the table may have been stored."""
     return table.dim() == 2 and torch.allclose(table, sinusoid(*table.shape, halves=True), atol=1e-2)

@@ -1,20 +1,14 @@
-"""The model card: what a folder holds and how to open it."""
+"""The model card: what a folder contains and how to open it."""
 
 from typing import Any
 
-from torch import nn
-
+from regard.interop.heads import head_of, is_unpublished
+from regard.interop.layout import PRETRAINING
 from regard.interop.native import PREFIX
-from regard.layers.autoregressive import CausalLM
-from regard.layers.encoder import Encoder
-from regard.models.heads.base import Head
-from regard.models.heads.mlm import MaskedLM, Pretraining
-from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import SpanClassifier
-from regard.models.heads.token import TokenClassifier
+from regard.models.registry import FAMILIES, family_of
 from regard.text.vocabulary import Vocabulary
 
-TRANSLATOR = """
+TRANSLATE = """
 Or, with transformers:
 
     from transformers import AutoTokenizer, MarianMTModel
@@ -23,7 +17,7 @@ Or, with transformers:
     print(tokenizer.decode(model.generate(**inputs, max_new_tokens=128)[0], skip_special_tokens=True))
 """
 
-CONTINUER = """
+GENERATE = """
 Or, with transformers:
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -32,23 +26,23 @@ Or, with transformers:
     print(tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0], skip_special_tokens=True))
 """
 
-LABELLER = """
+CLASSIFY = """
 Or, with transformers:
 
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
     tokenizer = AutoTokenizer.from_pretrained("FOLDER")
     model = AutoModelForSequenceClassification.from_pretrained("FOLDER")
     inputs = tokenizer("…", return_tensors="pt", return_token_type_ids=False)
-    print({told})
+    print({prediction})
 """
 
-TOLD = {
+PREDICTIONS = {
     "one": "model.config.id2label[int(model(**inputs).logits.argmax())]",
     "several": "[model.config.id2label[label] for label in (model(**inputs).logits[0] >= 0).nonzero()[:, 0].tolist()]",
     "number": "float(model(**inputs).logits[0, 0])",
 }
 
-ENCODER = """
+ENCODE = """
 Or, with transformers:
 
     from transformers import AutoTokenizer, {auto}
@@ -56,53 +50,68 @@ Or, with transformers:
     print(model(**tokenizer("…", return_tensors="pt"{types})))
 """
 
-AUTOS = {
-    MaskedLM: "AutoModelForMaskedLM",
-    Pretraining: "AutoModelForPreTraining",
-    TokenClassifier: "AutoModelForTokenClassification",
-    SpanClassifier: "AutoModelForQuestionAnswering",
+KINDS = {
+    "translate": "A sequence-to-sequence model",
+    "generate": "A language model",
+    "classify": "A text classifier",
+    "fill": "A masked language model",
+    "tag": "A token classifier",
+    "answer": "An extractive question-answering model",
+    "embed": "An encoder",
+}
+
+AUTO_CLASSES = {
+    "fill": "AutoModelForMaskedLM",
+    "tag": "AutoModelForTokenClassification",
+    "answer": "AutoModelForQuestionAnswering",
+    "embed": "AutoModel",
 }
 
 
-def card_of(network: nn.Module, vocabulary: Vocabulary, config: dict[str, Any], base: str = "") -> str:
-    """A short README.md: what it is, how large, how to open it; an adapter's names its base."""
+def card_of(network: Any, vocabulary: Vocabulary, config: dict[str, Any], base: str = "") -> str:
+    """A short README.md: what the model is, its size, how to open it; an adapter's names its base model."""
+    task = network.task
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    known = not config["model_type"].startswith(PREFIX)
-    if isinstance(network, CausalLM):
-        kind, sides = "A language model", f"{vocabulary.target.size:,} tokens"
-        elsewhere = CONTINUER if known else ""
-    elif isinstance(network, Classifier):
-        kind, sides = "A model that tells labels", f"{vocabulary.target.size:,} tokens, {len(network.labels)} labels"
-        published = known and type(network) is Classifier and not network.averaged
-        elsewhere = LABELLER.format(told=TOLD[network.kind]) if published else ""
-    elif isinstance(network, Encoder | Head):
-        kind, sides = "An encoder", f"{vocabulary.target.size:,} tokens"
-        types = "" if network.config.segments else ", return_token_type_ids=False"
-        auto = AUTOS.get(type(network), "AutoModel")  # type: ignore[arg-type]
-        elsewhere = ENCODER.format(auto=auto, types=types) if known else ""
-    else:
-        kind, sides = "A sequence-to-sequence model", f"{vocabulary.source.size:,} tokens for both sides"
-        if not vocabulary.joint:
-            sides = f"{vocabulary.source.size:,} source and {vocabulary.target.size:,} target tokens"
-        elsewhere = TRANSLATOR if known and vocabulary.joint else ""  # transformers knows no second tokenizer.json
-    reads = isinstance(getattr(network, "body", network), Encoder)
-    decodes = "" if reads else ", how it decodes in `generation_config.json`"
-    verb = "embed" if isinstance(network, Encoder) else "run"
-    given = '{"question": "…", "context": "…"}' if isinstance(network, SpanClassifier) else '"…"'
+    sizes = f"{vocabulary.target.size:,} tokens"
+    if task == "translate" and vocabulary.joint:
+        sizes += " for both sides"
+    elif task == "translate":
+        sizes = f"{vocabulary.source.size:,} source and {vocabulary.target.size:,} target tokens"
+    elif task == "classify":
+        sizes += f", {len(network.labels)} labels"
     if base:
-        elsewhere = ""  # others open it with PEFT alone
-        sides += f".\nHere is only what was added to the weights of `{base}` (LoRA, in PEFT's layout)"
+        sizes += f".\nThis folder has only what was added to the weights of `{base}` (LoRA, in the layout of PEFT)"
+    is_encoder = FAMILIES[family_of(network)].is_encoder
+    decoding = "" if is_encoder else ", its decoding options in `generation_config.json`"
+    verb = "embed" if task == "embed" else "run"
+    inputs = '{"question": "…", "context": "…"}' if task == "answer" else '"…"'
     return f"""---
 library_name: regard
 ---
 
 # {type(network).__name__} ({config["model_type"]})
 
-{kind} with {parameters:,} parameters; {sides}.
-Its shape is in `config.json`{decodes}.
+{KINDS[task]} with {parameters:,} parameters; {sizes}.
+Its architecture is in `config.json`{decoding}.
 
     import regard
     model = regard.load("FOLDER")
-    print(model.{verb}({given}))
-    model.trace({given}).explore()          # what every head looked at
-{elsewhere}"""
+    print(model.{verb}({inputs}))
+    model.trace({inputs}).explore()          # the attention weights of every head
+{"" if base else _with_transformers(network, vocabulary, config)}"""
+
+
+def _with_transformers(network: Any, vocabulary: Vocabulary, config: dict[str, Any]) -> str:
+    """How transformers opens the same folder, if it can."""
+    task = network.task
+    if config["model_type"].startswith(PREFIX) or is_unpublished(network):
+        return ""
+    if task == "translate":
+        return TRANSLATE if vocabulary.joint else ""  # transformers has no second tokenizer.json
+    if task == "generate":
+        return GENERATE
+    if task == "classify":
+        return CLASSIFY.format(prediction=PREDICTIONS[network.kind])
+    auto_class = "AutoModelForPreTraining" if head_of(network) == PRETRAINING else AUTO_CLASSES[task]
+    types = "" if network.config.segments else ", return_token_type_ids=False"
+    return ENCODE.format(auto=auto_class, types=types)

@@ -1,4 +1,4 @@
-"""Families that no other library knows: their checkpoints carry our own names, in a closed schema."""
+"""Networks without a published model_type: `regard-*` checkpoints with our own names, in a closed schema."""
 
 from dataclasses import asdict, fields
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from torch import nn
 
 from regard.errors import UserError, nearest
-from regard.interop.layout import Layout
-from regard.interop.safetensors import Names, TensorSpec
+from regard.interop.layout import MASKED_LM, NO_HEAD, PRETRAINING, SEQUENCE, SPAN, TOKEN, Layout
+from regard.interop.safetensors import TensorSpec, TensorSpecs
 from regard.models.registry import FAMILIES, build, family_of
 
 PREFIX = "regard-"
@@ -16,17 +16,25 @@ SHARED = ("model_type", "architectures", "dtype", "is_encoder_decoder", "pad_tok
           "decoder_start_token_id")  # fmt: skip
 
 
-class Own(Layout):
+class NativeLayout(Layout):
     def __init__(self, family: str):
-        self.family, self.model_type = family, PREFIX + family
+        self.family = family
+        self.model_type = PREFIX + family
+        self.architecture = FAMILIES[family].network.__name__
+        if FAMILIES[family].is_encoder:
+            self.architecture += NO_HEAD
+            self.head_names = {head: {} for head in (MASKED_LM, PRETRAINING, SEQUENCE, TOKEN, SPAN)}
+        elif FAMILIES[family].is_causal_lm:
+            self.head_names = {SEQUENCE: {"head": "score"}}
+            self.lm_modules = frozenset({"output"})
 
-    def speaks(self, network: nn.Module) -> bool:
+    def matches(self, network: nn.Module) -> bool:
         return family_of(network) == self.family
 
     def describe(self, network: nn.Module, foreign: dict[str, Any]) -> dict[str, Any]:
         return {
             "model_type": self.model_type,
-            "architectures": [type(network).__name__],
+            "architectures": [self.architecture],
             "is_encoder_decoder": FAMILIES[self.family].is_encoder_decoder,
             **asdict(network.config),  # type: ignore[arg-type]
         }
@@ -42,5 +50,5 @@ class Own(Layout):
                 raise UserError(f"{key} is missing")
         return build({"family": self.family} | {key: value for key, value in config.items() if key in known})
 
-    def names(self, network: nn.Module) -> Names:
+    def tensor_specs(self, network: nn.Module) -> TensorSpecs:
         return {name: TensorSpec((name,)) for name, _ in network.named_parameters()}

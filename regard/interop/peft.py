@@ -1,18 +1,18 @@
-"""A model said as another, its base, and what was added to that: LoRA's products, in PEFT's layout.
+"""LoRA adapters in the layout of PEFT: low-rank matrices that are added to the weights of a base model.
 
-adapter_config.json          PEFT's: rank, alpha, which modules
+adapter_config.json          PEFT's: rank, alpha, target modules
 adapter_model.safetensors    base_model.model.<module>.lora_A.weight (rank, inputs), lora_B.weight (outputs, rank),
-                             and whole what is new, such as base_model.model.score.weight
-base.json                    ours: where the base's folder was, and the sha256 of its weights
+                             and new modules in full, such as base_model.model.score.weight
+base.json                    ours: the folder of the base model, and the sha256 of its weights
 
-Where the file keeps several of our projections in one tensor (GPT-2's c_attn), so does the adapter: their products
-stand side by side, and zeros keep them apart.
+Where the file stores several of our projections in one tensor (GPT-2's c_attn), the adapter does too: their lora_A are
+stacked, and lora_B is block-diagonal.
 """
 
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,20 +21,23 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.interop.config_keys import refuse_others
-from regard.interop.model_path import carried
-from regard.interop.safetensors import SHARDS, WHOLE, Names, TensorSpec, read_file, read_json, write_json
+from regard.interop.config_keys import require_values
+from regard.interop.model_path import packaged_models
+from regard.interop.safetensors import SHARDS, SINGLE, TensorSpec, TensorSpecs, read_file, read_json, write_json
 from regard.layers.lora import Adapted, adapters
 
-CONFIG, WEIGHTS, BASE = "adapter_config.json", "adapter_model.safetensors", "base.json"
-
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+BASE = "base.json"
 FILES = (CONFIG, WEIGHTS, BASE)
 
-PREFIX, DOWN, UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+PREFIX = "base_model.model."
+LORA_A = ".lora_A.weight"
+LORA_B = ".lora_B.weight"
 
 BLOCK = re.compile(r".*\.\d+\.")  # before the name of a module inside its block
 
-ONLY: dict[str, Any] = {  # PEFT's keys for other mathematics: the one value that is known
+REQUIRED: dict[str, Any] = {  # keys of PEFT that change the computation: the one value that is supported
     "peft_type": "LORA",
     "bias": "none",
     "use_dora": False,
@@ -45,70 +48,69 @@ ONLY: dict[str, Any] = {  # PEFT's keys for other mathematics: the one value tha
     "target_parameters": None,
 }
 
-INITIAL = (True, False, "gaussian", "orthogonal")  # ways to begin that leave the base's weights as they were
+INITIALISATIONS = (True, False, "gaussian", "orthogonal")  # those that leave the base model's weights as they are
 
 
 class Base(NamedTuple):
-    """The folder that an adapter stands on, and the sha256 of each of its files of weights."""
+    """The folder of an adapter's base model, and the sha256 of each of its weight files."""
 
     folder: Path
     hashes: dict[str, str]
 
-    def told(self, folder: Path) -> dict[str, Any]:
-        """What base.json says in an adapter's folder."""
+    def to_json(self, folder: Path) -> dict[str, Any]:
+        """The content of base.json in an adapter's folder."""
         relative = os.path.relpath(self.folder, folder.resolve())
         return {"folder": str(self.folder), "relative": relative, "sha256": self.hashes}
 
 
 def is_adapter(folder: Path) -> bool:
-    return (folder / CONFIG).is_file() and not (folder / WHOLE).is_file()
+    return (folder / CONFIG).is_file() and not (folder / SINGLE).is_file()
 
 
 def base_at(folder: Path) -> Base:
-    """A folder as the base of a new adapter."""
+    """A folder as the base model of a new adapter."""
     if is_adapter(folder):
         raise UserError(f"{folder} is an adapter itself: merge it first (regard convert {folder} FOLDER)")
     return Base(folder.resolve(), _hashes(folder))
 
 
 def _hashes(folder: Path) -> dict[str, str]:
-    files = [folder / WHOLE] if (folder / WHOLE).is_file() else sorted(folder.glob(SHARDS))
-    found = {}
-    for path in files:
+    paths = [folder / SINGLE] if (folder / SINGLE).is_file() else sorted(folder.glob(SHARDS))
+    hashes = {}
+    for path in paths:
         with path.open("rb") as file:
-            found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
+            hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashes
 
 
 def base_of(folder: Path) -> Base:
-    """The base of an adapter: as it was named, from the adapter's place, in REGARD_WEIGHTS, or in an installed package.
+    """The base model of an adapter, which must have the same weights as in training.
 
-    It must be the same.
+    Searched: its path, the same path relative to the adapter, REGARD_WEIGHTS, and installed packages.
     """
-    known = read_json(folder / BASE) if (folder / BASE).is_file() else {}
-    name = known.get("folder", read_json(folder / CONFIG).get("base_model_name_or_path"))
+    recorded = read_json(folder / BASE) if (folder / BASE).is_file() else {}
+    name = recorded.get("folder", read_json(folder / CONFIG).get("base_model_name_or_path"))
     if not isinstance(name, str) or not name:
-        raise UserError(f"{folder / CONFIG}: base_model_name_or_path names no base")
-    places = list(dict.fromkeys(_places(folder, name, known.get("relative"))))
-    there = [place for place in places if (place / "config.json").is_file()]
-    if not there:
-        looked = ", ".join(map(str, places))
+        raise UserError(f"{folder / CONFIG}: base_model_name_or_path names no base model")
+    searched = list(dict.fromkeys(_candidates(folder, name, recorded.get("relative"))))
+    candidates = [candidate for candidate in searched if (candidate / "config.json").is_file()]
+    if not candidates:
         raise UserError(
-            f"{folder}: an adapter of '{name}', which is not there: looked for {looked}; REGARD_WEIGHTS may name more "
-            "folders"
+            f"{folder}: an adapter of '{name}', which was not found. Searched: {', '.join(map(str, searched))}. "
+            "Set REGARD_WEIGHTS to the folder that contains it"
         )
-    for place in there:
-        found = _hashes(place)
-        if found == known.get("sha256", found):
-            return Base(place.resolve(), found)
+    for candidate in candidates:
+        hashes = _hashes(candidate)
+        if hashes == recorded.get("sha256", hashes):
+            return Base(candidate.resolve(), hashes)
     raise UserError(
-        f"{folder}: an adapter of '{name}', but the weights in {there[0]} are others than those it was trained on "
-        f"(their sha256 differs from that in {BASE})"
+        f"{folder}: an adapter of '{name}', but the weights in {candidates[0]} differ from those it was trained on "
+        f"(by their sha256 in {BASE})"
     )
 
 
-def _places(folder: Path, name: str, relative: Any) -> Iterator[Path]:
-    yield Path(name).expanduser()
+def _candidates(folder: Path, name: str, relative: Any) -> Iterator[Path]:
+    yield Path(os.path.expanduser(name))
     if isinstance(relative, str):
         yield Path(os.path.normpath(folder / relative))
     yield folder / name
@@ -117,45 +119,51 @@ def _places(folder: Path, name: str, relative: Any) -> Iterator[Path]:
             yield Path(weights) / name
             yield Path(weights) / Path(name).name
     for package in (name, Path(name).parent.name, Path(name).name):
-        yield from carried(package)
+        yield from packaged_models(package)
 
 
-# ── in ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def add(tensors: dict[str, Tensor], folder: Path, prefix: str, merged: bool = True) -> dict[str, Tensor]:
-    """The base's tensors with an adapter's products added, and what is new; with the new alone where not `merged`.
+    """The base model's tensors with an adapter's matrices added, and its new modules; only those where not `merged`.
 
-    `prefix` is what the names in a file may or may not begin with.
+    `prefix` is the one that names in a file may or may not have.
     """
     config = read_json(folder / CONFIG)
     _check(config, folder)
-    given = {name.removeprefix(PREFIX): tensor for name, tensor in read_file(folder / WEIGHTS).items()}
-    new = {name: tensor for name, tensor in given.items() if "lora_" not in name}
+    adapter = {name.removeprefix(PREFIX): tensor for name, tensor in read_file(folder / WEIGHTS).items()}
+    new = {name: tensor for name, tensor in adapter.items() if "lora_" not in name}
     replaced = {other for name in new for other in (name.removeprefix(prefix), prefix + name)}
     result = {name: tensor for name, tensor in tensors.items() if name not in replaced} | new
-    for module in dict.fromkeys(name.removesuffix(DOWN).removesuffix(UP) for name in given if "lora_" in name):
-        down, up = given.get(module + DOWN), given.get(module + UP)
-        if down is None or up is None:
+    for module in dict.fromkeys(name.removesuffix(LORA_A).removesuffix(LORA_B) for name in adapter if "lora_" in name):
+        a = adapter.get(module + LORA_A)
+        b = adapter.get(module + LORA_B)
+        if a is None or b is None:
             raise UserError(f"{folder / WEIGHTS}: {module} should have lora_A.weight and lora_B.weight")
-        name = _named(f"{module}.weight", result, prefix, folder)
+        names = (f"{module}.weight", f"{module}.weight".removeprefix(prefix), f"{prefix}{module}.weight")
+        name = next((name for name in names if name in result), None)
+        if name is None:
+            raise UserError(f"{folder / WEIGHTS}: adapts {module}, which the base model does not have")
         weight = result[name].T if config.get("fan_in_fan_out") else result[name]
-        if down.dim() != 2 or up.dim() != 2 or len(down) != up.size(1) or (len(up), down.size(1)) != weight.shape:
-            shapes = f"{tuple(up.shape)} × {tuple(down.shape)}"
-            raise UserError(f"{folder / WEIGHTS}: {module}: {shapes} is no product for a weight {tuple(weight.shape)}")
+        if a.dim() != 2 or b.dim() != 2 or len(a) != b.size(1) or not len(a) or (len(b), a.size(1)) != weight.shape:
+            raise UserError(
+                f"{folder / WEIGHTS}: LoRA shapes A {tuple(a.shape)}, B {tuple(b.shape)} do not match the base weight "
+                f"{tuple(weight.shape)} of {module}; wrong base model?"
+            )
         if merged:
-            weight = weight + up @ down * (_alpha(config, module, folder) / len(down))
+            weight = weight + b @ a * (_alpha(config, module, folder) / len(a))
             result[name] = weight.T if config.get("fan_in_fan_out") else weight
     return result
 
 
 def _check(config: dict[str, Any], folder: Path) -> None:
-    """Refuse other kinds of adapters by name."""
+    """Reject unsupported adapters; the error names the key."""
     try:
-        refuse_others(config, ONLY)
-        begun = config.get("init_lora_weights", True)
-        if begun not in INITIAL:
-            raise UserError(f"init_lora_weights = {begun} changes the base, and is not known")
+        require_values(config, REQUIRED)
+        initialisation = config.get("init_lora_weights", True)
+        if initialisation not in INITIALISATIONS:
+            raise UserError(f"init_lora_weights = {initialisation} changes the base model; it is not supported")
         if type(config.get("lora_alpha")) not in (int, float):
             raise UserError(f"lora_alpha = {config.get('lora_alpha')} should be a number")
     except UserError as error:
@@ -163,7 +171,7 @@ def _check(config: dict[str, Any], folder: Path) -> None:
 
 
 def _alpha(config: dict[str, Any], module: str, folder: Path) -> float:
-    """What a module's product is multiplied by, times its rank; patterns are PEFT's, for the end of its name."""
+    """The factor of a module's matrices, times their rank; patterns match the end of a module's name."""
     try:
         for pattern, alpha in (config.get("alpha_pattern") or {}).items():
             if re.fullmatch(rf"(.*\.)?({pattern})", module):
@@ -173,49 +181,41 @@ def _alpha(config: dict[str, Any], module: str, folder: Path) -> float:
     return config["lora_alpha"]
 
 
-def _named(name: str, tensors: Mapping[str, Tensor], prefix: str, folder: Path) -> str:
-    names = (name, name.removeprefix(prefix), prefix + name)
-    found = next((each for each in names if each in tensors), None)
-    if found is None:
-        raise UserError(f"{folder / WEIGHTS}: adapts {name}, which the base does not have")
-    return found
+# ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-# ── out ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def write(folder: Path, network: nn.Module, names: Names, base: Base, task: str) -> None:
-    """Only what was trained. `names` are those of the network without adapters, `task` is PEFT's word."""
-    found = adapters(network)
-    groups: dict[str, list[tuple[TensorSpec, Adapted]]] = {}
-    for place, adapted in found.items():
-        slot = names[f"{place}.weight"]
-        groups.setdefault(slot.names[0].removesuffix(".weight"), []).append((slot, adapted))
-    tensors, ranks = {}, {}
-    for module, parts in groups.items():
-        down, up = _together(parts)
-        tensors |= {f"{PREFIX}{module}{DOWN}": down, f"{PREFIX}{module}{UP}": up}
-        ranks[BLOCK.sub("", module)] = len(down)
-    inside = [f"{place}.{part}" for place in found for part in ("down", "up")]
-    new = {name: weight for name, weight in network.named_parameters() if weight.requires_grad and name not in inside}
-    tensors |= {
-        f"{PREFIX}{names[name].names[0]}": names[name].give([weight.detach().cpu()]) for name, weight in new.items()
-    }
+def write(folder: Path, network: nn.Module, specs: TensorSpecs, base: Base, task: str) -> None:
+    """Only what was trained. `specs` are those of the network without adapters; `task` is PEFT's task_type."""
+    adapted = adapters(network)
+    modules: dict[str, list[tuple[TensorSpec, Adapted]]] = {}
+    for name, adapter in adapted.items():
+        spec = specs[f"{name}.weight"]
+        modules.setdefault(spec.names[0].removesuffix(".weight"), []).append((spec, adapter))
+    tensors = {}
+    ranks = {}
+    for module, parts in modules.items():
+        a, b = _matrices(parts)
+        tensors |= {f"{PREFIX}{module}{LORA_A}": a, f"{PREFIX}{module}{LORA_B}": b}
+        ranks[BLOCK.sub("", module)] = len(a)
+    matrices = [f"{name}.{part}" for name in adapted for part in ("down", "up")]
+    new = {name: weight for name, weight in network.named_parameters() if weight.requires_grad and name not in matrices}
+    for name, weight in new.items():
+        tensors[f"{PREFIX}{specs[name].names[0]}"] = specs[name].to_file([weight.detach().cpu()])
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
-    some = next(iter(found.values()))
-    rank, alpha = len(some.down), some.alpha
+    first = next(iter(adapted.values()))
+    rank = len(first.down)
     fused = {module: size for module, size in ranks.items() if size != rank}
     config = {
         "peft_type": "LORA",
         "task_type": task,
         "base_model_name_or_path": str(base.folder),
         "r": rank,
-        "lora_alpha": _number(alpha),
+        "lora_alpha": _integer(first.alpha),
         "target_modules": sorted(ranks),
         "rank_pattern": fused,
-        "alpha_pattern": {module: _number(alpha * size / rank) for module, size in fused.items()},
-        "fan_in_fan_out": any(slot.turned for parts in groups.values() for slot, _ in parts),
-        "modules_to_save": list(dict.fromkeys(names[name].names[0].rpartition(".")[0] for name in new)) or None,
+        "alpha_pattern": {module: _integer(first.alpha * size / rank) for module, size in fused.items()},
+        "fan_in_fan_out": any(spec.transposed for parts in modules.values() for spec, _ in parts),
+        "modules_to_save": list(dict.fromkeys(specs[name].names[0].rpartition(".")[0] for name in new)) or None,
         "lora_dropout": 0.0,
         "bias": "none",
         "inference_mode": True,
@@ -223,19 +223,20 @@ def write(folder: Path, network: nn.Module, names: Names, base: Base, task: str)
     write_json(folder / CONFIG, config)
 
 
-def _together(parts: list[tuple[TensorSpec, Adapted]]) -> tuple[Tensor, Tensor]:
+def _matrices(parts: list[tuple[TensorSpec, Adapted]]) -> tuple[Tensor, Tensor]:
     """lora_A and lora_B of one tensor in the file, for one projection of ours or for several that it holds."""
-    downs = [adapted.down.detach().cpu().float() for _, adapted in parts]
-    ups = [adapted.up.detach().cpu().float() for _, adapted in parts]
-    if parts[0][0].parts == 1:
+    downs = [adapter.down.detach().cpu().float() for _, adapter in parts]
+    ups = [adapter.up.detach().cpu().float() for _, adapter in parts]
+    spec = parts[0][0]
+    if spec.parts == 1:
         return downs[0], ups[0]
-    rank, slots = len(downs[0]), [slot for slot, _ in parts]
-    wide = [torch.zeros(len(ups[0]), rank * len(parts)) for _ in range(slots[0].parts)]
-    for number, (slot, up) in enumerate(zip(slots, ups, strict=True)):
-        wide[slot.part][:, number * rank : (number + 1) * rank] = up
-    return torch.cat(downs), slots[0]._replace(turned=False).give(wide)
+    rank = len(downs[0])
+    blocks = [torch.zeros(len(ups[0]), rank * len(parts)) for _ in range(spec.parts)]
+    for index, up in enumerate(ups):
+        blocks[parts[index][0].part][:, index * rank : (index + 1) * rank] = up
+    return torch.cat(downs), spec._replace(transposed=False).to_file(blocks)
 
 
-def _number(value: float) -> float:
-    """Whole where it is: PEFT's alpha is a whole number."""
+def _integer(value: float) -> float:
+    """As an integer where it is one, since PEFT's alpha is."""
     return int(value) if value == int(value) else value

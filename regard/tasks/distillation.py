@@ -18,7 +18,7 @@ from regard.config.recipe import DistilOptions
 from regard.data.cache import hash_file
 from regard.errors import UserError
 from regard.interop import folder as folders
-from regard.interop.safetensors import SHARDS, WHOLE
+from regard.interop.safetensors import SHARDS, SINGLE
 from regard.text.vocabulary import Vocabulary
 
 
@@ -97,6 +97,6 @@ def read_teacher(
             f"{named} has states of width {network.config.width}, its student of {student.config.width}: directions "
             "cannot be compared; give distil.cosine = 0"
         )
-    weights = sorted({*folder.glob(WHOLE), *folder.glob(SHARDS), *folder.glob("adapter_model.safetensors")})
+    weights = sorted({*folder.glob(SINGLE), *folder.glob(SHARDS), *folder.glob("adapter_model.safetensors")})
     hashes = {path.name: hash_file(path) for path in weights}
     return Teacher(network.to(device), options, hashes, getattr(student, "scale", 1.0))

@@ -12,8 +12,7 @@ from regard.config.recipe import DecodeOptions, Recipe
 from regard.errors import UserError
 from regard.interop import folder as folders
 from regard.interop.folder import Loaded
-from regard.interop.model_path import find_model
-from regard.interop.sentence_transformers import said_pooling, write_pooling
+from regard.interop.sentence_transformers import supported_pooling, write_pooling
 from regard.layers.dropout import drop
 from regard.layers.lora import AdapterOptions, adapt
 from regard.models import registry as models
@@ -29,7 +28,7 @@ from regard.training.distributed import rank
 from regard.training.layerwise import apply_freezing
 from regard.training.loop import Outcome, RunOutput, train
 from regard.training.objective import TrainingTask
-from regard.training.run_folder import lock, open_run, refuse_existing, rewrite_recipe, start_run
+from regard.training.run_folder import find_model, lock, open_run, refuse_existing, rewrite_recipe, start_run
 
 
 def start(recipe: Recipe, quiet: bool = False) -> Outcome:
@@ -137,7 +136,7 @@ def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
         shorten(loaded.network, recipe.model["depth"])
     base = (loaded.base if newest else folders.base_at(folder, loaded)) if adapting else None
     torch.manual_seed(recipe.seed)
-    loaded = fit(loaded._replace(pooling=said_pooling(folder)), recipe)
+    loaded = fit(loaded._replace(pooling=supported_pooling(folder)), recipe)
     if adapting:
         adapt(loaded.network, adapting)
         for part in getattr(loaded.network, "new", ()):

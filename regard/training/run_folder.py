@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from regard.config.recipe import Recipe, load_recipe, to_toml
 from regard.errors import UserError
+from regard.interop.model_path import find_folder
 from regard.runtime import machine
 from regard.training import checkpoint
 from regard.training.distributed import rank
@@ -160,3 +161,23 @@ def lock(folder: Path) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)
+
+
+class ModelPath(NamedTuple):
+    """A model's folder, the run it belongs to if any, and the problems of better checkpoints that were skipped."""
+
+    folder: Path
+    run: Path | None
+    refused: list[str]
+
+
+def find_model(path: str | Path) -> ModelPath:
+    """The best checkpoint of a run folder, or the folder itself."""
+    folder = find_folder(path)
+    if (folder / "recipe.toml").is_file():
+        best, refused = checkpoint.best(folder)
+        return ModelPath(best, folder, refused)
+    if (folder / checkpoint.MANIFEST).is_file():
+        checkpoint.verify(folder)
+    in_run = (folder.parent / "recipe.toml").is_file() and folder.name.startswith("checkpoint-")
+    return ModelPath(folder, folder.parent if in_run else None, [])

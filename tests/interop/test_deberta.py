@@ -195,7 +195,7 @@ def test_labels_are_told_by_a_file_that_still_has_its_words(tmp_path: Path) -> N
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "talking heads": (V1, {"talking_head": True}, "talking_head"),
     "unknown term": (V1, {"pos_att_type": ["c2p", "p2p"]}, "p2p"),
-    "a term twice": (V2, {"pos_att_type": "c2p|c2p"}, "once"),
+    "a term twice": (V2, {"pos_att_type": "c2p|c2p"}, "repeated"),
     "terms without distances": (V1, {"relative_attention": False}, "relative_attention"),
     "distances without terms": (V2, {"pos_att_type": None}, "pos_att_type"),
     "head size": (V2, {"attention_head_size": 7}, "attention_head_size"),

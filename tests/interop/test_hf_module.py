@@ -90,8 +90,8 @@ def test_the_adapter_gives_transformers_last_states(kind: str, tmp_path: Path) -
 
 CONTINUING = {
     "an id too large": ({"input_ids": torch.full((2, 3), 53)}, "input_ids holds 53, .* 0 … 52"),
-    "two texts": ({"decoder_input_ids": torch.full((2, 3), 5)}, "this model has one text, which is input_ids"),
-    "a text too long": ({"input_ids": torch.full((2, 18), 5)}, "18 real tokens, the model sees at most 17 at once"),
+    "two texts": ({"decoder_input_ids": torch.full((2, 3), 5)}, "not an encoder–decoder model; pass input_ids only"),
+    "a text too long": ({"input_ids": torch.full((2, 18), 5)}, "18 real tokens, but the model's context is 17 tokens"),
 }
 
 
@@ -103,13 +103,13 @@ def test_a_language_models_adapter_says_what_is_wrong(inputs: dict[str, Any], me
 
 
 ADAPTER = {
-    "ids are whole numbers": ({"input_ids": torch.zeros(2, 3)}, "input_ids should be whole numbers"),
+    "ids are whole numbers": ({"input_ids": torch.zeros(2, 3)}, "input_ids should be integers"),
     "an id too large": ({"decoder_input_ids": torch.full((2, 3), 53)}, "decoder_input_ids holds 53, .* 0 … 52"),
     "a mask of another shape": (
         {"attention_mask": torch.ones(2, 4)},
         r"attention_mask is \(2, 4\), input_ids \(2, 3\)",
     ),
-    "a mask that is no mask": ({"attention_mask": torch.full((2, 3), -1)}, "1 where a token is real"),
+    "a mask that is no mask": ({"attention_mask": torch.full((2, 3), -1)}, "1 for real tokens"),
     "an empty row": ({"attention_mask": torch.tensor([[1, 1, 1], [0, 0, 0]])}, "row 1 has no real token"),
     "one text": ({"decoder_input_ids": None}, "decoder_input_ids is missing"),
     "rows apart": ({"decoder_input_ids": torch.full((3, 3), 5)}, "input_ids has 2 rows, decoder_input_ids 3"),

@@ -73,17 +73,17 @@ REFUSED = {
     "types that are none": (
         "gpt_neo",
         lambda f: change(f, attention_types="global", attention_layers=None),
-        "attention_types = global should say",
+        "attention_types = global should be",
     ),
     "an unknown layer": (
         "gpt_neo",
         lambda f: change(f, attention_types=None, attention_layers=["global", "sparse", "local"]),
-        "attention_layers = .*sparse.* should say 'global' or 'local'",
+        "attention_layers = .*sparse.* should be 'global' or 'local'",
     ),
     "types unlike layers": (
         "gpt_neo",
         lambda f: change(f, attention_layers=["global"] * 3),
-        "attention_types = .* and attention_layers = .* do not say the same",
+        "attention_types = .* and attention_layers = .* contradict each other",
     ),
     "dynamic": ("llama", lambda f: rope(f, rope_type="dynamic", factor=2.0), "rope_type = 'dynamic' is unknown"),
     "yarn": ("llama", lambda f: change(f, rope_scaling={"type": "yarn"}), "rope_type = 'yarn' is unknown"),

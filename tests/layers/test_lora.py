@@ -244,7 +244,7 @@ def test_a_base_is_found_where_it_moved_to(trained: Path, tmp_path: Path, monkey
     try:
         assert torch.equal(regard.load(moved / "run").network(tokens), expected)
         (moved / "base").rename(tmp_path / "base")
-        with pytest.raises(UserError, match=r"an adapter of '.*base', which is not there: looked for .*REGARD_WEIGHTS"):
+        with pytest.raises(UserError, match=r"an adapter of '.*base', which was not found. Searched: .*REGARD_WEIGHTS"):
             regard.load(moved / "run")
         monkeypatch.setenv("REGARD_WEIGHTS", str(tmp_path))
         assert torch.equal(regard.load(moved / "run").network(tokens), expected)

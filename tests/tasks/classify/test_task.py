@@ -21,7 +21,7 @@ from regard.cli.main import main
 from regard.config.recipe import DataOptions, load_recipe
 from regard.errors import UserError
 from regard.interop import folder
-from regard.interop.classifier_heads import PAIR
+from regard.interop.label_config import PAIR
 from regard.layers.inputs import pad
 from regard.metrics import classification as marks
 from regard.models import registry as models
@@ -179,7 +179,7 @@ def test_what_others_would_pad_with_is_no_text(tmp_path: Path) -> None:
         ({"id2label": {"0": "a", "2": "b"}}, "should name the labels 0, 1, 2"),
         ({"problem_type": "single_label_classification", "id2label": {"0": "a"}}, "two different labels"),
         ({"id2label": None, "num_labels": 1}, r"score\.weight \(5, 22\) instead of \(1, 22\)"),
-        ({"id2label": None, "num_labels": 1 << 40}, "num_labels = 1099511627776, but id2label names none"),
+        ({"id2label": None, "num_labels": 1 << 40}, "num_labels = 1099511627776, but id2label is missing"),
         ({"label_scale": 3}, "label_scale = 3 should be a power of two"),
     ],
 )

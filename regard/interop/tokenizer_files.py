@@ -1,0 +1,93 @@
+"""The tokenizers of a checkpoint folder, and their agreement with its config.json."""
+
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+from regard.errors import UserError
+from regard.models.registry import FAMILIES, family_of
+from regard.text.id_only import IdOnlyTokenizer
+from regard.text.vocabulary import MISSING, Tokenizer, Vocabulary
+
+TOKENIZERS = ("tokenizer.json", "source.spm", "merges.txt", "vocab.txt")
+
+MAX_PADDING = 1023  # rows of a language model's embedding beyond the tokenizer's tokens
+
+
+def load_vocabulary(folder: Path, config: dict[str, Any], generation: dict[str, Any], network: Any) -> Vocabulary:
+    """A folder's tokenizers, with the special tokens that config.json names; their sizes must match the network.
+
+    Without tokenizer files the model accepts token ids only.
+    """
+    if not any((folder / name).exists() for name in TOKENIZERS):
+        vocabulary = _id_only(folder, generation | config, network)
+    else:
+        vocabulary = Vocabulary.load(folder)
+        _check_sizes(vocabulary, network, folder)
+    family = FAMILIES[family_of(network)]
+    if family.is_causal_lm and network.task == "classify":
+        padding = config.get("pad_token_id")
+        tokenizer = _with(vocabulary.target, pad=padding if type(padding) is int else MISSING)
+        return Vocabulary(tokenizer, tokenizer)  # transformers finds a text's last token by its padding
+    return _with_begin(vocabulary, config, folder / "config.json") if family.is_encoder_decoder else vocabulary
+
+
+def _id_only(folder: Path, config: dict[str, Any], network: Any) -> Vocabulary:
+    family = FAMILIES[family_of(network)]
+    begin = "decoder_start_token_id" if family.is_encoder_decoder else "bos_token_id"
+    ids = {}
+    for role, key in {"pad": "pad_token_id", "begin": begin, "end": "eos_token_id"}.items():
+        value = config.get(key)
+        token = value[0] if isinstance(value, list) and value else value
+        ids[role] = token if type(token) is int and token >= 0 else MISSING
+    sizes = dict.fromkeys(getattr(network.config, name) for name in family.vocabularies)
+    tokenizers = [IdOnlyTokenizer(folder, size, ids) for size in sizes]
+    return Vocabulary(tokenizers[0], tokenizers[-1])
+
+
+def _check_sizes(vocabulary: Vocabulary, network: Any, folder: Path) -> None:
+    family = FAMILIES[family_of(network)]
+    for name in family.vocabularies:
+        side = name.removesuffix("vocabulary").replace("_", " ")
+        size = (vocabulary.source if side == "source " else vocabulary.target).size
+        rows = getattr(network.config, name)
+        is_padded = rows % 8 == 0 and 0 <= rows - size <= MAX_PADDING
+        fits = size == rows or (family.is_causal_lm and is_padded) or (family.is_encoder and size < rows)
+        if not fits:
+            raise UserError(
+                f"{folder}: the {side}tokenizer has {size} tokens, but the embedding in config.json has "
+                f"{rows} rows; tokenizer and weights are of different models"
+            )
+
+
+def _with_begin(vocabulary: Vocabulary, config: dict[str, Any], path: Path) -> Vocabulary:
+    """With the first token of the decoder; the tokenizer's end token must be the one of config.json."""
+    target = vocabulary.target
+    ends = config.get("eos_token_id", target.end)
+    known = ends if isinstance(ends, list) else [ends]
+    if target.end not in known and not isinstance(target, IdOnlyTokenizer):
+        raise UserError(f"{path}: eos_token_id = {ends}, but the tokenizer ends with {target.end}")
+    begin = config.get("decoder_start_token_id", target.begin)
+    if not isinstance(begin, int) or not 0 <= begin < target.size:
+        raise UserError(f"{path}: decoder_start_token_id = {begin} is no token of the vocabulary")
+    if begin == target.begin:
+        return vocabulary
+    changed = _with(target, begin=begin)
+    return Vocabulary(changed if vocabulary.source is target else vocabulary.source, changed)
+
+
+def _with(tokenizer: Tokenizer, **ids: int) -> Tokenizer:
+    """The tokenizer with other special tokens."""
+    changed = copy(tokenizer)
+    vars(changed).update(ids)
+    return changed
+
+
+def special_token_keys(target: Tokenizer, is_encoder_decoder: bool, foreign: dict[str, Any]) -> dict[str, Any]:
+    """The ids of the special tokens, null where there is none; a loaded file's values are kept.
+
+    Without a key, other libraries would use the default of the published vocabulary.
+    """
+    ids = {"pad_token_id": target.pad, "bos_token_id": target.begin, "eos_token_id": target.end}
+    keys = {key: foreign.get(key, None if token == MISSING else token) for key, token in ids.items()}
+    return keys | ({"decoder_start_token_id": target.begin} if is_encoder_decoder else {})
