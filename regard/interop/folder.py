@@ -70,9 +70,8 @@ class Loaded(NamedTuple):
 
 def layout_of(network: nn.Module, config: dict[str, Any] | None = None) -> Layout:
     """The published layout that matches the network, else ours; of several, that of the config it was loaded with."""
-    model_type = config.get("model_type") if config else None
-    loaded = isinstance(model_type, str) and not model_type.startswith(PREFIX) and model_type in LAYOUTS
-    first = [LAYOUTS[model_type]] if loaded else []
+    model_type = str(config.get("model_type")) if config else ""
+    first = [LAYOUTS[model_type]] if model_type in LAYOUTS and not model_type.startswith(PREFIX) else []
     return next(layout for layout in (*first, *LAYOUTS.values()) if layout.matches(network))
 
 
@@ -140,8 +139,7 @@ def load(
     """
     folder = Path(folder)
     base = peft.base_of(folder) if peft.is_adapter(folder) else None
-    has_config = base is None or (folder / "config.json").exists()  # PEFT writes none
-    config_folder = folder if has_config else base.folder
+    config_folder = folder if base is None or (folder / "config.json").exists() else base.folder  # PEFT writes none
     path = config_folder / "config.json"
     config = read_json(path)
     with _naming(path), on_meta():
@@ -162,8 +160,8 @@ def load(
     load_tensors(network, layout.tensor_specs(network), tensors, folder)
     settings = config_folder / "generation_config.json"
     generation = read_json(settings) if settings.exists() else decoding.of_config(config)
-    has_tokenizer = base is None or any((folder / name).exists() for name in FILES)
-    vocabulary = load_vocabulary(folder if has_tokenizer else base.folder, config, generation, network)
+    text_folder = folder if base is None or any((folder / name).exists() for name in FILES) else base.folder
+    vocabulary = load_vocabulary(text_folder, config, generation, network)
     decoding.check(generation, str(settings if settings.exists() else path), vocabulary.target.size)
     return Loaded(network.to(device).eval(), vocabulary, generation, config, base)
 

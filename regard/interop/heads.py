@@ -119,11 +119,12 @@ class HeadedLayout(Layout):
             if not name.startswith("body."):
                 specs[name] = self._head_spec(head, name, tied)
         if head == SEQUENCE:
+            for name in {"head.weight", "head.bias"} & specs.keys():
+                specs[name] = specs[name]._replace(scale=network.scale)
+        if head == SEQUENCE and self.is_encoder:  # one name for the pooler, whether the backbone came with it or not
             for kind in ("weight", "bias"):
-                if f"head.{kind}" in specs:
-                    specs[f"head.{kind}"] = specs[f"head.{kind}"]._replace(scale=network.scale)
-                if f"body.pooler.dense.{kind}" in specs:  # named as a new pooler on a backbone without one
-                    specs[f"body.pooler.dense.{kind}"] = self._head_spec(head, f"summary.dense.{kind}", tied)
+                pooler = self._head_spec(head, f"summary.dense.{kind}", tied)
+                specs |= {f"summary.dense.{kind}": pooler, f"body.pooler.dense.{kind}": pooler}
         if head in (MASKED_LM, PRETRAINING) and tied:
             table = specs["body.embed.table.weight"]
             copy = self._head_spec(head, "words.output.weight", tied)

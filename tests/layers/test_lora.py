@@ -252,7 +252,7 @@ def test_a_base_is_found_where_it_moved_to(trained: Path, tmp_path: Path, monkey
         weights["model.norm.weight"] += 1e-6
         save_file(weights, tmp_path / "base" / "model.safetensors")
         for deed in (regard.load, lambda run: resume(run, quiet=True, overrides=["train.max_steps=3"])):
-            with pytest.raises(UserError, match="are others than those it was trained on"):
+            with pytest.raises(UserError, match="differ from those it was trained on"):
                 deed(moved / "run")
     finally:
         (trained / "away").rename(trained / "base")
@@ -300,11 +300,11 @@ HARMS: dict[str, tuple[Any, str]] = {
     "half": (lambda f: change_tensors(f, lambda t: dict([*t.items()][1:])), "should have lora_A.weight and lora_B"),
     "other sizes": (
         lambda f: change_tensors(f, lambda t: {name: each[:, :-1].clone() for name, each in t.items()}),
-        "is no product for a weight",
+        "do not match the base weight",
     ),
     "other names": (
         lambda f: change_tensors(f, lambda t: {name.replace("self_attn", "attn"): each for name, each in t.items()}),
-        "which the base does not have",
+        "which the base model does not have",
     ),
 }
 
