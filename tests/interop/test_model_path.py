@@ -62,5 +62,5 @@ def test_the_search_says_where_it_looked(package: Path, tmp_path: Path) -> None:
         regard.load(NAME)
     shutil.rmtree(package / "model")
     shutil.rmtree(package / "second")
-    with pytest.raises(UserError, match="model 'gt-Mine.* not found"):
+    with pytest.raises(UserError, match=r"model 'gt-Mine.* not found"):
         regard.load(NAME)
