@@ -76,19 +76,19 @@ def batches(folder: str) -> Iterator[Any]:
 
 def ours(folder: str, threads: int, steps: int = STEPS) -> Work:
     """So many of the loop's own steps a round, with the loop's own settings of the machine."""
-    from regard.runtime.machine import keep_memory
+    from regard.runtime.machine import tune_malloc
     from regard.runtime.threads import with_threads
     from regard.training.display import Display
     from regard.training.distributed import Group
     from regard.training.loop import Loop, RunOutput
 
     torch.set_num_threads(threads)
-    keep_memory()
+    tune_malloc()
     recipe, network, task = prepared(folder)
     output = RunOutput(Path(folder), lambda _: None, Display(quiet=True))
     loop = Loop(network, task, recipe, output, Group(torch.device("cpu")))
     stream = list(islice(task.batches(0, 0, 1), steps))
-    gc.freeze()  # as `uncounted` does for a whole run
+    gc.freeze()  # as `gc_frozen` does for a whole run
 
     def work() -> float:
         with with_threads(loop.threads // loop.pieces):

@@ -41,13 +41,13 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Whose kernels do the work: ours, or torch's as on a machine where ours were not built."""
     from needs import need
 
-    from regard.kernels import bindings as kernels
+    from regard.kernels import bindings, ops
 
     if request.param == "ours":
-        need(kernels.built(), "the kernels were not built: install a C compiler (gcc), then regard anew")
-        monkeypatch.setattr(kernels, "panelled", lambda: True)  # also where torch's would be faster
+        need(ops.available(), "the kernels were not built: install a C compiler (gcc), then reinstall regard")
+        monkeypatch.setattr(ops, "use_packed_gemm", lambda: True)  # also where torch's would be faster
     else:
-        monkeypatch.setattr(kernels, "KERNELS", None)
+        monkeypatch.setattr(bindings, "KERNELS", None)
     return request.param
 
 

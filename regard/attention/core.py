@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from regard.attention.masks import Bias, Padding, Rule, causal
 from regard.attention.positions import Rotation
 from regard.attention.scores import Product, Score, scaled_dot, weigh
-from regard.attention.sdpa import attended
 from regard.attention.trace import AttentionRecord, recorder, stores_weights
+from regard.kernels.ops import scaled_dot_product_attention
 
 BAND = 1 << 22  # booleans, or terms of a bias, made at a time where they must be spelled out
 
@@ -191,7 +191,8 @@ class Attention(nn.Module):
         assert isinstance(self.score, Product)
         scale, queries, length = self.score.scale(memory.key.size(-1)), query.size(-2), memory.length
         if bias is None and (rule is None or (rule is causal and queries == length)):
-            return attended(query, memory.key, memory.value, scale, None, rule is causal), None
+            context = scaled_dot_product_attention(query, memory.key, memory.value, scale, causal=rule is causal)
+            return context, None
         places, keys = _places(query, memory)
         size = queries
         if bias is not None or (rule is not None and rule.by_query):
@@ -205,7 +206,7 @@ class Attention(nn.Module):
                 added = bias.rows(rows, keys[seen]).to(query.dtype)
                 mask = added if mask is None else added.masked_fill(~mask, -torch.inf)
             key, value = memory.key[:, :, seen], memory.value[:, :, seen]
-            bands.append(attended(band, key, value, scale, mask, causal=False))
+            bands.append(scaled_dot_product_attention(band, key, value, scale, mask))
         return bands[0] if len(bands) == 1 else torch.cat(bands, -2), None
 
 

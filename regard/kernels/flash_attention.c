@@ -1,210 +1,227 @@
-/* Attention over whole texts, there and back, without a matrix of all weights.
+/* FlashAttention (Dao et al. 2022) for CPUs: softmax(scale · query · keyᵀ) · value, forward and backward, without the
+   matrix of all weights.
 
-   Six queries look at a time: the scores of their rows are made, weighed and summed over the values. On the way back the
-   weights of 48 queries are made anew from what is kept of each row, the logarithm of its sum.
+   Forward takes six queries at a time: their scores, softmax, and the sum over the values. Backward recomputes the
+   weights of 48 queries from the logsumexp of each row, which forward keeps.
 
-   Shapes: query (texts, heads, queries, width); key and value (texts, key heads, length, width), wherever they lie as
-   long as the numbers of one place lie together; context and gradients (texts, places, heads, width), close together;
-   sums (texts, heads, queries). Texts of several lengths stand one after another, each looking at itself. */
+   Shapes: query (batch, heads, queries, width); key and value (batch, key heads, length, width), with any strides but
+   that of the width, which is 1; context and gradients (batch, positions, heads, width), contiguous;
+   logsumexp (batch, heads, queries). Sequences of several lengths are concatenated along the positions. */
 #include <stdlib.h>
 
 #include "gemm_tile.h"
 
-enum { QUERIES = 8 * TALL };
+enum { BLOCK_QUERIES = 8 * TILE_ROWS };
 
 typedef struct {
     const float *data;
-    long text, head, step; /* from one to the next, in numbers */
+    long batch, head, position; /* strides, in numbers */
 } View;
 
 typedef struct {
     View query, key, value;
-    const long *lengths, *starts; /* of each text, where they differ; else nothing */
-    long texts, queries, length;  /* the longest, where they differ */
+    const long *lengths, *starts;  /* of each sequence, where they differ; else absent */
+    long batch, queries, length;   /* the maximum, where they differ */
     int heads, key_heads, width, causal;
     float scale;
-} Look;
+} AttentionArgs;
 
-int regard_size_of_look(void) { return sizeof(Look); }
+typedef struct {
+    const float *context, *logsumexp; /* of forward */
+    View context_grad;
+    float *query_grad, *key_grad, *value_grad;
+} AttentionGrads;
 
-static const float *at(const View *view, const Look *look, long text, int head) {
-    return view->data + (look->starts ? look->starts[text] * view->step : text * view->text) + head * view->head;
+/* To detect a build whose layout differs. */
+int regard_size_of_attention_args(void) { return sizeof(AttentionArgs); }
+int regard_size_of_attention_grads(void) { return sizeof(AttentionGrads); }
+
+static const float *head_of(const View *view, const AttentionArgs *a, long sequence, int head) {
+    return view->data + (a->starts ? a->starts[sequence] * view->position : sequence * view->batch) + head * view->head;
 }
 
-static void copy(const float *from, long step, long length, int width, float *to, long apart) {
-    for (long t = 0; t < length; t++) memcpy(to + t * apart, from + t * step, width * sizeof(float));
+static void copy_rows(const float *from, long stride, long rows, int width, float *to, long to_stride) {
+    for (long t = 0; t < rows; t++) memcpy(to + t * to_stride, from + t * stride, width * sizeof(float));
 }
 
-/* ── there ──────────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── forward ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* A row of scores, of which so many count, becomes exponentials of what they are less than the highest, with zeros up to
-   `room`; gives that one, and their total. */
-static float weigh(float *scores, long count, long room, float *total) {
-    vec most = all(-INFINITY), sums = _mm256_setzero_ps();
-    for (long t = count; t < room; t++) scores[t] = -INFINITY;
-    for (long t = 0; t < room; t += LANES) most = _mm256_max_ps(most, load(scores + t));
-    float each[LANES], highest = -INFINITY;
-    store(each, most);
-    for (int lane = 0; lane < LANES; lane++) highest = each[lane] > highest ? each[lane] : highest;
-    for (long t = 0; t < room; t += LANES) {
-        vec found = exponential(_mm256_sub_ps(load(scores + t), all(highest)));
-        store(scores + t, found);
-        sums = _mm256_add_ps(sums, found);
+/* scores[:count] → exp(scores - maximum), zeros up to `capacity`; returns the maximum, and their sum in `total`. */
+static float softmax_numerators(float *scores, long count, long capacity, float *total) {
+    vec maxima = broadcast(-INFINITY), sums = zero();
+    for (long t = count; t < capacity; t++) scores[t] = -INFINITY;
+    for (long t = 0; t < capacity; t += LANES) maxima = _mm256_max_ps(maxima, load(scores + t));
+    float lanes[LANES], maximum = -INFINITY;
+    store(lanes, maxima);
+    for (int lane = 0; lane < LANES; lane++) maximum = lanes[lane] > maximum ? lanes[lane] : maximum;
+    for (long t = 0; t < capacity; t += LANES) {
+        vec numerators = vector_exp(sub(load(scores + t), broadcast(maximum)));
+        store(scores + t, numerators);
+        sums = add(sums, numerators);
     }
-    for (long t = count; t < room; t++) scores[t] = 0;
-    *total = sum(sums);
-    return highest;
+    for (long t = count; t < capacity; t++) scores[t] = 0;
+    *total = reduce_add(sums);
+    return maximum;
 }
 
-/* The queries' heads that share this one's keys, over one text. */
-static void look_at(const Look *l, long text, int head, float *context, float *sums, float *scratch) {
-    long length = l->lengths ? l->lengths[text] : l->length, queries = l->lengths ? length : l->queries;
-    long room = panels(length), columns = panels(l->width), apart = (long)l->heads * l->width;
-    float *keys = scratch, *values = keys + room * l->width, *scores = values + length * columns, *found = scores + TALL * room;
-    lay_turned(at(&l->key, l, text, head), l->key.step, length, l->width, l->scale, keys);
-    lay(at(&l->value, l, text, head), l->value.step, length, l->width, 1, values);
-    for (int member = 0, group = l->heads / l->key_heads, own = head * group; member < group; member++, own++) {
-        const float *query = at(&l->query, l, text, own);
-        float *place = context + (l->starts ? l->starts[text] : text * queries) * apart + own * l->width;
-        for (long row = 0; row < queries; row += TALL) {
-            int some = queries - row < TALL ? queries - row : TALL;
-            long seen = l->causal ? row + some : length;
-            for (long t = 0; t < seen; t += WIDE)
-                along(some, query + row * l->query.step, l->query.step, keys + t * l->width, l->width, NOTHING, scores + t, room);
-            float totals[TALL];
-            for (int r = 0; r < some; r++) {
-                float highest = weigh(scores + r * room, l->causal ? row + r + 1 : length, panels(seen), totals + r);
-                if (sums) sums[(text * l->heads + own) * queries + row + r] = highest + logf(totals[r]);
+/* The query heads that share one key head, over one sequence. */
+static void forward_head(const AttentionArgs *a, long sequence, int key_head, float *context, float *logsumexp, float *scratch) {
+    long length = a->lengths ? a->lengths[sequence] : a->length, queries = a->lengths ? length : a->queries;
+    long capacity = padded(length), columns = padded(a->width), stride = (long)a->heads * a->width;
+    float *keys = scratch, *values = keys + capacity * a->width;
+    float *scores = values + length * columns, *sums = scores + TILE_ROWS * capacity;
+    pack_transposed(head_of(&a->key, a, sequence, key_head), a->key.position, length, a->width, a->scale, keys);
+    pack(head_of(&a->value, a, sequence, key_head), a->value.position, length, a->width, 1, values);
+    int group = a->heads / a->key_heads;
+    for (int head = key_head * group; head < (key_head + 1) * group; head++) {
+        const float *query = head_of(&a->query, a, sequence, head);
+        float *to = context + (a->starts ? a->starts[sequence] : sequence * queries) * stride + head * a->width;
+        for (long row = 0; row < queries; row += TILE_ROWS) {
+            int rows = queries - row < TILE_ROWS ? queries - row : TILE_ROWS;
+            long visible = a->causal ? row + rows : length;
+            for (long t = 0; t < visible; t += TILE_COLUMNS)
+                gemm_tile(rows, query + row * a->query.position, a->query.position, keys + t * a->width, a->width, ZEROS, scores + t, capacity);
+            float totals[TILE_ROWS];
+            for (int r = 0; r < rows; r++) {
+                float maximum = softmax_numerators(scores + r * capacity, a->causal ? row + r + 1 : length, padded(visible), totals + r);
+                if (logsumexp) logsumexp[(sequence * a->heads + head) * queries + row + r] = maximum + logf(totals[r]);
             }
-            for (long i = 0; i < columns; i += WIDE) along(some, scores, room, values + i * length, seen, NOTHING, found + i, columns);
-            for (int r = 0; r < some; r++)
-                for (long i = 0; i < columns; i += LANES) store(found + r * columns + i, _mm256_mul_ps(load(found + r * columns + i), all(1 / totals[r])));
-            copy(found, columns, some, l->width, place + row * apart, apart);
+            for (long i = 0; i < columns; i += TILE_COLUMNS)
+                gemm_tile(rows, scores, capacity, values + i * length, visible, ZEROS, sums + i, columns);
+            for (int r = 0; r < rows; r++)
+                for (float *sum = sums + r * columns; sum < sums + (r + 1) * columns; sum += LANES)
+                    store(sum, mul(load(sum), broadcast(1 / totals[r])));
+            copy_rows(sums, columns, rows, a->width, to + row * stride, stride);
         }
     }
 }
 
-/* Not 0 where there is no memory for it. `sums` may be nothing. */
-int regard_look(const Look *l, float *context, float *sums, int threads) {
-    long room = panels(l->length), columns = panels(l->width), units = l->texts * l->key_heads;
-    long size = room * l->width + l->length * columns + TALL * (room + columns), failed = 0;
+/* Not 0 where memory is exhausted. `logsumexp` may be absent. */
+int regard_attention_forward(const AttentionArgs *a, float *context, float *logsumexp, int threads) {
+    (void)threads; /* used by OpenMP only */
+    long capacity = padded(a->length), columns = padded(a->width), units = a->batch * a->key_heads, failed = 0;
+    long size = capacity * a->width + a->length * columns + TILE_ROWS * (capacity + columns);
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(+ : failed)
     {
         float *scratch = malloc(size * sizeof(float));
         failed = !scratch;
 #pragma omp for schedule(dynamic)
         for (long unit = 0; unit < units; unit++)
-            if (scratch) look_at(l, unit / l->key_heads, unit % l->key_heads, context, sums, scratch);
+            if (scratch) forward_head(a, unit / a->key_heads, unit % a->key_heads, context, logsumexp, scratch);
         free(scratch);
     }
     return failed > 0;
 }
 
-/* ── back ───────────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── backward ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* scores → weights, and the gradient of the weights → that of the scores; zeros up to `capacity`. `mean` is the mean of
+   the weights' gradient under the weights. */
+static void softmax_backward(float *scores, float *gradient, long count, long capacity, float logsumexp, float mean) {
+    for (long t = 0; t < count; t += LANES) {
+        vec weights = vector_exp(sub(load(scores + t), broadcast(logsumexp)));
+        store(scores + t, weights);
+        store(gradient + t, mul(weights, sub(load(gradient + t), broadcast(mean))));
+    }
+    memset(scores + count, 0, (capacity - count) * sizeof(float));
+    memset(gradient + count, 0, (capacity - count) * sizeof(float));
+}
 
 typedef struct {
-    const float *context, *sums; /* as they were found */
-    View gradient;               /* of the context */
-    float *query, *key, *value;  /* where theirs go */
-} Back;
-
-int regard_size_of_back(void) { return sizeof(Back); }
-
-/* A row of scores becomes weights, and one of the weights' gradients becomes the scores'; zeros up to `room`. */
-static void weigh_back(float *scores, float *gradients, long count, long room, float total, float mean) {
-    for (long t = 0; t < count; t += LANES) {
-        vec weight = exponential(_mm256_sub_ps(load(scores + t), all(total)));
-        store(scores + t, weight);
-        store(gradients + t, _mm256_mul_ps(weight, _mm256_sub_ps(load(gradients + t), all(mean))));
-    }
-    memset(scores + count, 0, (room - count) * sizeof(float));
-    memset(gradients + count, 0, (room - count) * sizeof(float));
-}
-
-typedef struct { /* panels of a text's keys and values, and what is summed up for them */
-    float *keys, *values, *key_rows, *key_sums, *value_sums;
-    float *weights, *scores, *queries, *gradients, *found; /* of some queries */
+    float *keys, *values, *key_rows, *key_sums, *value_sums;     /* panels of keys and values; sums of their gradients */
+    float *weights, *score_grads, *queries, *context_grads, *sums; /* of a block of queries */
 } Scratch;
 
-static long scratch_size(const Look *l) {
-    long room = panels(l->length), columns = panels(l->width);
-    return 2 * room * l->width + 3 * room * columns + 2 * QUERIES * (room + columns) + TALL * columns;
+static long scratch_size(const AttentionArgs *a) {
+    long capacity = padded(a->length), columns = padded(a->width);
+    return 2 * capacity * a->width + 3 * capacity * columns + 2 * BLOCK_QUERIES * (capacity + columns) + TILE_ROWS * columns;
 }
 
-static Scratch laid(const Look *l, float *from) {
-    long room = panels(l->length), columns = panels(l->width), sizes[] = {room * l->width, room * columns, QUERIES * room, QUERIES * columns};
+static Scratch divide_scratch(const AttentionArgs *a, float *memory) {
+    long capacity = padded(a->length), columns = padded(a->width);
     Scratch s;
-    s.keys = from, s.values = s.keys + sizes[0], s.key_rows = s.values + sizes[0];
-    s.key_sums = s.key_rows + sizes[1], s.value_sums = s.key_sums + sizes[1];
-    s.weights = s.value_sums + sizes[1], s.scores = s.weights + sizes[2];
-    s.queries = s.scores + sizes[2], s.gradients = s.queries + sizes[3], s.found = s.gradients + sizes[3];
+    s.keys = memory;
+    s.values = s.keys + capacity * a->width;
+    s.key_rows = s.values + capacity * a->width;
+    s.key_sums = s.key_rows + capacity * columns;
+    s.value_sums = s.key_sums + capacity * columns;
+    s.weights = s.value_sums + capacity * columns;
+    s.score_grads = s.weights + BLOCK_QUERIES * capacity;
+    s.queries = s.score_grads + BLOCK_QUERIES * capacity;
+    s.context_grads = s.queries + BLOCK_QUERIES * columns;
+    s.sums = s.context_grads + BLOCK_QUERIES * columns;
     return s;
 }
 
-/* The queries of one head from `top` on, `count` of them. */
-static void some_back(const Look *l, const Back *b, const Scratch *s, long text, int head, long top, long count) {
-    long room = panels(l->length), columns = panels(l->width), apart = (long)l->heads * l->width;
-    long first = text * l->queries + top, all_seen = panels(l->causal ? top + count : l->length);
-    const float *query = at(&l->query, l, text, head) + top * l->query.step;
-    const float *gradient = at(&b->gradient, l, text, head) + top * b->gradient.step;
-    lay(query, l->query.step, count, l->width, l->scale, s->queries);
-    lay(gradient, b->gradient.step, count, l->width, 1, s->gradients);
-    for (long row = 0; row < count; row += TALL) {
-        int some = count - row < TALL ? count - row : TALL;
-        long seen = l->causal ? top + row + some : l->length;
-        float *weights = s->weights + row * room, *scores = s->scores + row * room;
-        for (long t = 0; t < seen; t += WIDE) {
-            along(some, query + row * l->query.step, l->query.step, s->keys + t * l->width, l->width, NOTHING, weights + t, room);
-            along(some, gradient + row * b->gradient.step, b->gradient.step, s->values + t * l->width, l->width, NOTHING, scores + t, room);
+/* A block of `count` queries of one head, from `top` on: the gradient of the queries, and their share of the others. */
+static void backward_block(const AttentionArgs *a, const AttentionGrads *g, const Scratch *s, long sequence, int head, long top, long count) {
+    long capacity = padded(a->length), columns = padded(a->width), stride = (long)a->heads * a->width;
+    long first = sequence * a->queries + top, block_visible = a->causal ? top + count : a->length;
+    const float *query = head_of(&a->query, a, sequence, head) + top * a->query.position;
+    const float *context_grad = head_of(&g->context_grad, a, sequence, head) + top * g->context_grad.position;
+    pack(query, a->query.position, count, a->width, a->scale, s->queries);
+    pack(context_grad, g->context_grad.position, count, a->width, 1, s->context_grads);
+    for (long row = 0; row < count; row += TILE_ROWS) {
+        int rows = count - row < TILE_ROWS ? count - row : TILE_ROWS;
+        long visible = a->causal ? top + row + rows : a->length;
+        float *weights = s->weights + row * capacity, *score_grads = s->score_grads + row * capacity;
+        const float *row_grad = context_grad + row * g->context_grad.position;
+        for (long t = 0; t < visible; t += TILE_COLUMNS) {
+            gemm_tile(rows, query + row * a->query.position, a->query.position, s->keys + t * a->width, a->width, ZEROS, weights + t, capacity);
+            gemm_tile(rows, row_grad, g->context_grad.position, s->values + t * a->width, a->width, ZEROS, score_grads + t, capacity);
         }
-        for (int r = 0; r < some; r++) {
-            const float *context = b->context + (first + row + r) * apart + head * l->width;
-            float mean = dot(gradient + (row + r) * b->gradient.step, context, l->width);
-            float total = b->sums[(text * l->heads + head) * l->queries + top + row + r];
-            weigh_back(weights + r * room, scores + r * room, l->causal ? top + row + r + 1 : l->length, all_seen, total, mean);
+        for (int r = 0; r < rows; r++) {
+            const float *context = g->context + (first + row + r) * stride + head * a->width;
+            float mean = dot(row_grad + r * g->context_grad.position, context, a->width);
+            float logsumexp = g->logsumexp[(sequence * a->heads + head) * a->queries + top + row + r];
+            long row_visible = a->causal ? top + row + r + 1 : a->length;
+            softmax_backward(weights + r * capacity, score_grads + r * capacity, row_visible, padded(block_visible), logsumexp, mean);
         }
-        for (long i = 0; i < columns; i += WIDE) along(some, scores, room, s->key_rows + i * l->length, seen, NOTHING, s->found + i, columns);
-        copy(s->found, columns, some, l->width, b->query + (first + row) * apart + head * l->width, apart);
+        for (long i = 0; i < columns; i += TILE_COLUMNS)
+            gemm_tile(rows, score_grads, capacity, s->key_rows + i * a->length, visible, ZEROS, s->sums + i, columns);
+        copy_rows(s->sums, columns, rows, a->width, g->query_grad + (first + row) * stride + head * a->width, stride);
     }
-    long seen = l->causal ? top + count : l->length;
-    for (long t = 0; t < seen; t += TALL) {
-        int some = seen - t < TALL ? seen - t : TALL;
-        long from = l->causal && t > top ? t - top : 0, place = from * room + t; /* whoever stands before sees nothing of it */
-        for (long i = 0; i < columns; i += WIDE) {
-            long panel = i * count + from * WIDE, to = t * columns + i;
-            across(some, s->weights + place, room, s->gradients + panel, count - from, 0, s->value_sums + to, columns);
-            across(some, s->scores + place, room, s->queries + panel, count - from, 0, s->key_sums + to, columns);
+    for (long t = 0; t < block_visible; t += TILE_ROWS) {
+        int rows = block_visible - t < TILE_ROWS ? block_visible - t : TILE_ROWS;
+        long from = a->causal && t > top ? t - top : 0, at = from * capacity + t; /* earlier queries do not see it */
+        for (long i = 0; i < columns; i += TILE_COLUMNS) {
+            long panel = i * count + from * TILE_COLUMNS, to = t * columns + i;
+            gemm_tile_transposed(rows, s->weights + at, capacity, s->context_grads + panel, count - from, 0, s->value_sums + to, columns);
+            gemm_tile_transposed(rows, s->score_grads + at, capacity, s->queries + panel, count - from, 0, s->key_sums + to, columns);
         }
     }
 }
 
-static void back_at(const Look *l, const Back *b, const Scratch *s, long text, int head) {
-    long columns = panels(l->width), apart = (long)l->key_heads * l->width, place = text * l->length * apart + head * l->width;
-    const float *key = at(&l->key, l, text, head);
-    lay_turned(key, l->key.step, l->length, l->width, l->scale, s->keys);
-    lay_turned(at(&l->value, l, text, head), l->value.step, l->length, l->width, 1, s->values);
-    lay(key, l->key.step, l->length, l->width, l->scale, s->key_rows);
-    memset(s->key_sums, 0, l->length * columns * sizeof(float));
-    memset(s->value_sums, 0, l->length * columns * sizeof(float));
-    for (int group = l->heads / l->key_heads, own = head * group; own < (head + 1) * group; own++)
-        for (long top = 0; top < l->queries; top += QUERIES)
-            some_back(l, b, s, text, own, top, l->queries - top < QUERIES ? l->queries - top : QUERIES);
-    copy(s->key_sums, columns, l->length, l->width, b->key + place, apart);
-    copy(s->value_sums, columns, l->length, l->width, b->value + place, apart);
+static void backward_head(const AttentionArgs *a, const AttentionGrads *g, const Scratch *s, long sequence, int key_head) {
+    long columns = padded(a->width), stride = (long)a->key_heads * a->width;
+    long to = sequence * a->length * stride + key_head * a->width;
+    const float *key = head_of(&a->key, a, sequence, key_head), *value = head_of(&a->value, a, sequence, key_head);
+    pack_transposed(key, a->key.position, a->length, a->width, a->scale, s->keys);
+    pack_transposed(value, a->value.position, a->length, a->width, 1, s->values);
+    pack(key, a->key.position, a->length, a->width, a->scale, s->key_rows);
+    memset(s->key_sums, 0, a->length * columns * sizeof(float));
+    memset(s->value_sums, 0, a->length * columns * sizeof(float));
+    int group = a->heads / a->key_heads;
+    for (int head = key_head * group; head < (key_head + 1) * group; head++)
+        for (long top = 0; top < a->queries; top += BLOCK_QUERIES)
+            backward_block(a, g, s, sequence, head, top, a->queries - top < BLOCK_QUERIES ? a->queries - top : BLOCK_QUERIES);
+    copy_rows(s->key_sums, columns, a->length, a->width, g->key_grad + to, stride);
+    copy_rows(s->value_sums, columns, a->length, a->width, g->value_grad + to, stride);
 }
 
-/* Of texts that are all of one length. Not 0 where there is no memory for it. */
-int regard_look_back(const Look *l, const Back *b, int threads) {
-    long units = l->texts * l->key_heads, failed = 0;
+/* For sequences of one length. Not 0 where memory is exhausted. */
+int regard_attention_backward(const AttentionArgs *a, const AttentionGrads *g, int threads) {
+    (void)threads; /* used by OpenMP only */
+    long units = a->batch * a->key_heads, failed = 0;
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(+ : failed)
     {
-        float *room = malloc(scratch_size(l) * sizeof(float));
-        failed = !room;
-        Scratch scratch = room ? laid(l, room) : (Scratch){0};
+        float *memory = malloc(scratch_size(a) * sizeof(float));
+        failed = !memory;
+        Scratch scratch = memory ? divide_scratch(a, memory) : (Scratch){0};
 #pragma omp for schedule(dynamic)
         for (long unit = 0; unit < units; unit++)
-            if (room) back_at(l, b, &scratch, unit / l->key_heads, unit % l->key_heads);
-        free(room);
+            if (memory) backward_head(a, g, &scratch, unit / a->key_heads, unit % a->key_heads);
+        free(memory);
     }
     return failed > 0;
 }

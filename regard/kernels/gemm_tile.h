@@ -1,64 +1,70 @@
-/* Products of up to six rows and sixteen columns: twelve sums are kept in registers, which is what there is room for. */
-#ifndef REGARD_TILES_H
-#define REGARD_TILES_H
+/* The micro-kernel of matrix products: a tile of up to 6 × 16 sums is kept in registers (Goto & van de Geijn 2008).
+
+   A panel holds 16 columns: 16 numbers for each index of the inner dimension, with zeros behind the last column. */
+#ifndef REGARD_GEMM_TILE_H
+#define REGARD_GEMM_TILE_H
 
 #include <string.h>
 
 #include "simd.h"
 
-enum { TALL = 6, WIDE = 2 * LANES };
+enum { TILE_ROWS = 6, TILE_COLUMNS = 2 * LANES };
 
-/* y = begin + x · panel, where a number of x is at r · row + i · inner and the panel has sixteen for each i. Sums begin
-   with what is in y where `begin` is nothing. */
-INLINE void tile(int rows, const float *x, long row, long inner, const float *panel, long length, const float *begin, float *y, long apart) {
-    vec sums[TALL][2];
-    for (int r = 0; r < rows; r++) _mm_prefetch((const char *)(y + r * apart), _MM_HINT_T0);
+/* y = initial + x · panel, with x[row][inner] at x[row · row_stride + inner · inner_stride]. Without `initial` the sums
+   start from y. */
+INLINE void micro_kernel(int rows, const float *x, long row_stride, long inner_stride, const float *panel, long length,
+                         const float *initial, float *y, long y_stride) {
+    vec sums[TILE_ROWS][2];
+    for (int r = 0; r < rows; r++) _mm_prefetch((const char *)(y + r * y_stride), _MM_HINT_T0);
     for (int r = 0; r < rows; r++)
-        for (int half = 0; half < 2; half++) sums[r][half] = load((begin ? begin : y + r * apart) + half * LANES);
-    for (long i = 0; i < length; i++, panel += WIDE) {
+        for (int half = 0; half < 2; half++) sums[r][half] = load((initial ? initial : y + r * y_stride) + half * LANES);
+    for (long i = 0; i < length; i++, panel += TILE_COLUMNS) {
         vec left = load(panel), right = load(panel + LANES);
         for (int r = 0; r < rows; r++) {
-            vec one = all(x[r * row + i * inner]);
-            sums[r][0] = fused(one, left, sums[r][0]);
-            sums[r][1] = fused(one, right, sums[r][1]);
+            vec value = broadcast(x[r * row_stride + i * inner_stride]);
+            sums[r][0] = fma8(value, left, sums[r][0]);
+            sums[r][1] = fma8(value, right, sums[r][1]);
         }
     }
     for (int r = 0; r < rows; r++) {
-        store(y + r * apart, sums[r][0]);
-        store(y + r * apart + LANES, sums[r][1]);
+        store(y + r * y_stride, sums[r][0]);
+        store(y + r * y_stride + LANES, sums[r][1]);
     }
 }
 
-#define OF_CONSTANT_ROWS(...)                                 \
+#define WITH_CONSTANT_ROWS(...)                               \
     switch (rows) { /* so that sums stay in registers */      \
-    case 6: tile(6, __VA_ARGS__); break;                      \
-    case 5: tile(5, __VA_ARGS__); break;                      \
-    case 4: tile(4, __VA_ARGS__); break;                      \
-    case 3: tile(3, __VA_ARGS__); break;                      \
-    case 2: tile(2, __VA_ARGS__); break;                      \
-    case 1: tile(1, __VA_ARGS__); break;                      \
+    case 6: micro_kernel(6, __VA_ARGS__); break;              \
+    case 5: micro_kernel(5, __VA_ARGS__); break;              \
+    case 4: micro_kernel(4, __VA_ARGS__); break;              \
+    case 3: micro_kernel(3, __VA_ARGS__); break;              \
+    case 2: micro_kernel(2, __VA_ARGS__); break;              \
+    case 1: micro_kernel(1, __VA_ARGS__); break;              \
     }
 
-/* x as it lies, its rows so far apart. */
-static inline void along(int rows, const float *x, long row, const float *panel, long length, const float *begin, float *y, long apart) {
-    OF_CONSTANT_ROWS(x, row, 1, panel, length, begin, y, apart)
+/* y = initial + x · panel */
+static inline void gemm_tile(int rows, const float *x, long stride, const float *panel, long length,
+                             const float *initial, float *y, long y_stride) {
+    WITH_CONSTANT_ROWS(x, stride, 1, panel, length, initial, y, y_stride)
 }
 
-/* x turned round: what is summed over lies so far apart. */
-static inline void across(int rows, const float *x, long inner, const float *panel, long length, const float *begin, float *y, long apart) {
-    OF_CONSTANT_ROWS(x, 1, inner, panel, length, begin, y, apart)
+/* y = initial + xᵀ · panel */
+static inline void gemm_tile_transposed(int rows, const float *x, long stride, const float *panel, long length,
+                                        const float *initial, float *y, long y_stride) {
+    WITH_CONSTANT_ROWS(x, 1, stride, panel, length, initial, y, y_stride)
 }
 
-/* ── laid out as panels, with zeros where there is nothing ──────────────────────────────────────────────────────── */
+/* ── packing into panels ────────────────────────────────────────────────────────────────────────────────────────── */
 
-static const float NOTHING[WIDE] = {0};
+static const float ZEROS[TILE_COLUMNS] = {0};
 
-static inline long panels(long count) { return (count + WIDE - 1) / WIDE * WIDE; }
+/* Rounded up to whole panels. */
+static inline long padded(long columns) { return (columns + TILE_COLUMNS - 1) / TILE_COLUMNS * TILE_COLUMNS; }
 
-/* Eight by eight numbers turned round, and times something. */
-INLINE void turn_eight(const float *from, long step, vec scale, float *to) {
+/* scale · xᵀ of eight by eight numbers; rows of the result are TILE_COLUMNS apart. */
+INLINE void transpose_8x8(const float *x, long stride, vec scale, float *to) {
     vec rows[LANES], pairs[LANES];
-    for (int n = 0; n < LANES; n++) rows[n] = _mm256_mul_ps(load(from + n * step), scale);
+    for (int n = 0; n < LANES; n++) rows[n] = mul(load(x + n * stride), scale);
     for (int n = 0; n < LANES; n += 2) {
         pairs[n] = _mm256_unpacklo_ps(rows[n], rows[n + 1]);
         pairs[n + 1] = _mm256_unpackhi_ps(rows[n], rows[n + 1]);
@@ -69,33 +75,34 @@ INLINE void turn_eight(const float *from, long step, vec scale, float *to) {
             rows[half + 2 * n + 1] = _mm256_shuffle_ps(pairs[half + n], pairs[half + 2 + n], 0xee);
         }
     for (int n = 0; n < 4; n++) {
-        store(to + n * WIDE, _mm256_permute2f128_ps(rows[n], rows[n + 4], 0x20));
-        store(to + (n + 4) * WIDE, _mm256_permute2f128_ps(rows[n], rows[n + 4], 0x31));
+        store(to + n * TILE_COLUMNS, _mm256_permute2f128_ps(rows[n], rows[n + 4], 0x20));
+        store(to + (n + 4) * TILE_COLUMNS, _mm256_permute2f128_ps(rows[n], rows[n + 4], 0x31));
     }
 }
 
-/* Rows become columns: sixteen of them a panel, which has a row for each number of their width. */
-static inline void lay_turned(const float *from, long step, long length, long width, float scale, float *to) {
-    for (long t = 0; t < length; t += WIDE, to += width * WIDE) {
-        long some = length - t < WIDE ? length - t : WIDE, whole = some / LANES * LANES, i = 0;
-        if (some < WIDE) memset(to, 0, width * WIDE * sizeof(float));
+/* The panels of scale · xᵀ: rows of x (length, width) become columns. */
+static inline void pack_transposed(const float *x, long stride, long length, long width, float scale, float *to) {
+    for (long t = 0; t < length; t += TILE_COLUMNS, to += width * TILE_COLUMNS) {
+        long count = length - t < TILE_COLUMNS ? length - t : TILE_COLUMNS, vectors = count / LANES * LANES, i = 0;
+        if (count < TILE_COLUMNS) memset(to, 0, width * TILE_COLUMNS * sizeof(float));
         for (; i + LANES <= width; i += LANES)
-            for (long n = 0; n < whole; n += LANES) turn_eight(from + (t + n) * step + i, step, all(scale), to + i * WIDE + n);
-        for (long n = 0; n < some; n++)
-            for (long rest = n < whole ? i : 0; rest < width; rest++) to[rest * WIDE + n] = scale * from[(t + n) * step + rest];
+            for (long n = 0; n < vectors; n += LANES)
+                transpose_8x8(x + (t + n) * stride + i, stride, broadcast(scale), to + i * TILE_COLUMNS + n);
+        for (long n = 0; n < count; n++)
+            for (long rest = n < vectors ? i : 0; rest < width; rest++) to[rest * TILE_COLUMNS + n] = scale * x[(t + n) * stride + rest];
     }
 }
 
-/* Rows stay rows: sixteen numbers of their width a panel. */
-static inline void lay(const float *from, long step, long length, long width, float scale, float *to) {
-    for (long i = 0; i < width; i += WIDE) {
-        long some = width - i < WIDE ? width - i : WIDE;
-        for (long t = 0; t < length; t++, to += WIDE) {
-            const float *one = from + t * step + i;
-            if (some == WIDE)
-                for (int half = 0; half < WIDE; half += LANES) store(to + half, _mm256_mul_ps(load(one + half), all(scale)));
+/* The panels of scale · x (length, width). */
+static inline void pack(const float *x, long stride, long length, long width, float scale, float *to) {
+    for (long i = 0; i < width; i += TILE_COLUMNS) {
+        long count = width - i < TILE_COLUMNS ? width - i : TILE_COLUMNS;
+        for (long t = 0; t < length; t++, to += TILE_COLUMNS) {
+            const float *row = x + t * stride + i;
+            if (count == TILE_COLUMNS)
+                for (int half = 0; half < TILE_COLUMNS; half += LANES) store(to + half, mul(load(row + half), broadcast(scale)));
             else
-                for (int n = 0; n < WIDE; n++) to[n] = n < some ? scale * one[n] : 0;
+                for (int n = 0; n < TILE_COLUMNS; n++) to[n] = n < count ? scale * row[n] : 0;
         }
     }
 }

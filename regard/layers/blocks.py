@@ -14,7 +14,6 @@ from regard.attention.positions import Rotation
 from regard.attention.trace import scope
 from regard.layers.activations import ACTIVATIONS
 from regard.layers.dropout import Dropout
-from regard.layers.thought import possible, thought
 
 
 class FeedForward(nn.Module):
@@ -26,8 +25,6 @@ class FeedForward(nn.Module):
         self.bend = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        if possible(x, self.widen, self.bend, self.narrow):
-            return thought(x, self.widen, self.bend, self.narrow)
         return self.narrow(self.bend(self.widen(x)))
 
 

@@ -1,4 +1,4 @@
-"""Dropout at the price of a quarter of its random numbers.
+"""Dropout at a quarter of the random numbers.
 
 Drawing one number for each element takes a tenth of a training step on a CPU. Here one draw of 64 bits decides four.
 """
@@ -10,45 +10,45 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor, nn
 
-STEPS = 1 << 16  # the rate is rounded to the nearest 1/65,536
+LEVELS = 1 << 16  # the rate is rounded to the nearest 1/65,536
 
-_own: ContextVar[torch.Generator | None] = ContextVar("own", default=None)  # else torch's
+_generator: ContextVar[torch.Generator | None] = ContextVar("generator", default=None)  # None: torch's own
 
 
 @contextmanager
-def drawn_by(generator: torch.Generator) -> Iterator[None]:
-    """Here, in this thread, dropout draws by a generator of its own, which none of the other threads draws by."""
-    before = _own.set(generator)
+def dropout_generator(generator: torch.Generator) -> Iterator[None]:
+    """Dropout in this thread draws from a generator of its own, so that other threads do not change its masks."""
+    token = _generator.set(generator)
     try:
         yield
     finally:
-        _own.reset(before)
+        _generator.reset(token)
 
 
 class Dropout(nn.Module):
-    """Zeros elements at the given rate while training, and scales the others up. Srivastava et al. 2014."""
+    """Zeroes elements at the given rate in training, and scales the others up. Srivastava et al. 2014."""
 
     def __init__(self, rate: float):
         super().__init__()
-        self.steps = round(rate * STEPS)
+        self.keep_threshold = round(rate * LEVELS)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or not self.steps:
+        if not self.training or not self.keep_threshold:
             return x
-        numbers = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device)
-        numbers.random_(-(1 << 63), None, generator=_own.get())
-        parts = numbers.view(torch.int16)[: x.numel()].view(x.shape)  # each from −32,768 to 32,767, evenly
-        keep = (parts >= self.steps - STEPS // 2).to(x.dtype)
-        return x * keep.mul_(STEPS / (STEPS - self.steps))
+        bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device)
+        bits.random_(-(1 << 63), None, generator=_generator.get())
+        levels = bits.view(torch.int16)[: x.numel()].view(x.shape)  # uniform from −32,768 to 32,767
+        keep = (levels >= self.keep_threshold - LEVELS // 2).to(x.dtype)
+        return x * keep.mul_(LEVELS / (LEVELS - self.keep_threshold))
 
     def extra_repr(self) -> str:
-        return f"rate={self.steps / STEPS:.4g}"
+        return f"rate={self.keep_threshold / LEVELS:.4g}"
 
 
-def drop(network: nn.Module, rate: float) -> None:
-    """Another rate in every place of a network that drops elements."""
+def set_dropout(network: nn.Module, rate: float) -> None:
+    """Change the dropout rate of a whole network."""
     for module in network.modules():
         if isinstance(module, Dropout):
-            module.steps = round(rate * STEPS)
+            module.keep_threshold = round(rate * LEVELS)
         elif isinstance(module, nn.RNNBase) and module.num_layers > 1:  # torch's own, between its layers
             module.dropout = rate

@@ -9,11 +9,11 @@ from regard.errors import UserError
 
 
 def choose_device(name: str) -> torch.device:
-    """The device named, or the fastest there is."""
+    """The named device, or with "auto" the fastest available."""
     if name != "auto":
         try:
             return torch.empty(0, device=name).device
-        except (RuntimeError, AssertionError) as error:  # torch's word for a build without CUDA is an assertion
+        except (RuntimeError, AssertionError) as error:  # raised by builds without CUDA
             reason = str(error).splitlines()[0]
             raise UserError(f"device '{name}' cannot be used: {reason}; possible: {', '.join(_devices())}") from None
     if torch.cuda.is_available():
@@ -22,6 +22,6 @@ def choose_device(name: str) -> torch.device:
 
 
 def _devices() -> list[str]:
-    """What can be named on this machine."""
-    several = [f"cuda:{number}" for number in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    return ["auto", "cpu", *several, *(["mps"] if torch.backends.mps.is_available() else [])]
+    """The names that are valid on this machine."""
+    gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    return ["auto", "cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])]

@@ -1,4 +1,4 @@
-"""What the machine lends to a run: threads, memory that is kept, and a record of what it all ran on."""
+"""The machine that a run uses: threads, memory settings, and a record of hardware and software."""
 
 import ctypes
 import gc
@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from regard.kernels import amx
-from regard.kernels import bindings as kernels
+from regard.kernels import amx, bindings, ops
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8  # malloc.h
 
@@ -27,8 +26,8 @@ PACKAGES = ("torch", "tokenizers", "safetensors", "numpy", "sacrebleu")
 
 
 @contextmanager
-def uncounted() -> Iterator[None]:
-    """Python does not look through what is there by now for garbage: there is much of it, and it stays."""
+def gc_frozen() -> Iterator[None]:
+    """Existing objects are exempt from garbage collection: there are many, and they stay."""
     gc.collect()
     gc.freeze()
     try:
@@ -37,55 +36,57 @@ def uncounted() -> Iterator[None]:
         gc.unfreeze()
 
 
-def keep_memory() -> bool:
-    """Ask glibc to keep freed buffers; True where it did.
+def tune_malloc() -> bool:
+    """Make glibc keep freed buffers; True on success.
 
-    By default malloc maps every large buffer anew and gives it back at once, and the page faults of touching fresh
-    memory, the same buffers at each step, cost a tenth to a third of a training step. Kept buffers may also lie on huge
-    pages, which saves another tenth: the heap is grown once by addresses alone, and the kernel is told so.
+    By default malloc maps every large buffer anew and unmaps it at once. The page faults of touching fresh memory, for
+    the same buffers at each step, cost a tenth to a third of a training step. Kept buffers may also be on huge pages,
+    which saves another tenth: the heap reserves addresses once, and the kernel is advised to use huge pages for it.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
-    libc, never = _libc(), -1
-    settings = {MMAP_MAX: 0, TRIM_THRESHOLD: never, TOP_PAD: RESERVED, ARENA_MAX: 1}  # threads share the one heap
-    kept = min(libc.mallopt(*setting) for setting in settings.items()) > 0
+    libc = _libc()
+    settings = {MMAP_MAX: 0, TRIM_THRESHOLD: -1, TOP_PAD: RESERVED, ARENA_MAX: 1}  # no trimming, one heap
+    accepted = min(libc.mallopt(*setting) for setting in settings.items()) > 0
     libc.free(libc.malloc(RESERVED // 8))  # more than is free, so that the heap grows
     for begin, end, name in _mappings():
         if name == "[heap]":
             libc.madvise(begin, end - begin, MADV_HUGEPAGE)
-    return bool(libc.mallopt(TOP_PAD, 64 << 20)) and kept
+    return bool(libc.mallopt(TOP_PAD, 64 << 20)) and accepted
 
 
 def use_huge_pages() -> bool:
-    """Ask the kernel to put what this process has allocated on huge pages; True where it did.
+    """Move this process's memory to huge pages; True on success.
 
-    Weights that are read once for each token come a fifth faster, since fewer addresses have to be looked up.
+    Weights that are read once for each token are read a fifth faster, because of fewer TLB misses.
     """
     if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
         return False
     libc = _libc()
-    done = [
+    moved = [
         not libc.madvise(begin, end - begin, MADV_HUGEPAGE) and not libc.madvise(begin, end - begin, MADV_COLLAPSE)
         for begin, end, name in _mappings()
         if name in ("", "[heap]")
     ]
-    return any(done)
+    return any(moved)
 
 
 def _libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None)
-    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.malloc.restype = ctypes.c_void_p
+    libc.malloc.argtypes = [ctypes.c_size_t]
     libc.free.argtypes = [ctypes.c_void_p]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return libc
 
 
 def _mappings() -> Iterator[tuple[int, int, str]]:
-    """The private memory of this process that may be written: whole huge pages of it, and its name."""
+    """The private writable mappings of this process, aligned to huge pages: begin, end and name."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         addresses, rights, *_, name = [*line.split(maxsplit=5), ""][:6]
-        begin, end = (int(each, 16) for each in addresses.split("-"))
-        begin, end = -(-begin // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE
+        begin, end = (int(address, 16) for address in addresses.split("-"))
+        begin = -(-begin // HUGE_PAGE) * HUGE_PAGE
+        end = end // HUGE_PAGE * HUGE_PAGE
         if rights.startswith("rw") and rights.endswith("p") and begin < end:
             yield begin, end, name.strip()
 
@@ -96,7 +97,7 @@ def usable_cores() -> int:
 
 
 def physical_cores() -> int:
-    """Cores this process may use, siblings of one core counted once: two threads share its multipliers."""
+    """Physical cores this process may use: hyper-threads of one core share its arithmetic units."""
     siblings = set()
     for core in os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ():
         path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
@@ -104,10 +105,10 @@ def physical_cores() -> int:
     return len(siblings) or os.cpu_count() or 1
 
 
-def choose_threads(wanted: int) -> int:
-    """The recipe's number, else OMP_NUM_THREADS, else the physical cores."""
-    environment = os.environ.get("OMP_NUM_THREADS", "")
-    return wanted or (int(environment) if environment.isdecimal() and int(environment) else physical_cores())
+def choose_threads(requested: int) -> int:
+    """The requested number, else OMP_NUM_THREADS, else the physical cores."""
+    variable = os.environ.get("OMP_NUM_THREADS", "")
+    return requested or (int(variable) if variable.isdecimal() and int(variable) else physical_cores())
 
 
 def processor() -> dict[str, Any]:
@@ -115,14 +116,14 @@ def processor() -> dict[str, Any]:
     return {
         "cpu": _cpu(),
         "cores": usable_cores(),
-        "kernels": kernels.built(),
-        "amx": amx.detect(kernels.KERNELS),  # "broken": reported, but not executable, so that oneDNN is limited
+        "kernels": ops.available(),
+        "amx": amx.detect(bindings.KERNELS),  # "broken": reported, but not executable, so that oneDNN is limited
         "onednn_max_cpu_isa": next(filter(None, map(os.environ.get, amx.VARIABLES)), None),
     }
 
 
 def environment(threads: int, fingerprint: Mapping[str, str]) -> dict[str, Any]:
-    """What a figure depends on besides the recipe."""
+    """What a result depends on besides the recipe."""
     return {
         "regard": _version("regard"),
         "python": platform.python_version(),
@@ -156,7 +157,7 @@ def _commit() -> str | None:
     """The commit of the working directory, with a + where files differ from it."""
     try:
         command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return answer.stdout.strip() or None
+    return done.stdout.strip() or None

@@ -1,4 +1,4 @@
-"""A loaded network, rewritten for speed: packed projections, weights laid out anew or in eight bits, no padding."""
+"""A loaded network, rewritten for inference: packed projections, weights in another order or as int8, no padding."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -7,102 +7,106 @@ import torch
 from torch import nn
 
 from regard.attention.core import Attention
-from regard.kernels import bindings as kernels
-from regard.layers.activations import Gelu, GeluTanh
+from regard.kernels import ops
 from regard.layers.autoregressive import CausalLM
 from regard.layers.blocks import FeedForward
 from regard.layers.encoder import Encoder
-from regard.runtime import unpadded
-from regard.runtime.fused_decoder import FusedDecoder, possible
+from regard.runtime import fused_decoder, unpadded
+from regard.runtime.fused_decoder import FusedDecoder
 from regard.runtime.linear import (
-    LEAST,
+    MIN_WEIGHTS,
     DynamicInt8Linear,
-    Few,
+    FbgemmInt8Linear,
     PackedLinear,
     PackedWeights,
+    SmallBatchLinear,
     WeightOnlyInt8Linear,
     require_int8,
     store_column_major,
 )
-from regard.runtime.packed_qkv import PackedQKV, joinable, sizes
+from regard.runtime.packed_qkv import PackedQKV, packable
 from regard.runtime.unpadded import Unpadded
 
 Network = TypeVar("Network", bound=nn.Module)
+Int8Linear = type[WeightOnlyInt8Linear | FbgemmInt8Linear | DynamicInt8Linear]
 
-LOWEST: dict[type, float] = {Gelu: -0.1701, GeluTanh: -0.1701, nn.ReLU: 0.0}  # what activations give at least
+MINIMUM: dict[type, float] = {nn.GELU: -0.1701, nn.ReLU: 0.0}  # of what activations return
 
 
 def optimize_for_inference(network: Network, precision: str = "float32") -> Network:
-    """The network in place, computing the same faster; in "int8" nearly the same, much faster, and not to be saved."""
+    """The network in place, with the same results faster; "int8" is nearly the same, and cannot be saved."""
     if precision == "int8":
         require_int8()
-        network.requires_grad_(False)  # products of bytes have no gradients
+        network.requires_grad_(False)  # int8 layers have no gradients
     with torch.no_grad():
-        for encoder in [each for each in network.modules() if isinstance(each, Encoder)]:
-            if unpadded.possible(encoder.encoder):
+        for encoder in [module for module in network.modules() if isinstance(module, Encoder)]:
+            if unpadded.is_supported(encoder.encoder):
                 optimize_encoder(encoder, precision)
             elif precision == "int8" and torch.backends.mkldnn.is_available():
-                replace(encoder.encoder, lambda linear: DynamicInt8Linear(linear.weight, linear.bias))
+                replace_linears(encoder.encoder, lambda linear: DynamicInt8Linear(linear.weight, linear.bias))
         if isinstance(network, CausalLM):
-            for attention in [each for each in network.modules() if isinstance(each, Attention)]:
-                pack(attention, precision)
+            for attention in [module for module in network.modules() if isinstance(module, Attention)]:
+                pack_qkv(attention, precision, small_batch_int8())
         if precision == "int8":
-            replace(network, lambda linear: WeightOnlyInt8Linear(linear.weight, linear.bias))
-        elif isinstance(network, CausalLM) and kernels.built():
-            replace(network, Few)
-        if isinstance(network, CausalLM) and possible(network.decoder):
+            int8_linear = small_batch_int8()
+            replace_linears(network, lambda linear: int8_linear(linear.weight, linear.bias))
+        elif isinstance(network, CausalLM) and ops.available():
+            replace_linears(network, SmallBatchLinear)
+        if isinstance(network, CausalLM) and fused_decoder.is_supported(network.decoder):
             network.decoder = FusedDecoder(network.decoder)
     return network
 
 
+def small_batch_int8() -> type[WeightOnlyInt8Linear | FbgemmInt8Linear]:
+    """The int8 layer for a few rows."""
+    return WeightOnlyInt8Linear if ops.available() else FbgemmInt8Linear
+
+
 def optimize_encoder(encoder: Encoder, precision: str) -> None:
     """Its blocks, over real tokens alone."""
-    bytewise = DynamicInt8Linear if torch.backends.mkldnn.is_available() else WeightOnlyInt8Linear
-    for attention in [each for each in encoder.encoder.modules() if isinstance(each, Attention)]:
-        pack(attention, precision, bytewise, many=True)
+    int8_linear: Int8Linear = DynamicInt8Linear if torch.backends.mkldnn.is_available() else small_batch_int8()
+    for attention in [module for module in encoder.encoder.modules() if isinstance(module, Attention)]:
+        pack_qkv(attention, precision, int8_linear, many_rows=True)
     for module in list(encoder.encoder.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is not nn.Linear or _packed(module, name):
+            if type(child) is not nn.Linear or _is_packed(module, name):
                 continue
-            if precision != "int8":
-                if kernels.panelled():
-                    setattr(module, name, PackedLinear(child))
-                else:
-                    store_column_major(child)
-            elif bytewise is DynamicInt8Linear:
-                bend = module.bend if isinstance(module, FeedForward) and name == "narrow" else None
-                setattr(module, name, DynamicInt8Linear(child.weight, child.bias, LOWEST.get(type(bend))))
+            if precision == "int8" and int8_linear is DynamicInt8Linear:
+                activation = module.bend if isinstance(module, FeedForward) and name == "narrow" else None
+                minimum = MINIMUM.get(type(activation))
+                setattr(module, name, DynamicInt8Linear(child.weight, child.bias, minimum))
+            elif precision == "int8":
+                setattr(module, name, int8_linear(child.weight, child.bias))
+            elif ops.use_packed_gemm():
+                setattr(module, name, PackedLinear(child))
             else:
-                setattr(module, name, WeightOnlyInt8Linear(child.weight, child.bias))
+                store_column_major(child)
     encoder.encoder = Unpadded(encoder.encoder)
 
 
-def pack(
-    attention: Attention,
-    precision: str,
-    bytewise: type[WeightOnlyInt8Linear | DynamicInt8Linear] = WeightOnlyInt8Linear,
-    many: bool = False,
-) -> None:
-    """Queries, keys and values in one product, of a few rows or of many."""
-    parts = joinable(attention)
-    if not parts:
+def pack_qkv(attention: Attention, precision: str, int8_linear: Int8Linear, many_rows: bool = False) -> None:
+    """Compute queries, keys and values in one product."""
+    layers = packable(attention)
+    if not layers:
         return
-    attention.sizes = sizes(parts)
-    if precision != "int8":
-        attention.together = PackedWeights(parts) if many and kernels.panelled() else PackedQKV(parts, by_rows=not many)
-        return
-    bias = None if parts[0].bias is None else torch.cat([part.bias for part in parts])
-    attention.together = bytewise(torch.cat([part.weight for part in parts]), bias)
-    attention.query = attention.key = attention.value = nn.Identity()  # never called: all comes from the one
+    attention.sizes = tuple(layer.out_features for layer in layers)
+    if precision == "int8":
+        bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
+        attention.together = int8_linear(torch.cat([layer.weight for layer in layers]), bias)
+        attention.query = attention.key = attention.value = nn.Identity()  # never called
+    elif many_rows and ops.use_packed_gemm():
+        attention.together = PackedWeights(layers)
+    else:
+        attention.together = PackedQKV(layers, row_major=not many_rows)
 
 
-def replace(network: nn.Module, kind: Callable[[nn.Linear], nn.Module]) -> None:
-    """Every other product, those of small tables aside."""
+def replace_linears(network: nn.Module, build: Callable[[nn.Linear], nn.Module]) -> None:
+    """Replace every other linear layer, except small ones."""
     for module in list(network.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is nn.Linear and child.weight.numel() >= LEAST and not _packed(module, name):
-                setattr(module, name, kind(child))
+            if type(child) is nn.Linear and child.weight.numel() >= MIN_WEIGHTS and not _is_packed(module, name):
+                setattr(module, name, build(child))
 
 
-def _packed(module: nn.Module, name: str) -> bool:
+def _is_packed(module: nn.Module, name: str) -> bool:
     return isinstance(module, Attention) and module.together is not None and name in ("query", "key", "value")

@@ -1,7 +1,7 @@
 """Queries, keys and values of the same x in one product.
 
-The three weights become parts of one tensor, and stay the parameters that they were for whoever saves or trains them:
-where gradients are wanted, each goes its own way.
+The three weights become views of one tensor, and stay the parameters that they were for saving and training: with
+gradients, each is multiplied by itself.
 Shapes: x (…, inputs), weight (outputs of all three, inputs).
 """
 
@@ -12,64 +12,59 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.core import Attention
-from regard.runtime.linear import few
+from regard.kernels import ops
 
 
-def joinable(attention: Attention) -> list[nn.Linear]:
-    """The three projections, where they are plain products of one input; else none."""
-    parts = [attention.query, attention.key, attention.value]
-    if not all(type(part) is nn.Linear for part in parts):
+def packable(attention: Attention) -> list[nn.Linear]:
+    """The three projections, where they are plain linear layers of one input; else none."""
+    layers = [attention.query, attention.key, attention.value]
+    if not all(type(layer) is nn.Linear for layer in layers):
         return []
-    linears = cast(list[nn.Linear], parts)
-    alike = {(part.in_features, part.bias is None, part.weight.device) for part in linears}
-    apart = len({id(part.weight) for part in linears}) == len(linears)
-    return linears if len(alike) == 1 and apart else []
-
-
-def sizes(parts: list[nn.Linear]) -> tuple[int, ...]:
-    """How many outputs are queries, keys and values."""
-    return tuple(part.out_features for part in parts)
+    linears = cast(list[nn.Linear], layers)
+    kinds = {(layer.in_features, layer.bias is None, layer.weight.device) for layer in linears}
+    distinct = len({id(layer.weight) for layer in linears}) == len(linears)
+    return linears if len(kinds) == 1 and distinct else []
 
 
 class PackedQKV:
-    """The product, with its weights by rows or by columns; not a module, so that its parts are nobody's twice."""
+    """The product, with its weights by rows or by columns; not a module, so that no parameter is listed twice."""
 
-    def __init__(self, parts: list[nn.Linear], by_rows: bool = True):
-        self.parts, self.by_rows = parts, by_rows
-        self.weight = _joined([part.weight for part in parts], by_rows)
-        self.bias = None if parts[0].bias is None else _joined([part.bias for part in parts], by_rows)
+    def __init__(self, layers: list[nn.Linear], row_major: bool = True):
+        self.layers = layers
+        self.row_major = row_major
+        self.weight = _concatenate([layer.weight for layer in layers], row_major)
+        self.bias = None if layers[0].bias is None else _concatenate([layer.bias for layer in layers], row_major)
 
     def __call__(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled() or not self.holds:
-            return torch.cat([part(x) for part in self.parts], -1)
-        return few(x, self.weight, self.bias)
+        if torch.is_grad_enabled() or not self.is_current:
+            return torch.cat([layer(x) for layer in self.layers], -1)
+        return ops.linear(x, self.weight, self.bias)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "PackedQKV":
-        return PackedQKV(
-            deepcopy(self.parts, memo), self.by_rows
-        )  # copied parameters are tensors of their own until then
+        return PackedQKV(deepcopy(self.layers, memo), self.row_major)  # copied parameters are separate until then
 
     @property
-    def holds(self) -> bool:
-        """Whether the parameters still are parts of the one: others may have been put in their place."""
-        biases = self.bias is None or _holds(self.bias, [part.bias for part in self.parts])
-        return biases and _holds(self.weight, [part.weight for part in self.parts])
+    def is_current(self) -> bool:
+        """Whether the parameters still are views of the one tensor: they may have been replaced."""
+        biases = self.bias is None or _are_views(self.bias, [layer.bias for layer in self.layers])
+        return biases and _are_views(self.weight, [layer.weight for layer in self.layers])
 
 
-def _holds(whole: Tensor, parts: list[Any]) -> bool:
-    place, step = whole.data_ptr(), whole.stride(0) * whole.element_size()
-    for part in parts:
-        if part.data_ptr() != place:
+def _are_views(concatenated: Tensor, parameters: list[Any]) -> bool:
+    address = concatenated.data_ptr()
+    for parameter in parameters:
+        if parameter.data_ptr() != address:
             return False
-        place += len(part) * step
+        address += len(parameter) * concatenated.stride(0) * concatenated.element_size()
     return True
 
 
-def _joined(parts: list[Any], by_rows: bool) -> Tensor:
-    """One tensor whose parts are the parameters' data."""
-    whole = torch.cat([part.detach() for part in parts])
-    if whole.ndim == 2 and not by_rows:
-        whole = whole.t().contiguous().t()
-    for part, place in zip(parts, whole.split([len(part) for part in parts]), strict=True):
-        part.data = place
-    return whole
+def _concatenate(parameters: list[Any], row_major: bool) -> Tensor:
+    """One tensor, of which the parameters' data become views."""
+    concatenated = torch.cat([parameter.detach() for parameter in parameters])
+    if concatenated.ndim == 2 and not row_major:
+        concatenated = concatenated.t().contiguous().t()
+    views = concatenated.split([len(parameter) for parameter in parameters])
+    for parameter, view in zip(parameters, views, strict=True):
+        parameter.data = view
+    return concatenated

@@ -13,7 +13,7 @@ from regard.errors import UserError
 from regard.interop import folder as folders
 from regard.interop.folder import Loaded
 from regard.interop.sentence_transformers import supported_pooling, write_pooling
-from regard.layers.dropout import drop
+from regard.layers.dropout import set_dropout
 from regard.layers.lora import AdapterOptions, adapt
 from regard.models import registry as models
 from regard.models.heads.mlm import MaskedLM
@@ -83,7 +83,7 @@ def prepare_network(recipe: Recipe, run: Path | None = None) -> Loaded:
     """The network that the recipe speaks of, with those of its weights frozen that it freezes, and its dropout."""
     loaded = _network(recipe, run)
     if recipe.train.dropout >= 0:
-        drop(loaded.network, recipe.train.dropout)
+        set_dropout(loaded.network, recipe.train.dropout)
     apply_freezing(loaded.network, recipe.train)
     return loaded
 

@@ -21,7 +21,7 @@ from regard.config.recipe import Recipe, TrainOptions
 from regard.errors import UserError
 from regard.models.heads.sequence import Classifier
 from regard.runtime.device import choose_device
-from regard.runtime.machine import choose_threads, keep_memory, processor
+from regard.runtime.machine import choose_threads, processor, tune_malloc
 from regard.tasks.answer.doctor import questions
 from regard.tasks.answer.task import Answer
 from regard.tasks.classify.doctor import labels
@@ -93,7 +93,7 @@ def _look_into(parts: dict[str, PairDataset], network: nn.Module, vocabulary: Vo
 
 def _measure(network: nn.Module, task: TrainingTask, recipe: Recipe) -> Cost:
     """A few steps on the device, with the threads and the precision that training would take."""
-    keep_memory()
+    tune_malloc()
     torch.set_num_threads(choose_threads(recipe.train.threads))
     device = choose_device(recipe.train.device)
     with group(device) as alone:

@@ -74,13 +74,13 @@ def train(
             output.folder, machine.choose_threads(recipe.train.threads), task.fingerprint, recipe
         )
         torch.set_num_threads(threads)
-        machine.keep_memory()
+        machine.tune_malloc()
         network.to(device)
         group.share_weights(network)
         loop = Loop(network, task, recipe, output, group, clock)
         for warning in [*warnings, *loop.recover()]:
             display.warn(warning)
-        with machine.uncounted(), with_threads(loop.threads // loop.pieces):
+        with machine.gc_frozen(), with_threads(loop.threads // loop.pieces):
             return loop.run(source or task, interrupt)
 
 

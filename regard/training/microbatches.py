@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from regard.layers.dropout import drawn_by
+from regard.layers.dropout import dropout_generator
 from regard.layers.recurrent import recurs
 from regard.runtime.threads import PIECES, abreast, divisible, spread, with_threads
 from regard.training.objective import Objective
@@ -49,7 +49,7 @@ class Gradients:
         return loss.detach(), {}
 
     def _aside(self, batch: Any, number: str, count: int) -> tuple[Tensor, Found]:
-        with drawn_by(torch.Generator().manual_seed(_seed(self.seed, number))):
+        with dropout_generator(torch.Generator().manual_seed(_seed(self.seed, number))):
             loss = self._loss(batch, count)
         trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
         found = zip(trained, torch.autograd.grad(loss, trained, allow_unused=True), strict=True)

@@ -1,4 +1,4 @@
-"""The kernels in C compute what torch computes, for every shape, whatever is left over at the edges."""
+"""The C kernels compute what torch computes, for every shape, whatever is left over at the edges."""
 
 import os
 import re
@@ -15,25 +15,34 @@ from hypothesis import strategies as st
 from needs import need
 from torch import Tensor, nn
 
-from regard.attention.sdpa import attended
-from regard.kernels import bindings as kernels
-from regard.layers.activations import ACTIVATIONS, NUMBERS, SMALL
+from regard.kernels import bindings, ops
+from regard.kernels.ops import activation_id, scaled_dot_product_attention
+from regard.layers.activations import ACTIVATIONS
 from regard.layers.blocks import FeedForward
-from regard.runtime.linear import Few, PackedLinear, PackedWeights, WeightOnlyInt8Linear
+from regard.runtime.linear import PackedLinear, PackedWeights, SmallBatchLinear, WeightOnlyInt8Linear
 from tests.models.test_laws import alike
 
 SIZES = st.integers(1, 53)
-BENT = [None, *ACTIVATIONS.values()]
+ACTIVATED = [None, *ACTIVATIONS.values()]
+MANY = 1 << 13
 
 
 @pytest.fixture(autouse=True, scope="module")
 def ours() -> None:
-    need(kernels.built(), "the kernels were not built: install a C compiler (gcc), then regard anew")
+    need(ops.available(), "the kernels were not built: install a C compiler (gcc), then reinstall regard")
 
 
 def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
     torch.manual_seed(inputs * 1000 + outputs)
     return nn.Linear(inputs, outputs, bias)
+
+
+@torch.no_grad()
+def as_identity() -> nn.Linear:
+    layer = nn.Linear(1, 1)
+    layer.weight.fill_(1.0)
+    layer.bias.fill_(0.0)
+    return layer
 
 
 @settings(max_examples=60, deadline=None)
@@ -42,8 +51,8 @@ def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
 def test_a_few_rows(rows: int, inputs: int, outputs: int, bias: bool, threads: int) -> None:
     torch.set_num_threads(threads)
     layer, x = linear(inputs, outputs, bias), torch.randn(rows, inputs)
-    assert kernels.few(x)
-    alike(Few(layer)(x), layer(x))
+    assert ops.supports_small_batch(x)
+    alike(SmallBatchLinear(layer)(x), layer(x))
     found, scale = WeightOnlyInt8Linear(layer.weight, layer.bias)(x), layer.weight.abs().amax(1, keepdim=True) / 127
     alike(found, F.linear(x, (layer.weight / scale).round() * scale, layer.bias))
 
@@ -51,24 +60,24 @@ def test_a_few_rows(rows: int, inputs: int, outputs: int, bias: bool, threads: i
 @torch.no_grad()
 @pytest.mark.parametrize("outputs", [13, 5000])
 def test_bytes_for_many_rows_are_the_same_bytes(outputs: int) -> None:
-    layer, x = linear(43, outputs), torch.randn(3 * kernels.FEW, 43)
+    layer, x = linear(43, outputs), torch.randn(3 * ops.SMALL_BATCH, 43)
     product = WeightOnlyInt8Linear(layer.weight, layer.bias)
-    alike(product(x), torch.cat([product(part) for part in x.split(kernels.FEW)]))
+    alike(product(x), torch.cat([product(part) for part in x.split(ops.SMALL_BATCH)]))
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    rows=st.integers(1, 700), inputs=st.integers(1, 900), outputs=SIZES, bend=st.sampled_from(BENT),
+    rows=st.integers(1, 700), inputs=st.integers(1, 900), outputs=SIZES, activation=st.sampled_from(ACTIVATED),
     add=st.booleans(), threads=st.integers(1, 3),
 )  # fmt: skip
 @torch.no_grad()
-def test_many_rows(rows: int, inputs: int, outputs: int, bend: nn.Module | None, add: bool, threads: int) -> None:
+def test_many_rows(rows: int, inputs: int, outputs: int, activation: nn.Module | None, add: bool, threads: int) -> None:
     torch.set_num_threads(threads)
     layer, x = linear(inputs, outputs), torch.randn(rows, inputs)
-    added = torch.randn(rows, outputs) if add else None
-    found = PackedWeights([layer])(x, added, 0 if bend is None else NUMBERS[type(bend)])
-    expected = layer(x) if added is None else layer(x) + added
-    alike(found, expected if bend is None else bend(expected))
+    residual = torch.randn(rows, outputs) if add else None
+    y = PackedWeights([layer])(x, residual, 0 if activation is None else activation_id(activation))
+    expected = layer(x) if residual is None else layer(x) + residual
+    alike(y, expected if activation is None else activation(expected))
 
 
 @settings(max_examples=40, deadline=None)
@@ -80,7 +89,7 @@ def test_many_rows(rows: int, inputs: int, outputs: int, bend: nn.Module | None,
 def test_each_text_looks_at_itself(lengths: list[int], heads: int, width: int, threads: int) -> None:
     torch.set_num_threads(threads)
     projected = torch.randn(sum(lengths), 3 * heads * width)
-    found = kernels.looked(projected, lengths, heads, 0.3)
+    found = ops.attention_varlen(projected, lengths, heads, 0.3)
     for seen, text in zip(found.split(lengths), projected.split(lengths), strict=True):
         query, key, value = text.view(len(text), 3, heads, width).permute(1, 2, 0, 3)
         expected = F.scaled_dot_product_attention(query, key, value, scale=0.3)
@@ -90,7 +99,7 @@ def test_each_text_looks_at_itself(lengths: list[int], heads: int, width: int, t
 @settings(max_examples=60, deadline=None)
 @given(
     texts=st.integers(1, 2), key_heads=st.integers(1, 2), group=st.integers(1, 3), width=st.integers(1, 37),
-    queries=st.integers(kernels.QUERIES, 70), length=st.integers(1, 70), causal=st.booleans(),
+    queries=st.integers(ops.MIN_QUERIES, 70), length=st.integers(1, 70), causal=st.booleans(),
     threads=st.integers(1, 3),
 )  # fmt: skip
 def test_attention_there_and_back(
@@ -103,8 +112,8 @@ def test_attention_there_and_back(
     gradient, found = torch.randn(given[0].shape), []
     for precision in (torch.float32, torch.float64):
         query, key, value = parts = [part.to(precision).requires_grad_() for part in given]
-        context = attended(query, key, value, 0.3, None, causal)
-        assert ("_Attended" in str(context.grad_fn)) is (precision == torch.float32)
+        context = scaled_dot_product_attention(query, key, value, 0.3, causal=causal)
+        assert (type(context.grad_fn).__name__ == "FlashAttentionBackward") is (precision == torch.float32)
         found.append([context.detach(), *torch.autograd.grad(context, parts, gradient.to(precision))])
     for ours, torchs in zip(*found, strict=True):
         assert ours.shape == torchs.shape
@@ -113,44 +122,39 @@ def test_attention_there_and_back(
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_feed_forward_network_there_and_back(name: str, bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "panelled", lambda: True)
+def test_a_feed_forward_network_there_and_back(name: str, bias: bool) -> None:
     network, found = FeedForward(37, 150, name, bias), []
     given, gradient = torch.randn(2, 3, 67, 37)
     for precision in (torch.float32, torch.float64):
         x = given.to(precision).requires_grad_()
         y = network.to(precision)(x)
-        assert ("_Thought" in str(y.grad_fn)) is (precision == torch.float32)
         found.append([y.detach(), *torch.autograd.grad(y, [x, *network.parameters()], gradient.to(precision))])
     for ours, torchs in zip(*found, strict=True):
         alike(ours, torchs.float())
 
 
-def test_what_is_frozen_has_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "panelled", lambda: True)
+def test_what_is_frozen_has_no_gradient() -> None:
     network, x = FeedForward(16, 32, "gelu"), torch.randn(200, 16, requires_grad=True)
     network.widen.requires_grad_(False)
     network(x).sum().backward()
     assert network.widen.weight.grad is None and network.narrow.weight.grad is not None and x.grad is not None
 
 
-def test_what_does_not_fit_goes_torch_s_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_goes_torch_s_way() -> None:
     """To its errors, or to what it does with it."""
-    monkeypatch.setattr(kernels, "panelled", lambda: True)
     for width in (60, 80):
         with pytest.raises(RuntimeError):
             FeedForward(64, 96, "gelu")(torch.randn(200, width))
     query, key = torch.randn(2, 4, 40, 8), torch.randn(2, 4, 16, 8)
     alike(
-        attended(query, key, key, 0.3, None, True),
+        scaled_dot_product_attention(query, key, key, 0.3, causal=True),
         F.scaled_dot_product_attention(query, key, key, is_causal=True, scale=0.3),
     )
     with pytest.raises(RuntimeError):
-        attended(query, key[:, :3], key[:, :3], 0.3, None, False)
+        scaled_dot_product_attention(query, key[:, :3], key[:, :3], 0.3)
 
 
-def test_who_listens_hears_and_other_activations_are_bent_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "panelled", lambda: True)
+def test_hooks_are_called_and_other_activations_work() -> None:
     network, x, heard = FeedForward(16, 32, "gelu"), torch.randn(200, 16), []
     expected = network(x)
     hook = network.widen.register_forward_hook(lambda *given: heard.append(given))
@@ -161,8 +165,7 @@ def test_who_listens_hears_and_other_activations_are_bent_too(monkeypatch: pytes
     alike(network(x).detach(), network.narrow(F.elu(network.widen(x))).detach())
 
 
-def test_torch_s_defaults_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "panelled", lambda: True)
+def test_torch_s_defaults_do_not_matter() -> None:
     network, x = FeedForward(16, 32, "gelu"), torch.randn(200, 16)
     expected = network(x).detach()
     torch.set_default_dtype(torch.float64)
@@ -174,25 +177,27 @@ def test_torch_s_defaults_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None
         torch.set_default_dtype(torch.float32)
 
 
-def test_small_numbers_are_bent_exactly() -> None:
+@torch.no_grad()
+def test_activations_of_small_numbers_are_exact() -> None:
     """To the last digits of each, not of the largest."""
-    x = torch.cat([torch.logspace(-30, 0, 3 * SMALL), -torch.logspace(-30, 0, 3 * SMALL)])
-    for name in ACTIVATIONS:
-        number = NUMBERS[type(ACTIVATIONS[name])]
-        torch.testing.assert_close(kernels.bent(x, number).double(), ACTIVATIONS[name](x.double()), rtol=4e-6, atol=0)
+    x = torch.cat([torch.logspace(-30, 0, 3 * MANY), -torch.logspace(-30, 0, 3 * MANY)])[:, None]
+    identity = PackedWeights([as_identity()])
+    for activation in ACTIVATIONS.values():
+        y = identity(x, activation=activation_id(activation))
+        torch.testing.assert_close(y.double(), activation(x.double()), rtol=4e-6, atol=0)
 
 
 def test_an_older_build_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "built.so").touch()
-    assert not kernels._outdated(tmp_path / "built.so")
+    assert not bindings.is_outdated(tmp_path / "built.so")
     (tmp_path / "one.c").touch()
     os.utime(tmp_path / "built.so", (1, 1))
-    assert kernels._outdated(tmp_path / "built.so")
+    assert bindings.is_outdated(tmp_path / "built.so")
 
 
 def test_gradients_may_lie_anyhow() -> None:
     query, key, value = (torch.randn(2, 3, 20, 8, requires_grad=True) for _ in range(3))
-    context = attended(query, key, value, 0.3, None, True)
+    context = scaled_dot_product_attention(query, key, value, 0.3, causal=True)
     given = torch.randn(8, 20, 3, 2).permute(3, 2, 1, 0)
     one, other = (torch.autograd.grad(context, value, each, retain_graph=True)[0] for each in (given, given.clone()))
     assert torch.equal(one, other)
@@ -205,15 +210,15 @@ def test_what_is_no_number_is_seen_by_those_behind_it() -> None:
     query, key, value = (torch.randn(1, 1, 20, 8, requires_grad=True) for _ in range(3))
     with torch.no_grad():
         key[0, 0, 7] = torch.nan
-    context = attended(query, key, value, 0.3, None, True)
+    context = scaled_dot_product_attention(query, key, value, 0.3, causal=True)
     assert context[:, :, :7].isfinite().all() and context[:, :, 7:].isnan().all()
     context.sum().backward()
     assert query.grad is not None and query.grad[:, :, 7:].isnan().all()
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-@pytest.mark.parametrize("count", [5, SMALL, SMALL + 5, 5 * SMALL + 1])
-def test_what_bends_and_its_slope(name: str, count: int) -> None:
+@pytest.mark.parametrize("count", [5, MANY, MANY + 5, 5 * MANY + 1])
+def test_activations_and_their_gradients(name: str, count: int) -> None:
     """Also far out, of few numbers and of many."""
     x = torch.randn(count) * 4
     x[:4] = torch.tensor([-60.0, 60.0, 0.0, -1e-20])
@@ -231,15 +236,13 @@ def test_what_bends_and_its_slope(name: str, count: int) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_what_bends_is_right_everywhere(name: str) -> None:
+def test_fused_activations_are_right_everywhere(name: str) -> None:
     x = torch.cat([torch.linspace(-30, 30, 60_001), torch.tensor([-1e30, -200.0, 0.0, 200.0, 1e30])])[:, None]
     nothing = torch.full((9, 1), torch.nan)
-    one, bend = nn.Linear(1, 1), ACTIVATIONS[name]
-    one.weight.fill_(1.0)
-    one.bias.fill_(0.0)
-    found, expected = PackedWeights([one])(x, bend=NUMBERS[type(bend)]), bend(x)
+    identity, activation = PackedWeights([as_identity()]), ACTIVATIONS[name]
+    found, expected = identity(x, activation=activation_id(activation)), activation(x.double())
     assert ((found - expected).abs() <= 1e-6 * expected.abs().clamp(min=1)).all()
-    assert PackedWeights([one])(nothing, bend=NUMBERS[type(bend)]).isnan().all()
+    assert identity(nothing, activation=activation_id(activation)).isnan().all()
 
 
 @torch.no_grad()
@@ -247,7 +250,7 @@ def test_scores_far_apart_are_no_trouble() -> None:
     projected = torch.randn(20, 3 * 8) * torch.tensor([300.0, 300.0, 1.0]).repeat_interleave(8)
     query, key, value = projected.view(20, 3, 1, 8).permute(1, 2, 0, 3)
     expected = F.scaled_dot_product_attention(query, key, value, scale=1.0)
-    found = kernels.looked(projected, [20], 1, 1.0)
+    found = ops.attention_varlen(projected, [20], 1, 1.0)
     assert found.isfinite().all()
     alike(found, expected[0])
 
@@ -257,11 +260,13 @@ def test_what_is_no_number_shows() -> None:
     """A broken checkpoint must not give plausible numbers."""
     projected = torch.randn(20, 3 * 8)
     projected[7, 8:16] = torch.nan  # a key
-    assert kernels.looked(projected, [20], 1, 1.0).isnan().all()
+    assert ops.attention_varlen(projected, [20], 1, 1.0).isnan().all()
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", [Few, PackedLinear, lambda layer: WeightOnlyInt8Linear(layer.weight, layer.bias)])
+@pytest.mark.parametrize(
+    "kind", [SmallBatchLinear, PackedLinear, lambda layer: WeightOnlyInt8Linear(layer.weight, layer.bias)]
+)
 def test_inputs_of_another_width_are_refused(kind: Any) -> None:
     with pytest.raises(RuntimeError):
         kind(linear(20, 16))(torch.randn(2, 30))
@@ -303,7 +308,7 @@ def test_weights_are_laid_out_anew_when_they_change() -> None:
 
 def test_who_wants_gradients_gets_them() -> None:
     layer, x = linear(64, 80), torch.randn(3, 64)
-    for product in (Few(layer), PackedLinear(layer)):
+    for product in (SmallBatchLinear(layer), PackedLinear(layer)):
         layer.weight.grad = None
         product(x).sum().backward()
         grad: Any = layer.weight.grad

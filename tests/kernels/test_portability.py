@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from calling import Call
 from needs import need
 
-from regard.kernels import amx, bindings
-from regard.runtime.linear import Few, PackedWeights
+from regard.kernels import amx, bindings, ops
+from regard.runtime.linear import PackedWeights, SmallBatchLinear
 
 FOLDER = Path(bindings.__file__).parent
 TEXT = "the quick brown fox jumps over the lazy dog " * 40
@@ -112,15 +112,15 @@ def test_clang_builds_the_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     library = ctypes.CDLL(str(built))
     assert library.regard_amx() in (0, 1, 2)
     need(library.regard_runs_here(), "a CPU with AVX2")
-    monkeypatch.setattr(bindings, "KERNELS", bindings._declared(library))
+    monkeypatch.setattr(bindings, "KERNELS", bindings.declare(library))
     for rows in (3, 300):
         layer, x = torch.nn.Linear(43, 29), torch.randn(rows, 43)
         torch.testing.assert_close(PackedWeights([layer])(x), layer(x), atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(Few(layer)(x), layer(x), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(SmallBatchLinear(layer)(x), layer(x), atol=1e-5, rtol=1e-5)
     projected = torch.randn(23, 3 * 16)
     query, key, value = projected.view(23, 3, 2, 8).permute(1, 2, 0, 3)
     expected = F.scaled_dot_product_attention(query, key, value, scale=0.3).transpose(0, 1).flatten(1)
-    torch.testing.assert_close(bindings.looked(projected, [23], 2, 0.3), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ops.attention_varlen(projected, [23], 2, 0.3), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("system", "machine"), [("Darwin", "arm64"), ("Linux", "aarch64")])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard.layers.dropout import Dropout, drop
+from regard.layers.dropout import Dropout, set_dropout
 from regard.layers.recurrent import RNNEncoder, recurrence, reverse
 
 
@@ -33,11 +33,11 @@ def test_another_rate_reaches_every_place_that_drops():
     """Also torch's own layers, which drop between two of them."""
     decoder, reader = recurrence("lstm", 5, 7, depth=2, dropout=0.3), RNNEncoder("gru", 5, 7, 2, True, 0.3)
     for network in (decoder, reader):
-        drop(network, 0.0)
+        set_dropout(network, 0.0)
     x, lengths = torch.randn(3, 11, 5), torch.tensor([11, 4, 9])
     assert torch.equal(decoder(x)[0], decoder(x)[0])
     assert torch.equal(reader(x, lengths).states, reader(x, lengths).states)
-    drop(decoder, 0.5)
+    set_dropout(decoder, 0.5)
     assert not torch.equal(decoder(x)[0], decoder(x)[0])
 
 

@@ -154,7 +154,7 @@ def test_a_network_that_wrote_can_be_copied(kernels: str) -> None:
     expected = network.step(tokens[:, 5:6], state)[0]
     other = deepcopy(network)
     joints = [each.together for each in other.modules() if isinstance(each, Attention)]
-    assert all(isinstance(joint, PackedQKV) and joint.holds for joint in joints)
+    assert all(isinstance(joint, PackedQKV) and joint.is_current for joint in joints)
     assert torch.equal(other.step(tokens[:, 5:6], other.step(tokens[:, :5], NOTHING)[1])[0], expected)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from regard.attention.core import Attention
 from regard.models.registry import build
-from regard.runtime.optimize import pack
+from regard.runtime.optimize import pack_qkv, small_batch_int8
 from regard.runtime.packed_qkv import PackedQKV
 
 MODELS = {
@@ -29,8 +29,8 @@ def made(model: dict) -> Any:
 def packed(model: dict) -> Any:
     network = made(model)
     for attention in [each for each in network.modules() if isinstance(each, Attention)]:
-        pack(attention, "float32")
-        assert isinstance(attention.together, PackedQKV) and attention.together.holds
+        pack_qkv(attention, "float32", small_batch_int8())
+        assert isinstance(attention.together, PackedQKV) and attention.together.is_current
     return network
 
 

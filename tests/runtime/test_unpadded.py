@@ -63,7 +63,7 @@ def test_states_of_real_tokens_are_the_same(fields: dict[str, Any], kernels: str
     assert optimize_for_inference(fast) is fast
     assert isinstance(fast.encoder, Unpadded)
     packed: list[Any] = [each.together for each in fast.modules() if isinstance(each, Attention)]
-    assert all(isinstance(each, PackedWeights) if kernels == "ours" else each.holds for each in packed)
+    assert all(isinstance(each, PackedWeights) if kernels == "ours" else each.is_current for each in packed)
     for text in (texts(), texts([8, 8, 8]), texts([1]), texts([31, 2])):
         expected, found = plain.encode(text), fast.encode(text)
         alike(found[text.real], expected[text.real])
@@ -183,13 +183,13 @@ def test_tokens_come_back_to_their_places() -> None:
     x, real = torch.randn(5, 7, 3), torch.rand(5, 7) < 0.6
     real[3] = False
     layout = Layout.of(x, real)
-    together = layout.together(x)
+    together = layout.concatenate(x)
     assert len(together) == int(real.sum()) == sum(count * size for count, size in layout.groups)
-    assert torch.equal(layout.apart(together, x.shape), x * real[:, :, None])
+    assert torch.equal(layout.pad(together, x.shape), x * real[:, :, None])
     begin = 0
     for count, size in layout.groups:
         for _ in range(count):
-            rows = {int(row) // 7 for row in layout.places[begin : begin + size]}  # type: ignore[index]
+            rows = {int(row) // 7 for row in layout.positions[begin : begin + size]}  # type: ignore[index]
             assert len(rows) == 1 and int(real[rows.pop()].sum()) == size
             begin += size
 

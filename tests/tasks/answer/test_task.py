@@ -409,7 +409,8 @@ def test_dropout_is_the_recipes_where_it_says_so(tmp_path: Path) -> None:
     place = lay_out(tmp_path, 8)
     for given, wanted in (("0.25", 0.25), ("-1", 0.0)):
         network: Any = prepare_network(recipe(place, SCRATCH, 3, f"train.dropout={given}")).network
-        assert network.dropout.steps / 65536 == wanted and network.body.embed.dropout.steps / 65536 == wanted
+        for dropout in (network.dropout, network.body.embed.dropout):
+            assert dropout.keep_threshold / 65536 == wanted
     with pytest.raises(UserError, match=r"train\.dropout = 1\.0: must be"):
         recipe(place, SCRATCH, 3, "train.dropout=1.0")
 
