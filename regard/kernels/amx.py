@@ -37,11 +37,11 @@ def limit_onednn(library: Any) -> None:
 @cache
 def detect(library: Any) -> Amx:
     """Whether this CPU reports AMX, and whether it can execute it."""
-    forced = os.environ.get(FORCED)
-    if forced in get_args(Amx):
-        return forced
+    results: tuple[Amx, ...] = get_args(Amx)
+    if (forced := os.environ.get(FORCED)) in results:
+        return results[results.index(forced)]
     if library is not None:
-        return get_args(Amx)[library.regard_amx()]
+        return results[library.regard_amx()]
     if not _reports_amx():
         return "absent"
     child = subprocess.run([sys.executable, "-I", "-S", "-c", _PALETTE], capture_output=True, check=False)
