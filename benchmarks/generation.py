@@ -20,10 +20,10 @@ VOCABULARY, PROMPT, NEW = 50257, 32, 96
 
 
 def measure(rounds: int, threads: int) -> list[Result]:
-    with TemporaryDirectory() as place:
-        folder = Path(place) / "gpt2"
+    with TemporaryDirectory() as directory:
+        folder = Path(directory) / "gpt2"
         write(folder)
-        found = []
+        results = []
         for name, precision, batch, package, peer, model in [
             ("float32, beside transformers", "float32", 1, "transformers", hugging, "gpt2"),
             ("float32, beside CTranslate2 float32", "float32", 1, "ctranslate2", ctranslate, "float32"),
@@ -38,13 +38,13 @@ def measure(rounds: int, threads: int) -> list[Result]:
             other = converted(folder, model)
             rows = prompts(batch)
             sides = {"regard": (ours, str(folder), precision, rows, threads), "peer": (peer, str(other), rows, threads)}
-            found.append(compare(name, "tokens/s", batch * NEW, sides, rounds, agreement))
-    return found
+            results.append(compare(name, "tokens/s", batch * NEW, sides, rounds, agreement))
+    return results
 
 
 def prompts(count: int) -> list[list[int]]:
-    chance = random.Random(1)
-    return [[chance.randrange(4, VOCABULARY) for _ in range(PROMPT)] for _ in range(count)]
+    rng = random.Random(1)
+    return [[rng.randrange(4, VOCABULARY) for _ in range(PROMPT)] for _ in range(count)]
 
 
 def write(folder: Path) -> None:
@@ -57,7 +57,7 @@ def write(folder: Path) -> None:
     from regard.text.vocabulary import Vocabulary, train_tokenizer
 
     options = TokenizerOptions(kind="words", vocab_size=VOCABULARY, min_frequency=1)
-    words = train_tokenizer((f"w{number}" for number in range(VOCABULARY - 4)), options, ends=False)
+    words = train_tokenizer((f"w{index}" for index in range(VOCABULARY - 4)), options, ends=False)
     torch.manual_seed(1)
     save(folder, build({"family": "gpt", "preset": "gpt2"}, vocabulary=VOCABULARY), Vocabulary(words, words), {})
 
@@ -99,8 +99,8 @@ def ctranslate(folder: str, rows: list[list[int]], threads: int) -> Work:
     ways = dict(max_length=NEW, min_length=NEW, beam_size=1, sampling_topk=1, end_token=[])
 
     def work() -> list[list[int]]:
-        found = generator.generate_batch(starts, include_prompt_in_result=False, **ways)
-        return [each.sequences_ids[0] for each in found]
+        results = generator.generate_batch(starts, include_prompt_in_result=False, **ways)
+        return [each.sequences_ids[0] for each in results]
 
     return work
 
@@ -121,17 +121,17 @@ def llama(path: str, rows: list[list[int]], threads: int) -> Work:
     context = llama_cpp.llama_init_from_model(model, settings)
 
     def step(tokens: list[int]) -> int:
-        given = (llama_cpp.llama_token * len(tokens))(*tokens)
-        assert llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(given, len(tokens))) == 0
+        batch = (llama_cpp.llama_token * len(tokens))(*tokens)
+        assert llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(batch, len(tokens))) == 0
         logits = ctypes.cast(llama_cpp.llama_get_logits_ith(context, -1), ctypes.POINTER(ctypes.c_float))
         return int(np.ctypeslib.as_array(logits, shape=(VOCABULARY,)).argmax())
 
     def work(keep: Any = silent) -> list[list[int]]:
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
-        said = [step(rows[0])]
-        while len(said) < NEW:
-            said.append(step(said[-1:]))
-        return [said]
+        output = [step(rows[0])]
+        while len(output) < NEW:
+            output.append(step(output[-1:]))
+        return [output]
 
     return work
 
@@ -169,21 +169,25 @@ def write_gguf(folder: Path, path: Path, eight_bits: bool) -> None:
     outside = {"wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm"}
     inside = {"ln_1": "attn_norm", "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output",
               "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}  # fmt: skip
-    named = {f"{theirs}.{kind}": f"{own}.{kind}" for theirs, own in outside.items() for kind in ("weight", "bias")}
-    for number in range(config["n_layer"]):
+    named = {
+        f"{theirs}.{kind}": f"{gguf_name}.{kind}"
+        for theirs, gguf_name in outside.items()
+        for kind in ("weight", "bias")
+    }
+    for index in range(config["n_layer"]):
         named |= {
-            f"h.{number}.{theirs}.{kind}": f"blk.{number}.{own}.{kind}"
-            for theirs, own in inside.items()
+            f"h.{index}.{theirs}.{kind}": f"blk.{index}.{gguf_name}.{kind}"
+            for theirs, gguf_name in inside.items()
             for kind in ("weight", "bias")
         }
     for name, tensor in [*tensors.items(), ("output", tensors["transformer.wte.weight"])]:
-        own = "output.weight" if name == "output" else named[name.removeprefix("transformer.")]
-        turned = np.ascontiguousarray(tensor.T) if ".c_" in name and tensor.ndim == 2 else tensor
+        gguf_name = "output.weight" if name == "output" else named[name.removeprefix("transformer.")]
+        transposed = np.ascontiguousarray(tensor.T) if ".c_" in name and tensor.ndim == 2 else tensor
         if eight_bits and tensor.ndim == 2 and "wpe" not in name:
             kind = gguf.GGMLQuantizationType.Q8_0
-            writer.add_tensor(own, gguf.quants.quantize(turned, kind), raw_dtype=kind)
+            writer.add_tensor(gguf_name, gguf.quants.quantize(transposed, kind), raw_dtype=kind)
         else:
-            writer.add_tensor(own, turned)
+            writer.add_tensor(gguf_name, transposed)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -193,7 +197,7 @@ def write_gguf(folder: Path, path: Path, eight_bits: bool) -> None:
 def agreement(ours: list[list[int]], theirs: list[list[int]]) -> str:
     """How far both write the same: random weights have near ties, and eight bits fall otherwise."""
     same = [
-        next((place for place, pair in enumerate(zip(*rows, strict=True)) if pair[0] != pair[1]), NEW)
+        next((index for index, pair in enumerate(zip(*rows, strict=True)) if pair[0] != pair[1]), NEW)
         for rows in zip(ours, theirs, strict=True)
     ]
     return f"the same tokens up to the {min(same)}th of {NEW}"

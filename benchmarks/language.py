@@ -19,7 +19,7 @@ from torch import nn
 from benchmarks.sides import Result, Work, compare
 from benchmarks.training import ours, prepared
 
-BYTE_TO_UNICODE = 61  # and four special tokens: 65, as tiny Shakespeare has letters
+CHARACTERS = 61  # and four special tokens: 65, as tiny Shakespeare has letters
 SHAPES = {"4×128": (4, 4, 128, 64, 12), "6×384": (6, 6, 384, 256, 8)}  # depth, heads, width, context, batch
 STEPS = {
     "4×128": 50,
@@ -48,22 +48,22 @@ PEERS = {"nanogpt": dict(bias="false", activation="gelu"), "transformers": dict(
 
 
 def measure(rounds: int, threads: int) -> list[Result]:
-    found = []
+    results = []
     for peer, mathematics in PEERS.items():
         if peer == "nanogpt" and not (nanogpt := _nanogpt()):
             print("nanoGPT is left out: set NANOGPT to a folder with its model.py", file=sys.stderr)
             continue
         for name, shape in SHAPES.items():
             with TemporaryDirectory() as folder:
-                place = Path(folder)
-                (place / "recipe.toml").write_text(RECIPE.format(*shape, **mathematics))
-                write_text(place / "train.txt")
+                root = Path(folder)
+                (root / "recipe.toml").write_text(RECIPE.format(*shape, **mathematics))
+                write_text(root / "train.txt")
                 other = (theirs, folder, threads, STEPS[name], shape, nanogpt if peer == "nanogpt" else None)
                 sides = {"regard": (ours, folder, threads, STEPS[name]), "peer": other}
                 tokens = STEPS[name] * shape[3] * shape[4]
-                told = f"GPT {name}, beside {peer}"
-                found.append(compare(told, "tokens/s", tokens, sides, rounds, agreement))
-    return found
+                title = f"GPT {name}, beside {peer}"
+                results.append(compare(title, "tokens/s", tokens, sides, rounds, agreement))
+    return results
 
 
 def _nanogpt() -> Path | None:
@@ -73,9 +73,9 @@ def _nanogpt() -> Path | None:
 
 def write_text(path: Path) -> None:
     """Letters at random, every one of them there."""
-    chance = random.Random(1)
-    letters = [chr(ord("0") + number) for number in range(BYTE_TO_UNICODE)]
-    path.write_text("".join(letters + chance.choices(letters, k=100_000)), encoding="utf-8")
+    rng = random.Random(1)
+    letters = [chr(ord("0") + index) for index in range(CHARACTERS)]
+    path.write_text("".join(letters + rng.choices(letters, k=100_000)), encoding="utf-8")
 
 
 def theirs(folder: str, threads: int, steps: int, shape: tuple[int, ...], nanogpt: Path | None) -> Work:
@@ -85,7 +85,7 @@ def theirs(folder: str, threads: int, steps: int, shape: tuple[int, ...], nanogp
     vocabulary = task.tokenizer.size
     torch.manual_seed(1)
     model, step = _nano(nanogpt, shape, vocabulary) if nanogpt else _hugging(shape, vocabulary)
-    sizes = [sum(each.numel() for each in part.parameters()) for part in (network, model)]
+    sizes = [sum(each.numel() for each in module.parameters()) for module in (network, model)]
     assert sizes[0] == sizes[1], f"not of equal shape: {sizes[0]:,} and {sizes[1]:,} parameters"
     betas, rate, decay = recipe.train.betas, recipe.train.learning_rate, recipe.train.weight_decay
     matrices = [each for each in model.parameters() if each.dim() >= 2]

@@ -53,8 +53,8 @@ def _serve(pipe: Any, prepare: Prepare, arguments: tuple[Any, ...]) -> None:
     try:
         while pipe.recv():
             began = clock()
-            given = work()
-            pipe.send((clock() - began, given))
+            result = work()
+            pipe.send((clock() - began, result))
     except EOFError:
         pass
 
@@ -72,8 +72,8 @@ def compare(
     try:
         note = check(ours.round()[1], theirs.round()[1])  # the first round warms up and is not measured
         pairs = []
-        for number in range(rounds):
-            seconds = {side: side.round()[0] for side in ((ours, theirs) if number % 2 else (theirs, ours))}
+        for index in range(rounds):
+            seconds = {side: side.round()[0] for side in ((ours, theirs) if index % 2 else (theirs, ours))}
             pairs.append((seconds[ours], seconds[theirs]))
     finally:
         ours.close()

@@ -36,9 +36,9 @@ max_steps = 1000000
 
 def measure(rounds: int, threads: int) -> list[Result]:
     with TemporaryDirectory() as folder:
-        place = Path(folder)
-        (place / "recipe.toml").write_text(RECIPE)
-        write_corpus(place / "train.tsv")
+        root = Path(folder)
+        (root / "recipe.toml").write_text(RECIPE)
+        write_corpus(root / "train.tsv")
         tokens = sum(int(batch.target.lengths.sum() - len(batch.index)) for batch in islice(batches(folder), STEPS))
         sides = {"regard": (ours, folder, threads), "peer": (theirs, folder, threads)}
         return [compare("training step, small", "target tokens/s", tokens, sides, rounds, agreement)]
@@ -46,12 +46,12 @@ def measure(rounds: int, threads: int) -> list[Result]:
 
 def write_corpus(path: Path) -> None:
     """Pairs of 9 to 23 words, every word of the vocabulary among them."""
-    chance = random.Random(1)
-    words = [f"w{number}" for number in range(WORDS - 4)]
-    sides = [words + chance.choices(words, k=40_000) for _ in range(2)]
+    rng = random.Random(1)
+    words = [f"w{index}" for index in range(WORDS - 4)]
+    sides = [words + rng.choices(words, k=40_000) for _ in range(2)]
     with path.open("w") as file:
         while sides[0] and sides[1]:
-            lengths = chance.randint(9, 23), chance.randint(9, 23)
+            lengths = rng.randint(9, 23), rng.randint(9, 23)
             texts = [" ".join(side[:length]) for side, length in zip(sides, lengths, strict=True)]
             sides = [side[length:] for side, length in zip(sides, lengths, strict=True)]
             file.write("\t".join(texts) + "\n")
@@ -107,8 +107,8 @@ class Plain(nn.Module):
         self.table = nn.Embedding(vocabulary, WIDTH)
         nn.init.normal_(self.table.weight, std=WIDTH**-0.5)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
-        places = torch.arange(512)[:, None] / 10000 ** (torch.arange(0, WIDTH, 2) / WIDTH)
-        self.positions = nn.Buffer(torch.stack([places.sin(), places.cos()], -1).flatten(1))
+        angles = torch.arange(512)[:, None] / 10000 ** (torch.arange(0, WIDTH, 2) / WIDTH)
+        self.positions = nn.Buffer(torch.stack([angles.sin(), angles.cos()], -1).flatten(1))
         self.dropout = nn.Dropout(DROPOUT)
         self.inner = nn.Transformer(WIDTH, HEADS, DEPTH, DEPTH, FEEDFORWARD, DROPOUT, batch_first=True)
 
@@ -134,8 +134,8 @@ def theirs(folder: str, threads: int) -> Work:
     vocabulary, padding = task.vocabulary.target.size, task.vocabulary.target.pad
     torch.manual_seed(1)
     model = Plain(vocabulary)
-    ours, own = (sum(each.numel() for each in part.parameters()) for part in (network, model))
-    assert abs(ours - own) <= 4 * WIDTH, f"not of equal shape: {ours:,} and {own:,} parameters"
+    ours, theirs = (sum(each.numel() for each in module.parameters()) for module in (network, model))
+    assert abs(ours - theirs) <= 4 * WIDTH, f"not of equal shape: {ours:,} and {theirs:,} parameters"
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.98), fused=True)
     stream = list(islice(task.batches(0, 0, 1), STEPS))
 

@@ -17,21 +17,21 @@ def measure(rounds: int, threads: int) -> list[Result]:
     """Sentences at once: one, as a person waits for it, and 32, as a file is translated."""
     with TemporaryDirectory() as folder:
         write(Path(folder))
-        found = []
+        results = []
         for size in (1, 32):
             sides = {
                 side: (prepare, folder, sentences(size), threads)
                 for side, prepare in (("regard", ours), ("peer", theirs))
             }
             name = f"translate, batch {size}"
-            found.append(compare(name, "tokens/s", size * TOKENS, sides, rounds, agreement))
-    return found
+            results.append(compare(name, "tokens/s", size * TOKENS, sides, rounds, agreement))
+    return results
 
 
 def sentences(count: int) -> list[list[int]]:
     """Source ids of 11 to 29 tokens, as sentences have."""
-    chance = random.Random(1)
-    return [[chance.randrange(4, VOCABULARY) for _ in range(chance.randint(11, 29))] for _ in range(count)]
+    rng = random.Random(1)
+    return [[rng.randrange(4, VOCABULARY) for _ in range(rng.randint(11, 29))] for _ in range(count)]
 
 
 def write(folder: Path) -> None:
@@ -44,7 +44,7 @@ def write(folder: Path) -> None:
     from regard.text.vocabulary import Vocabulary, train_tokenizer
 
     options = TokenizerOptions(kind="words", vocab_size=VOCABULARY, min_frequency=1)
-    words = train_tokenizer((f"w{number}" for number in range(VOCABULARY)), options)
+    words = train_tokenizer((f"w{index}" for index in range(VOCABULARY)), options)
     torch.manual_seed(1)
     network = build(SHAPE, source_vocabulary=words.size, target_vocabulary=words.size)
     save(folder, network, Vocabulary(words, words), {})

@@ -1,8 +1,8 @@
-"""python -m road.in_context [--runs FOLDER] [--write]: models that learn from their prompt, trained and measured.
+"""python -m road.in_context [--runs FOLDER] [--write]: in-context learning, trained and measured.
 
-road/in-context.json               every figure
+road/in-context.json               every measurement
 docs/in-context.md                 its tables and examples, between <!-- NAME --> and <!-- end -->
-docs/figures/in-context/*.svg      its pictures
+docs/figures/in-context/*.svg      its charts
 """
 
 import argparse
@@ -32,10 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m road.in_context", description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="where the runs are kept")
     parser.add_argument("--write", action="store_true", help="only write the page from what is measured")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     path = HOME / MEASURED
-    if not given.write:
-        runs = {name: train(name, given.runs / name) for name in (LESSON, SQL)}
+    if not options.write:
+        runs = {name: train(name, options.runs / name) for name in (LESSON, SQL)}
         results = {LESSON: of_lesson(runs[LESSON]), SQL: of_sql(runs[SQL])}
         write_atomically(path, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     results = json.loads(path.read_text(encoding="utf-8"))
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def train(name: str, run: Path) -> Path:
-    """The finished run of a shipped recipe: begun, gone on with, or found."""
+    """The finished run of a built-in recipe: started, resumed, or already there."""
     from regard.training.build import resume, start
 
     if not (run / "recipe.toml").is_file():
@@ -59,7 +59,7 @@ def train(name: str, run: Path) -> Path:
 
 
 def of_lesson(run: Path) -> dict[str, Any]:
-    """The curve over shots and over training, the heads, and what the best of them looks at."""
+    """Accuracy over shots and over training, scores of the heads, and attention weights of the best one."""
     from regard.explorer.induction import heads
     from regard.model import load
 
@@ -67,11 +67,11 @@ def of_lesson(run: Path) -> dict[str, Any]:
     results, exam = over_shots(run, model, SHOTS[LESSON])
     results["training"] = list(over_training(run, exam))
     results["heads"] = heads(model)
-    return results | {"looks": looks(model, max(results["heads"], key=lambda head: head["answers"]))}
+    return results | {"attention": attention_weights(model, max(results["heads"], key=lambda head: head["answers"]))}
 
 
 def over_shots(run: Path, model: Any, shots: Sequence[int]) -> tuple[dict[str, Any], Any]:
-    """What the run was, and how many questions of its test part are answered right after so many examples."""
+    """Facts of the run, and the accuracy on its test split by number of shots."""
     from regard.cli.options import Prompting
     from regard.tasks.generate.few_shot import evaluate, exam_of
 
@@ -82,7 +82,7 @@ def over_shots(run: Path, model: Any, shots: Sequence[int]) -> tuple[dict[str, A
 
 
 def over_training(run: Path, exam: Any) -> Iterator[dict[str, Any]]:
-    """Accuracy with most shots, and the best scores of heads, at each checkpoint."""
+    """Accuracy with the most shots, and the best scores of heads, at each checkpoint."""
     from regard.explorer.induction import heads
     from regard.model import load
     from regard.tasks.generate.few_shot import evaluate
@@ -93,32 +93,32 @@ def over_training(run: Path, exam: Any) -> Iterator[dict[str, Any]]:
         (row,) = evaluate(model, exam, [MOST])["shots"]
         scored = heads(model)
         best = {name: max(head[name] for head in scored) for name in ("answers", "prefix_matching")}
-        say(f"step {step}: {row['accuracy']} % right, {best}")
+        say(f"step {step}: accuracy {row['accuracy']} %, {best}")
         yield {"step": step, "loss": round(losses[step], 4), **row, **best}
 
 
-def looks(model: Any, head: dict[str, Any]) -> dict[str, Any]:
-    """What one head looks at wherever an answer is due, in a prompt of the validation part."""
+def attention_weights(model: Any, head: dict[str, Any]) -> dict[str, Any]:
+    """Attention weights of a head at each position before an answer, in a prompt of the validation split."""
     from regard.data.synthetic.prompts import completion, prompt
 
     lesson = model.recipe.data.generate
     template, pairs = LESSONS[lesson].template, next(tasks(lesson, 5, "validation", 1)).pairs
-    shown = [pairs[place] for place in ORDER]
-    asked = shown.pop()
-    trace = model.trace(prompt(shown, asked.text, template), target=completion(asked.label, template))
+    shown = [pairs[index] for index in ORDER]
+    query = shown.pop()
+    trace = model.trace(prompt(shown, query.text, template), target=completion(query.label, template))
     rows, columns = trace.labels(head["site"])
     weights = trace.weights(head["site"], head["head"])
-    due = [place for place, piece in enumerate(columns) if piece.strip() in {pair.text for pair in pairs}]
+    positions = [position for position, token in enumerate(columns) if token.strip() in {pair.text for pair in pairs}]
     return {
         **head,
         "columns": columns,
-        "rows": [rows[place] for place in due],
-        "weights": [[round(float(weight), 3) for weight in weights[place]] for place in due],
+        "rows": [rows[position] for position in positions],
+        "weights": [[round(float(weight), 3) for weight in weights[position]] for position in positions],
     }
 
 
 def of_sql(run: Path) -> dict[str, Any]:
-    """The curve over shots, by kinds of questions, and some queries as they came out."""
+    """Accuracy over shots, by category, and examples of generated queries."""
     from regard.model import load
 
     model = load(run)
@@ -126,7 +126,7 @@ def of_sql(run: Path) -> dict[str, Any]:
 
 
 def example_queries(model: Any) -> list[dict[str, Any]]:
-    """After two examples that show the own word: the first two queries that are right, and the first that is wrong."""
+    """After two shots that show the made-up word: the first two correct queries, and the first wrong one."""
     from regard.config.recipe import DecodeOptions
     from road.text_to_sql import items as sql
 
@@ -142,7 +142,7 @@ def example_queries(model: Any) -> list[dict[str, Any]]:
 
 
 def facts(run: Path, model: Any) -> dict[str, Any]:
-    """What the run was: its size, its length, and the minutes that its steps take at their median speed."""
+    """Size and length of the run, and the minutes of its steps at their median speed."""
     lines = [line for line in journal(run) if "tokens_per_second" in line]
     environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
     recipe = model.recipe
@@ -163,12 +163,13 @@ def facts(run: Path, model: Any) -> dict[str, Any]:
 
 
 def draw(results: dict[str, Any], folder: Path) -> None:
-    """The pictures."""
+    """The charts."""
     from regard.tasks.generate.few_shot import draw_curve
     from road.text_to_sql.dataset import CATEGORIES
 
     folder.mkdir(parents=True, exist_ok=True)
-    lesson, asked = results[LESSON], results[SQL]["kinds"]
+    lesson = results[LESSON]
+    by_category = results[SQL]["kinds"]
     draw_curve(folder / "shots.svg", "the model", lesson)
     steps = lesson["training"]
     line_chart(
@@ -178,30 +179,32 @@ def draw(results: dict[str, Any], folder: Path) -> None:
             Line("attention on them", [(row["step"], 100 * row["answers"]) for row in steps]),
         ],
     )  # fmt: skip
-    seen = lesson["looks"]
-    title = f"{seen['site']}, head {seen['head']}: where it looks when an answer is due"
-    heatmap(folder / "head.svg", title, [f"{piece} ←" for piece in seen["rows"]], seen["columns"], seen["weights"])
-    kinds = {kind: [row for row in asked if row["questions"] == kind] for kind in CATEGORIES}
+    attention = lesson["attention"]
+    title = f"{attention['site']}, head {attention['head']}: attention weights before each answer"
+    tokens = [f"{token} ←" for token in attention["rows"]]
+    heatmap(folder / "head.svg", title, tokens, attention["columns"], attention["weights"])
+    kinds = {kind: [row for row in by_category if row["questions"] == kind] for kind in CATEGORIES}
     lines = [Line(kind, *curve(rows, "shots")) for kind, rows in kinds.items()]
     line_chart(folder / "sql.svg", "Queries that give the right rows", "shots", "% right", lines)
 
 
 def curve(rows: Sequence[dict[str, Any]], across: str) -> tuple[list[tuple[float, float]], list[float]]:
-    """Points of accuracy, and their intervals."""
+    """Points of accuracy, and their confidence intervals."""
     return [(row[across], row["accuracy"]) for row in rows], [row["interval"] for row in rows]
 
 
 def filled(page: str, results: dict[str, Any]) -> str:
-    """The page with its measured parts as they were measured."""
-    for name, text in parts(results).items():
+    """The page with its tables and examples replaced by what was measured."""
+    for name, text in sections(results).items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         page = pattern.sub(lambda match, text=text: f"{match[1]}\n{text}\n{match[2]}", page)
     return page
 
 
-def parts(results: dict[str, Any]) -> dict[str, str]:
-    """What the page takes from the figures, by the names of its places."""
-    lesson, sql = results[LESSON], results[SQL]
+def sections(results: dict[str, Any]) -> dict[str, str]:
+    """The generated sections of the page by name."""
+    lesson = results[LESSON]
+    sql = results[SQL]
     return {
         "shots": table(lesson["shots"], {"shots": "shots", "right": percent, "ideal learner": "ideal"}),
         "training": table(
@@ -242,7 +245,7 @@ def percent(row: dict[str, Any]) -> str:
 
 
 def table(rows: Sequence[dict[str, Any]], columns: Mapping[str, str | Callable[[dict[str, Any]], str]]) -> str:
-    """A table of some fields of each row, by the names that its columns are to have."""
+    """A table of chosen fields of each row, by the headings of its columns."""
     lines = [list(columns), ["---", *["--:"] * (len(columns) - 1)]]
     lines += [[cell(row[of] if isinstance(of, str) else of(row)) for of in columns.values()] for row in rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
