@@ -11,10 +11,10 @@ is a pure function of its arguments. It does not resemble real text: scores only
 import random
 from collections.abc import Iterator
 from datetime import date, timedelta
+from typing import NamedTuple
 
 from regard.data.synthetic.pairs import FIRST_DAY, LAST_DAY, MONTHS, random_generator, split_of
 from regard.errors import UserError, nearest
-from regard.tasks.tag.files import Sentence
 
 SYLLABLES = (
     *("do", "ve", "mi", "lor", "tal", "zan", "fur", "ka", "re", "sho", "bel", "ni", "gra", "tu", "os", "len", "har"),
@@ -41,26 +41,33 @@ FRAMES = (
 )
 
 
-def names(seed: int, split: str, count: int) -> Iterator[Sentence]:
+class TaggedWords(NamedTuple):
+    """A sentence's words, and their tags."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+def names(seed: int, split: str, count: int) -> Iterator[TaggedWords]:
     """Sentences with persons (PER), places (LOC), firms (ORG) and days (DAY), in IOB2."""
     rng = random_generator("names", seed, split)
-    for index in range(1, count + 1):
+    for _ in range(count):
         words, tags = [], []
         for word in rng.choice(FRAMES).split():
             made = _name(word, split, rng)
             words += made or [word]
             tags += [f"{'I' if position else 'B'}-{word}" for position in range(len(made))] or ["O"]
-        yield Sentence(tuple(words), tuple(tags), f"names {split}:{index}")
+        yield TaggedWords(tuple(words), tuple(tags))
 
 
-MAKERS = {"names": names}
+GENERATORS = {"names": names}
 
 
-def made(name: str, seed: int, split: str, count: int) -> Iterator[Sentence]:
+def generate(name: str, seed: int, split: str, count: int) -> Iterator[TaggedWords]:
     """The sentences of a generator, by its name."""
-    if name not in MAKERS:
-        raise UserError(f"data.generate = '{name}' makes no tagged sentences{nearest(name, MAKERS)}")
-    return MAKERS[name](seed, split, count)
+    if name not in GENERATORS:
+        raise UserError(f"data.generate = '{name}' makes no tagged sentences{nearest(name, GENERATORS)}")
+    return GENERATORS[name](seed, split, count)
 
 
 def _name(kind: str, split: str, rng: random.Random) -> list[str]:

@@ -14,12 +14,9 @@ import random
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
+from regard.data.pairs import Sample
 from regard.errors import UserError, nearest
-
-if TYPE_CHECKING:
-    from regard.tasks.translate.dataset import Sample
 
 SPLITS = ("train", "validation", "test")
 
@@ -39,8 +36,6 @@ WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", 
 
 def dates(seed: int, split: str, count: int) -> Iterator[Sample]:
     """Written English dates → ISO 8601 (1950–2035); the days of one split never occur in another."""
-    from regard.tasks.translate.dataset import Sample
-
     rng = random_generator("dates", seed, split)
     days = (LAST_DAY - FIRST_DAY).days + 1
     made = 0
@@ -54,8 +49,6 @@ def dates(seed: int, split: str, count: int) -> Iterator[Sample]:
 
 def reverse(seed: int, split: str, count: int) -> Iterator[Sample]:
     """Numbers 0–50 → the same numbers backwards: 1–25 of them in training, 1–30 in the held-out splits."""
-    from regard.tasks.translate.dataset import Sample
-
     rng = random_generator("reverse", seed, split)
     made = 0
     while made < count:

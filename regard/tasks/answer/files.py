@@ -1,11 +1,11 @@
-"""Questions about texts that hold their answers, as files have them; an error names file and line, or the question.
+"""Questions about texts that contain their answers, in files; an error names file and line, or the question.
 
 train-v1.1.json    SQuAD: data → paragraphs → qas, read article by article; v2.0's `is_impossible` too
 squad.jsonl        a line each: {"context", "question", "answers": {"text": […], "answer_start": […]}}, answers as a
                    list of {"text", "answer_start"}, or a paragraph {"context", "qas": […]}
-faq.csv .tsv       columns context, question, answer; answer_start, where an answer stands more than once
+faq.csv .tsv       columns context, question, answer; answer_start, if an answer occurs more than once
 
-Without a start an answer is where it stands first. A question without an answer has none in its text.
+Without a start it is the first occurrence. A question without an answer has none in its text.
 """
 
 import json
@@ -26,36 +26,36 @@ BEGIN = re.compile(r'"data"\s*:\s*\[')
 
 CHUNK = 1 << 20  # bytes read at once
 
-LARGEST = 1 << 28  # characters of one article
+MAX_ARTICLE = 1 << 28  # characters
 
-START = ("answer_start", "start")  # keys of where an answer begins
+START_KEYS = ("answer_start", "start")
 
 
 class Gold(NamedTuple):
-    """An answer as it stands in its text, from a character on."""
+    """An answer, and the index of its first character in the text."""
 
     text: str
     start: int
 
 
 class Question(NamedTuple):
-    """What is asked of a text; without an answer, that it says nothing of it."""
+    """A question about a text; without answers, the text does not answer it."""
 
     id: str
     text: str
     context: str
     answers: tuple[Gold, ...]
-    group: str  # equal ones lie in the same part
+    group: str  # questions of equal groups are in the same split
     location: str
 
 
 def read(data: "DataOptions", split: str, base_dir: Path | None = None) -> Iterator[Question]:
-    """Every question of a part in the order of its file; parts are held out by the text that is asked about."""
+    """Every question of a split in the order of its file; splits are held out by the text of a question."""
     yield from held(questions(file_of(data, split, base_dir), data), data, split)
 
 
 def questions(path: Path, data: "DataOptions") -> Iterator[Question]:
-    """Every question of a file, or of all that a pattern means."""
+    """Every question of a file, or of all that match a pattern."""
     if several(path):
         yield from each_of(path, lambda file: questions(file, data))
         return
@@ -75,26 +75,29 @@ def questions(path: Path, data: "DataOptions") -> Iterator[Question]:
 
 
 def articles(path: Path) -> Iterator[Any]:
-    """The articles of a file as SQuAD has it, one after another: memory holds one and what was read with it."""
-    decode, held, inside = json.JSONDecoder().raw_decode, "", False
+    """The articles of a SQuAD file, one after another: memory holds one and the chunk that was read with it."""
+    decode = json.JSONDecoder().raw_decode
+    buffer = ""
+    inside = False
     for text in decoded(path, 0, None, CHUNK):
-        held += text
-        if not inside and (begin := BEGIN.search(held)):
-            held, inside = held[begin.end() :], True
+        buffer += text
+        if not inside and (begin := BEGIN.search(buffer)):
+            buffer = buffer[begin.end() :]
+            inside = True
         while inside:
-            held = held.lstrip(" \t\r\n,")
-            if held.startswith("]"):
+            buffer = buffer.lstrip(" \t\r\n,")
+            if buffer.startswith("]"):
                 return
             try:
-                article, end = decode(held)
+                article, end = decode(buffer)
             except (ValueError, RecursionError) as error:
-                if len(held) > LARGEST:
-                    raise UserError(f"{path}: not a JSON article in {len(held):,} characters ({error})") from None
+                if len(buffer) > MAX_ARTICLE:
+                    raise UserError(f"{path}: not a JSON article in {len(buffer):,} characters ({error})") from None
                 break
             yield article
-            held = held[end:]
-    what = "ends inside an article" if inside else 'has no "data": […], as SQuAD has'
-    raise UserError(f"{path}: not JSON as SQuAD has it: {what}")
+            buffer = buffer[end:]
+    problem = "ends inside an article" if inside else 'has no "data": […], as SQuAD has'
+    raise UserError(f"{path}: not JSON as SQuAD has it: {problem}")
 
 
 def _of_article(article: Any, path: Path, split_by: str) -> Iterator[Question]:
@@ -124,70 +127,70 @@ def _of_lines(path: Path, data: "DataOptions") -> Iterator[Question]:
         yield from _of_paragraph(table, context, data.split_by, location)
 
 
-def _answers(table: dict[str, Any], named: str, location: str) -> Any:
-    """What stands under `answers` or `answer`, or as it is named; to have none must be said."""
-    for key in (named,) if named else ("answers", "answer"):
+def _answers(table: dict[str, Any], column: str, location: str) -> Any:
+    """The value of `answers` or `answer`, or of the named column; that there is none must be explicit."""
+    for key in (column,) if column else ("answers", "answer"):
         if key in table:
             return table[key]
     if table.get("is_impossible"):
         return []
-    raise UserError(f"{location}: no '{named or 'answers'}'; it has: {', '.join(table)}; a question without one has []")
+    raise UserError(
+        f"{location}: no '{column or 'answers'}'; it has: {', '.join(table)}; a question without one has []"
+    )
 
 
 def _of_paragraph(table: dict[str, Any], key: str, split_by: str, location: str) -> Iterator[Question]:
     context = _text(table, key, location)
     group = context if split_by in ("source", key) else _text(table, split_by, location)
     for number, value in enumerate(table["qas"] if isinstance(table.get("qas"), list) else [], 1):
-        asked = _table(value, location)
-        here = f"{location}, question {asked.get('id', number)}"
-        golds = tuple(_golds(asked.get("answers"), context, here))
-        if asked.get("is_impossible"):
+        question = _table(value, location)
+        here = f"{location}, question {question.get('id', number)}"
+        golds = tuple(_golds(question.get("answers"), context, here))
+        if question.get("is_impossible"):
             golds = ()
-        name = str(asked.get("id", f"{location}#{number}"))
-        yield Question(name, _text(asked, "question", here), context, golds, group, here)
+        name = str(question.get("id", f"{location}#{number}"))
+        yield Question(name, _text(question, "question", here), context, golds, group, here)
 
 
-def _golds(given: Any, context: str, location: str) -> Iterator[Gold]:
+def _golds(answers: Any, context: str, location: str) -> Iterator[Gold]:
     """Answers as SQuAD lists them, as columns of texts and starts, or as texts alone."""
-    for text, start in _listed(given, location):
+    for text, start in _texts_and_starts(answers, location):
         if not isinstance(text, str) or not (start is None or type(start) is int):
             raise UserError(
                 f"{location}: an answer is {text!r:.60} from {start!r:.20} on; expected text, and a whole number"
             )
         if text:
-            yield stand(text, start, context, location)
+            yield locate(text, start, context, location)
 
 
-def _listed(given: Any, location: str) -> list[tuple[Any, Any]]:
+def _texts_and_starts(answers: Any, location: str) -> list[tuple[Any, Any]]:
     """Each answer's text and start, in whichever way they are listed."""
-    if isinstance(given, dict):
-        texts, starts = _many(given.get("text")), _many(_start(given))
+
+    def as_list(value: Any) -> list[Any]:
+        return value if isinstance(value, list) else [] if value is None else [value]
+
+    def start_of(answer: dict[str, Any]) -> Any:
+        return next((answer[key] for key in START_KEYS if key in answer), None)
+
+    if isinstance(answers, dict):
+        texts, starts = as_list(answers.get("text")), as_list(start_of(answers))
         if starts and len(texts) != len(starts):
             raise UserError(f"{location}: {len(texts)} answers, but {len(starts)} starts")
         return list(zip(texts, starts or [None] * len(texts), strict=True))
-    return [(one.get("text"), _start(one)) if isinstance(one, dict) else (one, None) for one in _many(given)]
+    return [(one.get("text"), start_of(one)) if isinstance(one, dict) else (one, None) for one in as_list(answers)]
 
 
-def _many(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
-
-
-def _start(answer: dict[str, Any]) -> Any:
-    return next((answer[key] for key in START if key in answer), None)
-
-
-def stand(text: str, start: int | None, context: str, location: str) -> Gold:
-    """An answer where it stands; it must, letter for letter."""
-    found = context.find(text)
-    if found < 0:
-        raise UserError(f"{location}: the answer {text!r:.80} stands nowhere in its text {context!r:.60}…")
+def locate(text: str, start: int | None, context: str, location: str) -> Gold:
+    """An answer with its start; it must occur in the text, character for character."""
+    first = context.find(text)
+    if first < 0:
+        raise UserError(f"{location}: the answer {text!r:.80} does not occur in its text {context!r:.60}…")
     if start is None:
-        return Gold(text, found)
+        return Gold(text, first)
     if start < 0 or context[start : start + len(text)] != text:
-        there = context[max(0, start) : max(0, start) + len(text)]
+        actual = context[max(0, start) : max(0, start) + len(text)]
         raise UserError(
-            f"{location}: the answer {text!r:.80} does not stand at {start}, where {there!r:.80} does; "
-            f"it stands at {found}"
+            f"{location}: the answer {text!r:.80} is not at {start}, which has {actual!r:.80}; it is at {first}"
         )
     return Gold(text, start)
 
@@ -201,8 +204,8 @@ def _table(value: Any, location: str) -> dict[str, Any]:
 def _text(table: dict[str, Any], key: str, location: str) -> str:
     value = table.get(key)
     if not isinstance(value, str):
-        said = f"'{key}' is a {type(value).__name__}, but must be a string" if key in table else f"no '{key}'"
-        raise UserError(f"{location}: {said}; it has: {', '.join(table)}")
+        problem = f"'{key}' is a {type(value).__name__}, but must be a string" if key in table else f"no '{key}'"
+        raise UserError(f"{location}: {problem}; it has: {', '.join(table)}")
     if not is_text(value):
         raise UserError(f"{location}: half a surrogate pair (\\ud800 to \\udfff) is not text")
     return value
@@ -217,10 +220,12 @@ def _of_columns(path: Path, data: "DataOptions") -> Iterator[Question]:
     required = {"data.context": context, "data.question": question, "data.answer": answer}
     required |= {"data.split_by": group} if group else {}
     for number, (fields, location) in enumerate(rows(path, data.columns, required), 1):
-        text, said = fields[context], fields[answer]
-        begin = fields.get("answer_start", "").strip()
-        if begin and not begin.isdecimal():
-            raise UserError(f"{location}: answer_start is {begin!r}; expected a whole number")
-        golds = (stand(said, int(begin) if begin else None, text, location),) if said else ()
+        text = fields[context]
+        start = fields.get("answer_start", "").strip()
+        if start and not start.isdecimal():
+            raise UserError(f"{location}: answer_start is {start!r}; expected a whole number")
+        golds = ()
+        if fields[answer]:
+            golds = (locate(fields[answer], int(start) if start else None, text, location),)
         key = fields.get("id", "") or str(number)
         yield Question(key, fields[question], text, golds, fields[group] if group else text, location)

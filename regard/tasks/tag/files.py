@@ -1,7 +1,7 @@
-"""Sentences whose words have tags, as files have them; an error names file and line.
+"""Sentences whose words have tags, in files; an error names file and line.
 
 ner.conll .iob .bio .txt .tsv    a word a line, its tag in the last column, a blank line between sentences,
-                                 -DOCSTART- lines left out; columns with a tab between where a line has one, else spaces
+                                 -DOCSTART- lines are skipped; tabs separate columns if a line has one, else spaces
 ner.jsonl                        {"tokens": ["Ada", "wrote"], "tags": ["B-PER", "O"]}
 each also as .gz
 """
@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard.data.files import each_of, is_text, json_lines, lines, several
 from regard.data.splits.hashed import file_of, held
+from regard.data.synthetic.entities import generate
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.config.recipe import DataOptions
 
-BEGINNING = "-DOCSTART-"
+DOCUMENT_START = "-DOCSTART-"
 
-MOST = 10_000  # tags; more are surely another column
+MAX_TAGS = 10_000  # more must be another column
 
 SUFFIXES = (".conll", ".iob", ".bio", ".txt", ".tsv")
 
 
 class Sentence(NamedTuple):
-    """Words, a tag each, and where the first of them stands."""
+    """Words, their tags, and the location of the first word."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -34,22 +35,22 @@ class Sentence(NamedTuple):
 
     @property
     def group(self) -> str:
-        """What decides the part: equal sentences lie in the same."""
+        """Equal sentences are in the same split."""
         return " ".join(self.words)
 
 
 def read(data: "DataOptions", split: str, base_dir: Path | None = None, seed: int = 1) -> Iterator[Sentence]:
-    """Every sentence of a part in the order of its file, or made on the spot."""
+    """Every sentence of a split in the order of its file, or generated."""
     if data.generate:
-        from regard.data.synthetic.entities import made  # which makes sentences of this file's kind
-
-        yield from made(data.generate, seed, split, int(getattr(data, split)))
+        generated = generate(data.generate, seed, split, int(getattr(data, split)))
+        for number, sentence in enumerate(generated, 1):
+            yield Sentence(*sentence, f"{data.generate} {split}:{number}")
         return
     yield from held(sentences(file_of(data, split, base_dir), data), data, split)
 
 
 def sentences(path: Path, data: "DataOptions") -> Iterator[Sentence]:
-    """Every sentence of a file, or of all that a pattern means."""
+    """Every sentence of a file, or of all that match a pattern."""
     if several(path):
         return each_of(path, lambda file: sentences(file, data))
     name = path.name.removesuffix(".gz")
@@ -61,58 +62,60 @@ def sentences(path: Path, data: "DataOptions") -> Iterator[Sentence]:
 
 
 def _of_lines(path: Path) -> Iterator[Sentence]:
-    words, tags, begun, width = [], [], 0, 0
-    for number, line in enumerate(lines(path), 1):
-        if not line.strip() or line.startswith(BEGINNING):
+    words: list[str] = []
+    tags: list[str] = []
+    first_line = width = 0
+    for line_number, line in enumerate(lines(path), 1):
+        if not line.strip() or line.startswith(DOCUMENT_START):
             if words:
-                yield Sentence(tuple(words), tuple(tags), f"{path}:{begun}")
+                yield Sentence(tuple(words), tuple(tags), f"{path}:{first_line}")
             words, tags = [], []
             continue
         fields = [field.strip() for field in line.split("\t")] if "\t" in line else line.split()
         width = width or len(fields)
         if len(fields) < 2 or len(fields) != width or not fields[0] or not fields[-1]:
             raise UserError(
-                f"{path}:{number}: {line!r:.60} has {len(fields)} columns; expected {max(2, width)}, the word first "
-                "and its tag last, and a blank line between sentences"
+                f"{path}:{line_number}: {line!r:.60} has {len(fields)} columns; expected {max(2, width)}, the word "
+                "first and its tag last, and a blank line between sentences"
             )
-        begun = begun if words else number
+        first_line = first_line if words else line_number
         words.append(fields[0])
         tags.append(fields[-1])
     if words:
-        yield Sentence(tuple(words), tuple(tags), f"{path}:{begun}")
+        yield Sentence(tuple(words), tuple(tags), f"{path}:{first_line}")
 
 
-def _of_objects(path: Path, words: str, tags: str) -> Iterator[Sentence]:
-    for number, value in enumerate(json_lines(path), 1):
+def _of_objects(path: Path, words_key: str, tags_key: str) -> Iterator[Sentence]:
+    for line_number, value in enumerate(json_lines(path), 1):
         if value is None:
             continue
-        location = f"{path}:{number}"
-        found, called = _texts(value, words, location), _texts(value, tags, location)
-        if len(found) != len(called):
-            raise UserError(f"{location}: {len(found)} {words}, but {len(called)} {tags}: each word has one")
-        if found:
-            yield Sentence(found, called, location)
+        location = f"{path}:{line_number}"
+        words, tags = _texts(value, words_key, location), _texts(value, tags_key, location)
+        if len(words) != len(tags):
+            raise UserError(f"{location}: {len(words)} {words_key}, but {len(tags)} {tags_key}: each word has one")
+        if words:
+            yield Sentence(words, tags, location)
 
 
 def _texts(value: dict[str, Any], key: str, location: str) -> tuple[str, ...]:
-    given = value.get(key)
-    if not isinstance(given, list) or not all(is_text(each) and each.strip() for each in given):
-        raise UserError(f'{location}: "{key}" should be a list of words, such as ["Ada", "wrote"]; it is {given!r:.60}')
-    return tuple(given)
+    texts = value.get(key)
+    if not isinstance(texts, list) or not all(is_text(text) and text.strip() for text in texts):
+        raise UserError(f'{location}: "{key}" should be a list of words, such as ["Ada", "wrote"]; it is {texts!r:.60}')
+    return tuple(texts)
 
 
 def learn_tags(data: "DataOptions", base_dir: Path | None = None, seed: int = 1) -> tuple[str, ...]:
-    """Every tag of the training file, also of what is held out of it: O first, the others in the order of letters."""
-    found: set[str] = set()
-    whole = replace(data, validation="", test="") if not data.generate else data
-    for sentence in read(whole, "train", base_dir, seed):
-        found.update(sentence.tags)
-        if len(found) > MOST:
+    """Every tag of the training file, also of held-out splits: O first, the others in alphabetical order."""
+    tags: set[str] = set()
+    undivided = replace(data, validation="", test="") if not data.generate else data
+    for sentence in read(undivided, "train", base_dir, seed):
+        tags.update(sentence.tags)
+        if len(tags) > MAX_TAGS:
             raise UserError(
-                f"{sentence.location}: over {MOST:,} different tags so far; does the last column have them?"
+                f"{sentence.location}: over {MAX_TAGS:,} different tags so far; does the last column have them?"
             )
-    if len(found) < 2:
-        only = f"the one tag {found.pop()!r}" if found else "no tag"
+    if len(tags) < 2:
+        only = f"the one tag {tags.pop()!r}" if tags else "no tag"
         location = data.generate or file_of(data, "train", base_dir)
-        raise UserError(f"{location}: has {only}; to tell words apart takes two")
-    return tuple(sorted(found, key=lambda tag: (tag != "O", tag)))
+        raise UserError(f"{location}: has {only}; tagging needs two")
+    return tuple(sorted(tags, key=lambda tag: (tag != "O", tag)))

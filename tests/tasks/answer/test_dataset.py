@@ -83,8 +83,8 @@ def test_lines_and_columns_say_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("answers", "said"),
     [
-        ({"text": ["Ada"], "answer_start": [3]}, "a.jsonl:1, question 1: the answer 'Ada' does not stand at 3, where"),
-        ({"text": ["Ida"], "answer_start": [0]}, "a.jsonl:1, question 1: the answer 'Ida' stands nowhere"),
+        ({"text": ["Ada"], "answer_start": [3]}, "a.jsonl:1, question 1: the answer 'Ada' is not at 3, which has"),
+        ({"text": ["Ida"], "answer_start": [0]}, "a.jsonl:1, question 1: the answer 'Ida' does not occur"),
         ({"text": ["Ada", "Bob"], "answer_start": [0]}, "2 answers, but 1 starts"),
         ({"text": [7], "answer_start": [0]}, "an answer is 7 from 0 on"),
     ],

@@ -374,7 +374,7 @@ def test_two_are_compared(learnt: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ({"context": "Ada sang.", "question": "Who?", "answers": [{"text": "Ida"}]}, "asked.jsonl:1, question 1: the answer 'Ida' stands nowhere"),  # noqa: E501
+        ({"context": "Ada sang.", "question": "Who?", "answers": [{"text": "Ida"}]}, "asked.jsonl:1, question 1: the answer 'Ida' does not occur"),  # noqa: E501
         ({"text": "Ada sang.", "question": "Who?", "answers": []}, "asked.jsonl:1: no 'context'; it has: text, "),
         ({"context": "Ada sang.", "answers": []}, "no 'question'"),
         ({"context": "Ada sang.", "question": "", "answers": []}, "no question left to use: 1 questions read, 0 kept; 1 skipped: empty question or text (first: "),  # noqa: E501
