@@ -1,11 +1,9 @@
 """What the doctor finds in running text: documents, tokens, bytes, blocks or rows they are cut into, and repeats."""
 
-import hashlib
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from regard.data.duplicates import digests, duplicates
 from regard.data.packing import blocks_per_epoch
 from regard.data.token_stream import TokenStream
 from regard.tasks.fill.batches import rows_per_epoch
@@ -99,26 +97,16 @@ def _warn(part: str, stream: TokenStream, table: dict[str, dict[str, float]], fi
 
 
 def _repeats(parts: dict[str, TokenStream], end: int, findings: "Findings") -> None:
-    """Documents of validation and test that train has too; 8 bytes of memory a document."""
+    """Documents of validation and test that train has too."""
+    hashes = {
+        split: digests(document.tobytes() for document in stream.split_at(end)) for split, stream in parts.items()
+    }
     table = {}
-    seen = np.sort(_hashes(parts["train"], end))
-    for part in [each for each in parts if each != "train"]:
-        hashes = _hashes(parts[part], end)
-        count = int((seen[np.minimum(np.searchsorted(seen, hashes), len(seen) - 1)] == hashes).sum())
-        table[part] = {"same_document": count}
+    for split in [split for split in parts if split != "train"]:
+        count = int(duplicates(hashes["train"], hashes[split]).sum())
+        table[split] = {"same_document": count}
         if count:
             findings.warnings.append(
-                f"{part}: {count} of {len(hashes)} documents are in train too, so its likelihood flatters"
+                f"{split}: {count} of {len(hashes[split])} documents are in train too, so its likelihood flatters"
             )
     findings.facts["also_in_train"] = table
-
-
-def _hashes(stream: TokenStream, end: int) -> np.ndarray:
-    """Of each document, all that stands before an end token or at the text's end."""
-    borders = np.flatnonzero(stream.tokens == end).tolist() if end != MISSING else []
-    if not borders or borders[-1] < len(stream) - 1:
-        borders.append(len(stream))
-    starts = [0, *(border + 1 for border in borders[:-1])]
-    found = (stream.tokens[start:border].tobytes() for start, border in zip(starts, borders, strict=True))
-    digests = (int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) for text in found)
-    return np.fromiter(digests, np.uint64, len(borders))

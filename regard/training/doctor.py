@@ -3,12 +3,10 @@
 recipe ─▶ data (counts, lengths, coverage, leaks) ─▶ network (size, memory, time) ─▶ machine (disk, memory, threads)
 """
 
-import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from torch import nn
 
 from regard.cli.output import in_bytes
 from regard.config.recipe import Recipe, TrainOptions
+from regard.data.duplicates import digests, duplicates
 from regard.errors import UserError
 from regard.models.heads.sequence import Classifier
 from regard.runtime.device import choose_device
@@ -160,34 +159,23 @@ def _coverage(parts: dict[str, PairDataset], vocabulary: Vocabulary, sides: Sequ
 
 
 def _leaks(parts: dict[str, PairDataset], findings: Findings) -> None:
-    """Samples of validation and test that train has too; 8 bytes of memory a sample."""
-    table = {}
-    for what, whole in (("same_source", False), ("same_pair", True)):
-        seen = np.sort(_hashes(parts["train"], whole))
-        for part in PARTS[1:]:
-            if part not in parts or not len(seen):
-                continue
-            hashes = _hashes(parts[part], whole)
-            leaked = seen[np.minimum(np.searchsorted(seen, hashes), len(seen) - 1)] == hashes
-            table.setdefault(part, {})[what] = int(leaked.sum())
-            if whole and leaked.any():
-                some = "; ".join(
-                    " → ".join(parts[part].text(int(index))) for index in islice(np.flatnonzero(leaked), SHOWN)
-                )
+    """Samples of validation and test that train has too."""
+    table: dict[str, dict[str, int]] = {}
+    for what, joined in (("same_source", False), ("same_pair", True)):
+        hashes = {
+            split: digests("\t".join(text) if joined else text[0] for text in map(dataset.text, range(len(dataset))))
+            for split, dataset in parts.items()
+        }
+        for split in [split for split in parts if split != "train"]:
+            leaked = np.flatnonzero(duplicates(hashes["train"], hashes[split]))
+            table.setdefault(split, {})[what] = len(leaked)
+            if joined and len(leaked):
+                examples = "; ".join(" → ".join(parts[split].text(int(index))) for index in leaked[:SHOWN])
                 findings.warnings.append(
-                    f"{part}: {leaked.sum()} of {len(hashes)} samples are in train too, so its scores flatter: {some}"
+                    f"{split}: {len(leaked)} of {len(hashes[split])} samples are in train too, so its scores flatter: "
+                    f"{examples}"
                 )
     findings.facts["also_in_train"] = table
-
-
-def _hashes(corpus: PairDataset, whole: bool) -> np.ndarray:
-    texts = (corpus.text(index) for index in range(len(corpus)))
-    return np.fromiter(_digests("\t".join(text) if whole else text[0] for text in texts), np.uint64, len(corpus))
-
-
-def _digests(texts: Iterable[str]) -> Iterator[int]:
-    for text in texts:
-        yield int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
 def _cost(cost: Cost, batches_per_epoch: int, recipe: Recipe, findings: Findings) -> None:

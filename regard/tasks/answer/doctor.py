@@ -1,10 +1,10 @@
 """What the doctor finds in questions: their windows, those without an answer, and texts that several parts have."""
 
-import hashlib
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from regard.data.duplicates import digests, duplicates
 from regard.tasks.answer.windows import ABSENT, Windows
 
 if TYPE_CHECKING:
@@ -39,23 +39,17 @@ def questions(parts: dict[str, Windows], findings: "Findings") -> None:
 
 def _leaks(parts: dict[str, Windows], findings: "Findings") -> None:
     """Questions of validation and test whose text train has too."""
-    table, seen = {}, _texts(parts["train"])
-    for part in [each for each in parts if each != "train"]:
-        found = _texts(parts[part])
-        count = sum(found[text] for text in found.keys() & seen.keys())
-        table[part] = {"same_text": count}
+    hashes = {
+        split: digests(windows.question(index).context for index in range(windows.questions))
+        for split, windows in parts.items()
+    }
+    table = {}
+    for split in [split for split in parts if split != "train"]:
+        count = int(duplicates(hashes["train"], hashes[split]).sum())
+        table[split] = {"same_text": count}
         if count:
             findings.warnings.append(
-                f"{part}: {count} of {parts[part].questions} questions are asked of texts that train has too, so its "
+                f"{split}: {count} of {len(hashes[split])} questions are asked of texts that train has too, so its "
                 "scores flatter"
             )
     findings.facts["also_in_train"] = table
-
-
-def _texts(windows: Windows) -> dict[bytes, int]:
-    """How many questions are asked of each text."""
-    found: dict[bytes, int] = {}
-    for number in range(windows.questions):
-        digest = hashlib.blake2b(windows.question(number).context.encode(), digest_size=8).digest()
-        found[digest] = found.get(digest, 0) + 1
-    return found
