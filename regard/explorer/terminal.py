@@ -1,14 +1,13 @@
-"""An attention map drawn in the terminal: a row for each output piece, a column for each input piece.
+"""An attention map in the terminal: a row for each query, a column for each key.
 
-Shades run from violet to cream in even steps of perceived lightness; without colour, blocks stand in for them. Weights
-are shaded relative to the largest one shown, which the legend states.
+Shades run from violet to cream in even steps of perceived lightness; without colour they are blocks. Weights are shaded
+relative to the largest one shown, which the legend states.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from math import cos, radians, sin
 from unicodedata import category, combining
 
 from rich.cells import cell_len, set_cell_size
@@ -19,12 +18,12 @@ from rich.text import Text
 
 BLOCKS = " ·░▒▓█"
 ELLIPSIS = "…"
-TALLEST_LABEL = 12  # stacked characters; longer labels end in an ellipsis
-WIDEST_CELL = 9  # beyond this, labels stand upright and cells are squares again
+MAX_LABEL_HEIGHT = 12  # stacked characters; longer labels end in an ellipsis
+MAX_CELL_WIDTH = 9  # beyond this, labels are vertical and cells are squares again
 VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 
-# The ramp's stops in OKLCH (lightness, chroma, hue in degrees), evenly spaced from weight 0 to the largest.
-STOPS = ((0.20, 0.03, 290), (0.36, 0.13, 295), (0.56, 0.20, 350), (0.76, 0.15, 45), (0.95, 0.07, 95))
+STOPS = ("161423", "442878", "c32e85", "fe8f5b", "fdefba")  # of the colour ramp, from weight 0 to the largest
+DARK_INK_FROM = 0.575  # of the ramp, where it becomes too light for white text
 
 
 def draw(weights: object, rows: Sequence[str], columns: Sequence[str], title: str) -> AttentionMap:
@@ -40,16 +39,19 @@ class AttentionMap:
     """Lays itself out for the console it is printed on: its width, and whether it has colours."""
 
     def __init__(self, weights: list[list[float]], rows: list[str], columns: list[str], title: str):
-        self.weights, self.rows, self.columns, self.title = weights, rows, columns, title
+        self.weights = weights
+        self.rows = rows
+        self.columns = columns
+        self.title = title
         self.largest = max((weight for row in weights for weight in row), default=0.0)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         colour = console.color_system is not None and not console.no_color
         margin = min(max(map(cell_len, self.rows), default=0), max(options.max_width // 3, 1))
-        room = options.max_width - margin - 1
+        available = options.max_width - margin - 1
         widest = max(map(cell_len, self.columns), default=1)
-        cell = widest + 1 if widest < WIDEST_CELL and len(self.columns) * (widest + 1) <= room else 2
-        shown = len(self.columns) if len(self.columns) * cell <= room else max((room - 1) // cell, 1)
+        cell = widest + 1 if widest < MAX_CELL_WIDTH and len(self.columns) * (widest + 1) <= available else 2
+        shown = len(self.columns) if len(self.columns) * cell <= available else max((available - 1) // cell, 1)
 
         yield Text(self.title, style="bold", overflow="ellipsis", no_wrap=True)
         for line in stacked(self.columns[:shown]) if cell == 2 else [[centred(label, cell) for label in self.columns]]:
@@ -73,41 +75,41 @@ class AttentionMap:
         yield _line(indent, ("0 ", "dim"), *strip, (f" {self.largest * 100:.0f} %", "dim"))
         if shown < len(self.columns):
             hidden = sum(sum(row[shown:]) for row in self.weights) / max(sum(map(sum, self.weights)), 1e-12)
-            told = f"{shown} of {len(self.columns)} columns fit; the others hold {hidden * 100:.0f} % of the attention"
-            yield Text(told, style="dim italic")
+            note = f"{shown} of {len(self.columns)} columns fit; the others hold {hidden * 100:.0f} % of the attention"
+            yield Text(note, style="dim italic")
 
 
 def _line(*parts: str | tuple[str, str | Style]) -> Text:
     return Text.assemble(*parts, no_wrap=True, overflow="crop", end="\n")
 
 
-def readable(piece: str) -> str:
-    """White space made visible and control characters taken out, so that no piece can break the drawing."""
-    shown = "".join(VISIBLE.get(letter, "" if category(letter)[0] == "C" else letter) for letter in piece)
+def readable(token: str) -> str:
+    """White space made visible and control characters removed, so that no token can break the drawing."""
+    shown = "".join(VISIBLE.get(letter, "" if category(letter)[0] == "C" else letter) for letter in token)
     return shown or "∅"
 
 
 def stacked(labels: list[str]) -> list[list[str]]:
-    """Labels that stand upright, one character a line, feet on the map: one list of characters for each line."""
+    """Vertical labels, one character per line, aligned at the bottom: one list of characters for each line."""
     towers = [_graphemes(label) for label in labels]
-    towers = [tower if len(tower) <= TALLEST_LABEL else [*tower[: TALLEST_LABEL - 1], "⋮"] for tower in towers]
+    towers = [tower if len(tower) <= MAX_LABEL_HEIGHT else [*tower[: MAX_LABEL_HEIGHT - 1], "⋮"] for tower in towers]
     height = max(map(len, towers), default=0)
     return [[tower[line - height] if height - line <= len(tower) else "" for tower in towers] for line in range(height)]
 
 
 def _graphemes(text: str) -> list[str]:
     """Characters with their combining marks."""
-    pieces: list[str] = []
+    graphemes: list[str] = []
     for letter in text:
-        if pieces and (combining(letter) or cell_len(letter) == 0):
-            pieces[-1] += letter
+        if graphemes and (combining(letter) or cell_len(letter) == 0):
+            graphemes[-1] += letter
         else:
-            pieces.append(letter)
-    return pieces
+            graphemes.append(letter)
+    return graphemes
 
 
 def fit(text: str, width: int, right: bool = False) -> str:
-    """The text in exactly that many terminal cells, cut with an ellipsis where it is longer."""
+    """The text in exactly `width` terminal cells, truncated with an ellipsis where it is longer."""
     length = cell_len(text)
     if length > width:
         return set_cell_size(text, width - 1) + ELLIPSIS
@@ -115,39 +117,21 @@ def fit(text: str, width: int, right: bool = False) -> str:
 
 
 def centred(text: str, width: int) -> str:
-    """The text in the middle of that many terminal cells; `str.center` would count a wide character as one."""
+    """The text in the middle of `width` terminal cells; `str.center` would count a wide character as one."""
     return fit(" " * ((width - cell_len(text)) // 2) + text, width)
 
 
 @cache
 def shade(share: float) -> Style:
-    """The cell's background, and a foreground that can be read on it."""
-    lightness, rgb = ramp(share)
-    ink = Color.parse("#1a1626") if lightness > 0.62 else Color.parse("#f3eefc")
-    return Style(color=ink.name, bgcolor=Color.from_rgb(*rgb).name)
+    """The background of a cell, and a foreground that can be read on it."""
+    ink = "#1a1626" if share > DARK_INK_FROM else "#f3eefc"
+    return Style(color=ink, bgcolor=Color.from_rgb(*ramp(share)).name)
 
 
-def ramp(share: float) -> tuple[float, tuple[int, int, int]]:
-    """A share of 0–1 as (OKLab lightness, sRGB bytes): stops are joined by straight lines in OKLab (Ottosson 2020)."""
-    place = min(max(share, 0.0), 1.0) * (len(STOPS) - 1)
-    first = min(int(place), len(STOPS) - 2)
-    stops = [(light, chroma * cos(radians(hue)), chroma * sin(radians(hue))) for light, chroma, hue in STOPS]
-    light, a, b = (
-        (1 - place + first) * x + (place - first) * y for x, y in zip(stops[first], stops[first + 1], strict=True)
-    )
-    long = (light + 0.3963377774 * a + 0.2158037573 * b) ** 3
-    medium = (light - 0.1055613458 * a - 0.0638541728 * b) ** 3
-    short = (light - 0.0894841775 * a - 1.2914855480 * b) ** 3
-    linear = (
-        4.0767416621 * long - 3.3077115913 * medium + 0.2309699292 * short,
-        -1.2684380046 * long + 2.6097574011 * medium - 0.3413193965 * short,
-        -0.0041960863 * long - 0.7034186147 * medium + 1.7076147010 * short,
-    )
-    red, green, blue = (_byte(value) for value in linear)
-    return light, (red, green, blue)
-
-
-def _byte(linear: float) -> int:
-    value = min(max(linear, 0.0), 1.0)
-    encoded = 12.92 * value if value <= 0.0031308 else 1.055 * value ** (1 / 2.4) - 0.055
-    return round(encoded * 255)
+def ramp(share: float) -> tuple[int, int, int]:
+    """The colour of a share of 0–1: straight lines in sRGB between the stops."""
+    position = min(max(share, 0.0), 1.0) * (len(STOPS) - 1)
+    first = min(int(position), len(STOPS) - 2)
+    start, end = (bytes.fromhex(stop) for stop in STOPS[first : first + 2])
+    red, green, blue = (round(a + (position - first) * (b - a)) for a, b in zip(start, end, strict=True))
+    return red, green, blue

@@ -83,12 +83,22 @@ def test_terminal_map_has_colours_where_the_console_has():
     coloured = "\n".join(
         printed(draw([[0.0, 1.0]], ["r"], ["a", "b"], "t"), color_system="truecolor", force_terminal=True)
     )
-    red, green, blue = ramp(1.0)[1]
+    red, green, blue = ramp(1.0)
     assert f"48;2;{red};{green};{blue}" in coloured
 
 
+def oklab_lightness(*rgb: int) -> float:
+    """Ottosson 2020: linear light → cone responses → their cube roots, weighted."""
+    encoded = np.array(rgb) / 255
+    linear = np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
+    cones = np.array(
+        [[0.41222147, 0.53633254, 0.05144599], [0.2119035, 0.68069955, 0.10739696], [0.08830246, 0.28171884, 0.6299787]]
+    )
+    return float(np.cbrt(cones @ linear) @ [0.21045426, 0.79361779, -0.00407205])
+
+
 def test_the_ramp_grows_evenly_in_lightness():
-    lightness = [ramp(step / 16)[0] for step in range(17)]
+    lightness = [oklab_lightness(*ramp(step / 16)) for step in range(17)]
     steps = np.diff(lightness)
     assert steps.min() > 0
     assert steps.max() < 1.5 * steps.min()
