@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -243,11 +244,18 @@ class Trace:
         rows, columns = (list(axis.labels) for axis in axes)
         return rows, columns if len(columns) == length else ["entire source"] * length
 
-    def explore(self, path: str | None = None):
-        """The page of this trace: a file, or shown inline in a notebook."""
-        from regard.explorer.page import explore
+    def explore(
+        self,
+        path: Path | str | None = None,
+        sites: Sequence[str] | None = None,
+        heads: Sequence[int] | None = None,
+        rows: slice | None = None,
+        columns: slice | None = None,
+    ):
+        """The page of this trace: a file, or shown inline in a notebook. Large traces are limited by default."""
+        from regard.explorer.page import Selection, explore
 
-        return explore(self, path)
+        return explore(self, path, Selection(sites, heads, rows, columns))
 
     def _records(self, site: str) -> list[AttentionRecord]:
         if not self.records:

@@ -1,7 +1,7 @@
-"""One self-contained HTML file that shows what models looked at: no network, no build step, opens from disk.
+"""One self-contained HTML file that shows attention weights: no network, no build step, opens from disk.
 
-The texts may be anybody's: they travel as JSON with `<` escaped, the page puts them in as text, and a content security
-policy lets no script or style run but the page's own.
+Texts are untrusted: they are embedded as JSON with `<` escaped, the page inserts them as text, and a content security
+policy allows no script or style but the page's.
 """
 
 from __future__ import annotations
@@ -17,29 +17,36 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
+from torch import Tensor
 
 from regard.attention.trace import Trace
 from regard.errors import UserError
 
 STEPS = 65535  # weights are stored as sixteen-bit shares of one
 SCRIPTS = ("weights.js", "colours.js", "elements.js", "page.js")  # each imports only from those before it
-ROUNDING = f"Weights are rounded to the nearest 1/{STEPS}."
+ROUNDING = f"Each row sums to 1 over all keys. Weights are rounded to the nearest 1/{STEPS}."
+
+MAX_TOKENS = 256  # rows and columns of a map by default
+MAX_WEIGHTS = 8_000_000  # of a page by default: about 21 MB
+MAX_TITLE = 100  # characters
 
 
 class Site(TypedDict):
-    """Weights (heads, rows, columns) of one place in a model; labels of its own where they are not the map's."""
+    """Weights (heads, rows, columns) of one attention layer; labels where they are not the map's."""
 
     name: str
     weights: Any
+    heads: NotRequired[list[int]]  # the indices of its heads; by default 0, 1, 2, …
+    others: NotRequired[list[float]]  # the share of each head's attention that goes to keys not shown
     rows: NotRequired[list[str]]
     columns: NotRequired[list[str]]
 
 
 class Map(TypedDict):
-    """One input and answer of one model; rows are the pieces that look, columns those that are looked at."""
+    """One input and answer of one model; rows are queries, columns are keys."""
 
     model: str
     name: str
@@ -47,33 +54,126 @@ class Map(TypedDict):
     rows: list[str]
     columns: list[str]
     sites: list[Site]
+    note: NotRequired[str]  # what is not shown
 
 
-def map_of(trace: Trace, model: str, name: str) -> Map:
-    """A trace as the page shows it: every site with its own labels, what looks at the source first."""
-    sites = sorted(trace.sites, key=lambda site: "cross" not in site)
-    shown: list[Site] = []
-    for site in sites:
-        rows, columns = trace.labels(site)
-        shown.append({"name": site, "weights": trace.weights(site), "rows": rows, "columns": columns})
-    return {
-        "model": model,
-        "name": name,
-        "answer": trace.answer,
-        "rows": trace.output,
-        "columns": trace.source,
-        "sites": shown,
+class Selection(NamedTuple):
+    """What of a trace to show; by default all of it, up to MAX_TOKENS rows and columns and MAX_WEIGHTS weights."""
+
+    sites: Sequence[str] | None = None
+    heads: Sequence[int] | None = None
+    rows: slice | None = None  # queries
+    columns: slice | None = None  # keys
+
+
+def map_of(trace: Trace, model: str, name: str, selection: Selection | None = None) -> Map:
+    """A trace as the page shows it: every site with its labels, cross-attention first."""
+    selection = selection or Selection()
+    sites = list(selection.sites or sorted(trace.sites, key=lambda site: "cross" not in site))
+    sizes = {site: _Size.of(trace, site, selection) for site in sites}
+    weights = sum(size.weights for size in sizes.values())
+    all_sites = len(sites)
+    if selection.sites is None and weights > MAX_WEIGHTS:
+        count = max(1, all_sites * MAX_WEIGHTS // weights)
+        sites = [sites[index] for index in np.linspace(0, all_sites - 1, count).round().astype(int)]
+    budget = MAX_WEIGHTS // len(sites)
+    shown = [_show(trace, site, sizes[site].within(budget)) for site in sites]
+    notes = [f"{len(sites)} of {all_sites} attention layers (sites=…)"] if len(sites) < all_sites else []
+    notes += list(dict.fromkeys(note for site in sites for note in sizes[site].within(budget).notes()))
+    texts = {"model": model, "name": name, "answer": trace.answer}
+    page: Map = {**texts, "rows": trace.output, "columns": trace.source, "sites": shown}  # type: ignore[typeddict-item]
+    return {**page, "note": f"Shown: {', '.join(notes)}."} if notes else page
+
+
+class _Size(NamedTuple):
+    """How much of a site is shown: heads, rows and columns, and how many there are."""
+
+    heads: range | Sequence[int]
+    rows: range
+    columns: range
+    all_heads: int
+    all_rows: int
+    all_columns: int
+    free_heads: bool  # not chosen by the caller
+
+    @classmethod
+    def of(cls, trace: Trace, site: str, selection: Selection) -> _Size:
+        heads = trace.weights(site, rows=slice(0, 1)).size(0)
+        rows, columns = map(len, trace.labels(site))
+        last = not trace.source  # of a causal language model the newest tokens are shown, else the first
+        return cls(
+            range(heads) if selection.heads is None else selection.heads,
+            _window(rows, selection.rows, last),
+            _window(columns, selection.columns, last),
+            heads,
+            rows,
+            columns,
+            selection.heads is None,
+        )
+
+    @property
+    def weights(self) -> int:
+        return len(self.heads) * len(self.rows) * len(self.columns)
+
+    def within(self, budget: int) -> _Size:
+        """With fewer heads, where the caller did not choose them and there are too many."""
+        count = max(1, budget * len(self.heads) // max(1, self.weights))
+        return self._replace(heads=self.heads[:count]) if self.free_heads and count < len(self.heads) else self
+
+    def notes(self) -> list[str]:
+        notes = []
+        if self.free_heads and len(self.heads) < self.all_heads:
+            notes.append(f"{len(self.heads)} of {self.all_heads} heads (heads=…)")
+        for name, some, count in (("rows", self.rows, self.all_rows), ("columns", self.columns, self.all_columns)):
+            if len(some) < count:
+                notes.append(f"{name} {some.start} to {some[-1]} of {count:,} ({name}=…)")
+        return notes
+
+
+def _window(count: int, chosen: slice | None, last: bool) -> range:
+    if chosen is None:
+        return range(max(0, count - MAX_TOKENS), count) if last else range(min(count, MAX_TOKENS))
+    indices = range(count)[chosen]
+    if not indices:
+        raise UserError(f"nothing to show in {chosen}: there are {count} tokens")
+    return indices
+
+
+def _show(trace: Trace, site: str, size: _Size) -> Site:
+    """The selected weights of a site; computed head by head, so that no full square of a long text is."""
+    rows, columns = trace.labels(site)
+    queries = slice(size.rows.start, size.rows.stop, size.rows.step)
+    keys = slice(size.columns.start, size.columns.stop, size.columns.step)
+    weights = [_to_numpy(trace.weights(site, head, queries))[:, keys] for head in size.heads]
+    shown: Site = {
+        "name": site,
+        "weights": np.stack(weights),
+        "heads": list(size.heads),
+        "rows": rows[queries],
+        "columns": columns[keys],
     }
+    if len(size.columns) < size.all_columns:
+        shown["others"] = [round(1 - float(head.sum(1).mean()), 4) for head in weights]
+    return shown
 
 
-def explore(trace: Trace, path: Path | str | None = None) -> Any:
+def _to_numpy(weights: Any) -> np.ndarray:
+    """float32; numpy cannot read every tensor's dtype, such as bfloat16."""
+    return np.asarray(weights.detach().float().cpu() if isinstance(weights, Tensor) else weights, dtype=np.float32)
+
+
+def explore(trace: Trace, path: Path | str | None = None, selection: Selection | None = None) -> Any:
     """The page of one trace as a file; without a path, shown inline in a notebook or opened in a browser."""
     if not trace.sites:
-        raise UserError("this model attends to nothing, so there is nothing to show")
-    title = text_of(trace.source) or "attention"
+        raise UserError("this model has no attention layers, so there is nothing to show")
+    text = text_of(trace.source or trace.target)
+    title = (text if len(text) <= MAX_TITLE else f"{text[: MAX_TITLE - 1].rstrip()}…") or "attention"
+    shown = map_of(trace, "model", title, selection)
+    if "note" in shown:
+        print(f"trace.explore: {shown['note']}", file=sys.stderr)
     if path is not None:
-        return write_page(path, title, [map_of(trace, "model", title)])
-    page = write_page(Path(mkdtemp(prefix="regard-")) / "attention.html", title, [map_of(trace, "model", title)])
+        return write_page(path, title, [shown])
+    page = write_page(Path(mkdtemp(prefix="regard-")) / "attention.html", title, [shown])
     if "ipykernel" in sys.modules:
         from IPython.display import IFrame  # type: ignore[import-not-found]
 
@@ -83,17 +183,19 @@ def explore(trace: Trace, path: Path | str | None = None) -> Any:
     return page
 
 
-def text_of(pieces: Sequence[str]) -> str:
-    """The text that was cut into pieces, in which words begin with a space, or go on behind ##."""
-    if any(piece.startswith(" ") for piece in pieces) or max(map(len, pieces), default=0) < 2:
-        return "".join(pieces).strip()
-    return " ".join(pieces).replace(" ##", "")
+def text_of(tokens: Sequence[str]) -> str:
+    """The text of tokens that begin words with a space, or continue them with ##."""
+    if any(token.startswith(" ") for token in tokens) or max(map(len, tokens), default=0) < 2:
+        return "".join(tokens).strip()
+    return " ".join(tokens).replace(" ##", "")
 
 
 def write_page(path: Path | str, title: str, maps: list[Map]) -> Path:
-    """Write the page, and give its path back."""
-    data = json.dumps({"steps": STEPS, "maps": [_packed_map(each) for each in maps]}, separators=(",", ":"))
-    script, style = _script(), _part("page.css")
+    """Write the page; gives its path."""
+    data = json.dumps({"steps": STEPS, "maps": [_pack_map(each) for each in maps]}, separators=(",", ":"))
+    # A file opened from disk cannot import: the modules are joined, without their imports and exports.
+    script = re.sub(r"^import .*\n|^export ", "", "\n".join(map(_static, SCRIPTS)), flags=re.MULTILINE)
+    style = _static("page.css")
     fields = {
         "title": escape(title),
         "rounding": ROUNDING,
@@ -103,42 +205,36 @@ def write_page(path: Path | str, title: str, maps: list[Map]) -> Path:
         "style-hash": _hash(style),
         "data": data.replace("<", "\\u003c"),
     }
-    page = re.sub(r"\{\{([a-z-]+)\}\}", lambda field: fields[field[1]], _part("page.html"))
+    page = re.sub(r"\{\{([a-z-]+)\}\}", lambda field: fields[field[1]], _static("page.html"))
     path = Path(path)
     path.write_text(page, encoding="utf-8", newline="\n")
     return path
 
 
-def _packed_map(given: Map) -> dict[str, Any]:
-    if not given["sites"]:
-        raise ValueError(f"the map of {given['name']!r} has no sites, so there is nothing to show")
-    texts = {key: given[key] for key in ("model", "name", "answer")}
-    return {**texts, "sites": [_packed_site(site, given) for site in given["sites"]]}
+def _pack_map(shown: Map) -> dict[str, Any]:
+    if not shown["sites"]:
+        raise ValueError(f"the map of {shown['name']!r} has no sites, so there is nothing to show")
+    texts = {key: shown.get(key, "") for key in ("model", "name", "answer", "note")}
+    return {**texts, "sites": [_pack_site(site, shown) for site in shown["sites"]]}
 
 
-def _packed_site(site: Site, given: Map) -> dict[str, Any]:
+def _pack_site(site: Site, shown: Map) -> dict[str, Any]:
     """Weights as base64 of little-endian uint16, heads then rows then columns."""
-    rows, columns = site.get("rows", given["rows"]), site.get("columns", given["columns"])
-    given_weights = site["weights"]  # numpy cannot read every tensor's type: bfloat16 goes through float32
-    given_weights = given_weights.detach().float().cpu() if hasattr(given_weights, "detach") else given_weights
-    weights = np.asarray(given_weights, dtype=np.float32)
+    rows = list(site.get("rows", shown["rows"]))
+    columns = list(site.get("columns", shown["columns"]))
+    weights = _to_numpy(site["weights"])
     if weights.ndim != 3 or weights.shape[1:] != (len(rows), len(columns)) or not weights.size:
         expected = f"(heads, {len(rows)}, {len(columns)})"
         raise ValueError(f"the weights of {site['name']} are {weights.shape}; its labels need {expected}")
     if not (weights.min() >= 0 and weights.max() <= 1 + 1e-4):
-        raise ValueError(f"the weights of {site['name']} lie outside 0–1, so they are not shares of attention")
-    packed = np.rint(weights.clip(0, 1) * STEPS).astype("<u2").tobytes()
-    labels = {"rows": list(rows), "columns": list(columns)}
-    return {"name": site["name"], "heads": len(weights), **labels, "weights": b64encode(packed).decode()}
+        raise ValueError(f"the weights of {site['name']} lie outside 0–1, so they are not attention weights")
+    packed = b64encode(np.rint(weights.clip(0, 1) * STEPS).astype("<u2").tobytes()).decode()
+    heads = site.get("heads", list(range(len(weights))))
+    others = site.get("others", [])
+    return {"name": site["name"], "heads": heads, "others": others, "rows": rows, "columns": columns, "weights": packed}
 
 
-def _script() -> str:
-    """The modules in one, since a file opened from disk may not import: joined, without their imports and exports."""
-    joined = "\n".join(_part(name) for name in SCRIPTS)
-    return re.sub(r"^import .*\n|^export ", "", joined, flags=re.MULTILINE)
-
-
-def _part(name: str) -> str:
+def _static(name: str) -> str:
     return files("regard.explorer").joinpath("static", name).read_text(encoding="utf-8")
 
 

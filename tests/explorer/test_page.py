@@ -5,17 +5,23 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rich.cells import cell_len
 from rich.console import Console
 
+from regard.attention.trace import Axes, Axis, Trace, record
+from regard.errors import UserError
+from regard.explorer import page
 from regard.explorer.page import Map, text_of, write_page
 from regard.explorer.terminal import draw, ramp
+from regard.models.registry import build
 from tests.needs import need
 
 SOURCE: list[str] = ["Ein", "Mann", "fährt", "auf", "einem", "roten", "Rad"]
@@ -105,8 +111,6 @@ def test_the_ramp_grows_evenly_in_lightness():
 
 
 def test_terminal_map_takes_any_tensor_and_refuses_wrong_labels():
-    import torch
-
     weights = torch.softmax(torch.randn(5, 7, dtype=torch.bfloat16, requires_grad=True), -1)
     assert printed(draw(weights, TARGET, SOURCE, "title"))[0].strip() == "title"
     with pytest.raises(ValueError, match="weights are 5 × 7, labels are 7 × 5"):
@@ -127,7 +131,7 @@ def test_weights_survive_within_the_stated_rounding(tmp_path: Path):
     data = embedded(write_page(tmp_path / "page.html", "t", [given]))
     for site, original in zip(data["maps"][0]["sites"], given["sites"], strict=True):
         read = np.frombuffer(base64.b64decode(site["weights"]), "<u2") / data["steps"]
-        shape = (site["heads"], len(site["rows"]), len(site["columns"]))
+        shape = (len(site["heads"]), len(site["rows"]), len(site["columns"]))
         assert np.abs(read.reshape(shape) - original["weights"]).max() <= 0.5 / data["steps"] + 1e-7
 
 
@@ -200,25 +204,25 @@ def test_hover_reads_a_row_and_click_keeps_it(visit: Any):
     given = a_map("m", SOURCE, TARGET)
     mean = given["sites"][0]["weights"].mean(0)
     opened = visit([given])
-    token = opened.page.locator("#looking button").nth(2)
+    token = opened.page.locator("#queries button").nth(2)
     token.hover()
-    assert opened.text("#reading") == "“rides” looks at"
+    assert opened.text("#reading") == "“rides” attends to"
     assert opened.text("#ranking li:first-child bdi") == strongest(mean[2], SOURCE)
-    shown = opened.page.locator("#looked button small").all_inner_texts()
+    shown = opened.page.locator("#keys button small").all_inner_texts()
     assert [float(percent or 0) for percent in shown] == pytest.approx(100 * mean[2], abs=0.51)
     opened.page.mouse.move(1, 1)
-    assert opened.text("#reading") == "The strongest looks"
+    assert opened.text("#reading") == "Largest attention weights"
     token.click()
     opened.page.mouse.move(1, 1)
-    assert opened.text("#reading") == "“rides” looks at"
+    assert opened.text("#reading") == "“rides” attends to"
     opened.page.keyboard.press("Escape")
-    assert opened.text("#reading") == "The strongest looks"
+    assert opened.text("#reading") == "Largest attention weights"
 
 
 def test_lines_are_as_opaque_as_their_weights(visit: Any):
     given = a_map("m", SOURCE, TARGET)
     opened = visit([given])
-    opened.page.locator("#looking button").nth(1).hover()
+    opened.page.locator("#queries button").nth(1).hover()
     weights = given["sites"][0]["weights"].mean(0)
     expected = [weight / weights.max() for weight in weights[1] if weight >= 0.04 * weights.max()]
     drawn = opened.page.locator("#lines path").evaluate_all(
@@ -230,8 +234,8 @@ def test_lines_are_as_opaque_as_their_weights(visit: Any):
 def test_a_column_tells_who_looked_at_it(visit: Any):
     given = a_map("m", SOURCE, TARGET)
     opened = visit([given])
-    opened.page.locator("#looked button").nth(3).hover()
-    assert opened.text("#reading") == "“auf” is looked at by"
+    opened.page.locator("#keys button").nth(3).hover()
+    assert opened.text("#reading") == "“auf” is attended to by"
     assert opened.text("#ranking li:first-child bdi") == strongest(given["sites"][0]["weights"].mean(0)[:, 3], TARGET)
 
 
@@ -243,18 +247,18 @@ def test_keyboard_walks_the_map_and_the_heads(visit: Any):
     for key in ("ArrowDown", "ArrowDown", "ArrowRight", "]", "]"):
         keyboard.press(key)
     weight = given["sites"][0]["weights"][1, 1, 0]
-    told = re.fullmatch(r"“man” looks at “Ein”: ([\d.]+) %", opened.text("#reading"))
+    told = re.fullmatch(r"“man” attends to “Ein”: ([\d.]+) %", opened.text("#reading"))
     assert told
     assert float(told[1]) == pytest.approx(100 * weight, abs=0.51)
-    assert opened.text("#map-title") == "decoder.0.cross, head 2"
-    keyboard.press("[")
     assert opened.text("#map-title") == "decoder.0.cross, head 1"
+    keyboard.press("[")
+    assert opened.text("#map-title") == "decoder.0.cross, head 0"
     opened.page.locator("#heads [aria-checked=true]").focus()
     keyboard.press("End")
-    assert opened.text("#map-title") == "decoder.0.cross, head 3"
-    opened.page.locator("#looking button").first.focus()
+    assert opened.text("#map-title") == "decoder.0.cross, head 2"
+    opened.page.locator("#queries button").first.focus()
     keyboard.press("ArrowRight")
-    assert opened.text("#reading") == "“man” looks at"
+    assert opened.text("#reading") == "“man” attends to"
 
 
 def test_choices_of_model_example_site_and_head(visit: Any):
@@ -262,10 +266,10 @@ def test_choices_of_model_example_site_and_head(visit: Any):
     opened = visit([a_map("one", SOURCE, TARGET), short, a_map("two", SOURCE, TARGET, heads=1)])
     page = opened.page
     page.locator("#heads button").nth(3).click()
-    assert opened.text("#map-title") == "decoder.0.cross, head 3"
+    assert opened.text("#map-title") == "decoder.0.cross, head 2"
     page.select_option("#site", label="encoder.0.self")
-    assert page.locator("#looking button").all_inner_texts() == SOURCE
-    assert opened.text("#map-title") == "encoder.0.self, head 3"
+    assert page.locator("#queries button").all_inner_texts() == SOURCE
+    assert opened.text("#map-title") == "encoder.0.self, head 2"
     page.select_option("#model", label="two")
     assert opened.text("#map-title") == "encoder.0.self, mean over heads"
     page.select_option("#model", label="one")
@@ -275,10 +279,10 @@ def test_choices_of_model_example_site_and_head(visit: Any):
 
 def test_untrusted_text_stays_text(visit: Any):
     opened = visit([a_map(ATTACK, [ATTACK, "b"], [ATTACK, "{{data}}"])], title=f"title {ATTACK}")
-    opened.page.locator("#looking button").first.click()
+    opened.page.locator("#queries button").first.click()
     assert opened.page.title() == f"title {ATTACK}"
-    assert opened.text("#reading") == f"“{ATTACK}” looks at"
-    assert opened.page.locator("#looking button").nth(1).inner_text() == "{{data}}"
+    assert opened.text("#reading") == f"“{ATTACK}” attends to"
+    assert opened.page.locator("#queries button").nth(1).inner_text() == "{{data}}"
     assert opened.page.locator("img").count() == 0
 
 
@@ -293,12 +297,12 @@ def test_the_policy_stops_a_foreign_script_and_a_foreign_request(browser: Any, t
 
 def test_right_to_left_text_runs_right_to_left(visit: Any):
     opened = visit([a_map("m", ["שלום", "עולם", "היום"], ["مرحبا", "يا", "عالم"])])
-    for side in ("#looked", "#looking"):
+    for side in ("#keys", "#queries"):
         boxes = [token.bounding_box() for token in opened.page.locator(f"{side} button").all()]
         assert boxes[0]["x"] > boxes[1]["x"] > boxes[2]["x"]
-    opened.page.locator("#looking button").first.focus()
+    opened.page.locator("#queries button").first.focus()
     opened.page.keyboard.press("ArrowLeft")
-    assert opened.text("#reading") == "“يا” looks at"
+    assert opened.text("#reading") == "“يا” attends to"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -327,10 +331,10 @@ def test_a_large_map_can_be_read_row_by_row(visit: Any):
     words = [f"w{number}" for number in range(200)]
     opened = visit([a_map("m", words, words)])
     opened.page.evaluate(
-        "() => [...document.querySelectorAll('#looking button')].slice(0, 40)"
+        "() => [...document.querySelectorAll('#queries button')].slice(0, 40)"
         ".forEach((token) => token.dispatchEvent(new PointerEvent('pointerenter')))"
     )
-    assert opened.text("#reading") == "“w39” looks at"
+    assert opened.text("#reading") == "“w39” attends to"
     cells = opened.page.evaluate("() => document.querySelectorAll('*').length")
     assert cells < 200 * 200 / 10  # a canvas, not an element for each weight: else a hover would crawl
 
@@ -353,3 +357,81 @@ def test_everything_that_can_be_used_has_a_name(visit: Any):
 )
 def test_a_page_is_called_by_the_text_that_was_read(pieces: list[str], text: str) -> None:
     assert text_of(pieces) == text
+
+
+# ── large traces ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def long_trace() -> Trace:
+    """4,003 tokens read by a GPT of six layers of twelve heads: 1.2 billion weights."""
+    torch.manual_seed(1)
+    network = build({"family": "gpt", "width": 48, "heads": 12, "depth": 6, "limit": 4096}, vocabulary=31).eval()
+    with torch.no_grad(), record() as recorder:
+        network(torch.randint(31, (1, 4003)))
+    tokens = Axis([f"t{index}" for index in range(4003)])
+    return Trace(recorder, Axes.causal(tokens, Axis([f"t{index}" for index in range(1, 4004)])))
+
+
+def test_a_trace_of_thousands_of_tokens_is_limited(
+    long_trace: Trace, browser: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    start = time.monotonic()
+    path = long_trace.explore(tmp_path / "page.html")
+    assert time.monotonic() - start < 30
+    assert path.stat().st_size < 25e6
+    note = "Shown: rows 3747 to 4002 of 4,003 (rows=…), columns 3747 to 4002 of 4,003 (columns=…)."
+    assert capsys.readouterr().err == f"trace.explore: {note}\n"
+    shown = embedded(path)
+    sites = shown["maps"][0]["sites"]
+    assert [site["name"] for site in sites] == long_trace.sites
+    for site in (sites[0], sites[-1]):
+        assert site["heads"] == list(range(12))
+        assert site["rows"][-1] == "t4003" and site["columns"][0] == "t3747"
+        weights = np.frombuffer(base64.b64decode(site["weights"]), "<u2").reshape(12, 256, 256) / shown["steps"]
+        expected = long_trace.weights(site["name"], head=7, rows=slice(3747, None)).numpy()
+        assert np.abs(weights[7] - expected[:, 3747:]).max() < 1e-5
+        assert site["others"][7] == pytest.approx(expected[:, :3747].sum(1).mean(), abs=1e-4)
+    opened = Visit(browser, path)
+    share = 100 * np.mean(sites[0]["others"])
+    assert opened.text("#note") == f"{note} The keys that are not shown receive {share:.0f} % of the attention here."
+    assert opened.text("#heads button:nth-child(2) span").startswith("Head 0")
+    opened.page.close()
+
+
+def test_what_is_asked_for_is_shown(long_trace: Trace, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    sites = long_trace.sites[2:4]
+    path = long_trace.explore(tmp_path / "page.html", sites, [3, 11], slice(10, 20), slice(None, 20))
+    for site, name in zip(embedded(path)["maps"][0]["sites"], sites, strict=True):
+        assert (site["name"], site["heads"], len(site["rows"]), len(site["columns"])) == (name, [3, 11], 10, 20)
+        assert site["rows"][0] == "t11" and site["columns"][-1] == "t19"
+    assert "sites" not in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"nothing to show in slice\(9000, None, None\): there are 4003 tokens"):
+        long_trace.explore(tmp_path / "page.html", rows=slice(9000, None))
+
+
+def test_layers_and_heads_are_limited_to_the_size_of_a_page(
+    long_trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    size = 256 * 256
+    monkeypatch.setattr(page, "MAX_WEIGHTS", 30 * size)
+    shown = page.map_of(long_trace, "m", "n")
+    assert [site["name"] for site in shown["sites"]] == [long_trace.sites[0], long_trace.sites[-1]]
+    assert shown["note"].startswith("Shown: 2 of 6 attention layers (sites=…), rows 3747")
+    monkeypatch.setattr(page, "MAX_WEIGHTS", 5 * size)
+    shown = page.map_of(long_trace, "m", "n")
+    assert [site["heads"] for site in shown["sites"]] == [[0, 1, 2, 3, 4]]
+    assert "1 of 6 attention layers (sites=…), 5 of 12 heads (heads=…)" in shown["note"]
+
+
+def test_a_short_trace_is_shown_completely(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    network = build({"family": "gpt", "width": 12, "heads": 3, "depth": 2, "limit": 17}, vocabulary=31).eval()
+    with torch.no_grad(), record() as recorder:
+        network(torch.randint(31, (1, 17)))
+    axis = Axis(list("abcdefghijklmnopq"))
+    trace = Trace(recorder, Axes.causal(axis, axis))
+    data = embedded(trace.explore(tmp_path / "page.html"))["maps"][0]
+    assert data["note"] == "" and capsys.readouterr().err == ""
+    assert [(site["heads"], len(site["rows"]), len(site["columns"])) for site in data["sites"]] == [
+        ([0, 1, 2], 17, 17)
+    ] * 2

@@ -1,5 +1,5 @@
 // @ts-check
-// Shows one attention map at a time: tokens with lines between them, small maps of all heads, one large map, a reading.
+// Shows one attention map at a time: tokens with lines between them, small maps of all heads, one large map, a ranking.
 // Everything is drawn from `state` by `render` (another map was chosen) or `light` (another row or column is in focus).
 
 import { colours, inkOn, onSchemeChange, paint } from './colours.js';
@@ -8,22 +8,22 @@ import { largestOf, percent, readable, unpack } from './weights.js';
 
 /** @typedef {import('./weights.js').Site} Site */
 /** @typedef {import('./weights.js').AttentionMap} AttentionMap */
-/** @typedef {{row: number, column: number}} Place  -1 = none */
+/** @typedef {{row: number, column: number}} Cell  -1 = none */
 
 /** @type {{steps: number, maps: AttentionMap[]}} */
 const data = JSON.parse(element('data').textContent ?? '');
 const nowhere = { row: -1, column: -1 };
-const state = { map: data.maps[0], site: data.maps[0].sites[0], head: -1, kept: nowhere, focus: nowhere };
+const state = { map: data.maps[0], site: data.maps[0].sites[0], head: -1, pinned: nowhere, focus: nowhere };
 /** @type {Float32Array[]} the maps of all heads, then their mean */
 let heads = [];
-/** @type {{looked: HTMLElement[], looking: HTMLElement[], columns: HTMLElement[], rows: HTMLElement[]}} */
-const labels = { looked: [], looking: [], columns: [], rows: [] };
+/** @type {{keys: HTMLElement[], queries: HTMLElement[], columns: HTMLElement[], rows: HTMLElement[]}} */
+const labels = { keys: [], queries: [], columns: [], rows: [] };
 
-/** Where lines may end, measured when the page is laid out: measuring at every look would make large maps slow.
- *  @type {Record<'looked' | 'looking', {x: number, top: number, bottom: number}[]>} */
-const anchors = { looked: [], looking: [] };
+/** Where lines may end, measured when the page is laid out: measuring at every focus would make large maps slow.
+ *  @type {Record<'keys' | 'queries', {x: number, top: number, bottom: number}[]>} */
+const anchors = { keys: [], queries: [] };
 
-const mostLines = 300; // with nothing in focus, more of them would say nothing
+const mostLines = 300; // with nothing in focus, more of them cannot be read
 const faintest = 0.04; // of the largest weight; fainter lines are not drawn
 
 const shown = () => heads[state.head < 0 ? heads.length - 1 : state.head];
@@ -43,8 +43,8 @@ const examples = () => data.maps.filter((map) => map.model === state.map.model);
 function choose(map, siteName = state.site.name) {
   state.map = map;
   state.site = map.sites.find((site) => site.name === siteName) ?? map.sites[0];
-  if (state.head >= state.site.heads) state.head = -1;
-  state.kept = state.focus = nowhere;
+  if (state.head >= state.site.heads.length) state.head = -1;
+  state.pinned = state.focus = nowhere;
   heads = unpack(state.site, data.steps);
   render();
 }
@@ -56,46 +56,46 @@ function render() {
   element('input').textContent = state.map.name;
   element('answer').textContent = state.map.answer;
   element('exchange').classList.toggle('long', state.map.name.length + state.map.answer.length > 240);
-  buildTokens('looked', state.site.columns, (column) => ({ row: -1, column }));
-  buildTokens('looking', state.site.rows, (row) => ({ row, column: -1 }));
+  buildTokens('keys', state.site.columns, (column) => ({ row: -1, column }));
+  buildTokens('queries', state.site.rows, (row) => ({ row, column: -1 }));
   for (const side of /** @type {const} */ (['columns', 'rows'])) {
-    labels[side] = state.site[side].map((piece) => make('span', '', readable(piece)));
+    labels[side] = state.site[side].map((token) => make('span', '', readable(token)));
     labels[side].forEach((label, index) => { label.dir = 'auto'; label.title = state.site[side][index]; });
     element(side).replaceChildren(...labels[side]);
   }
-  element('columns').classList.toggle('short', state.site.columns.every((piece) => [...readable(piece)].length < 3));
+  element('columns').classList.toggle('short', state.site.columns.every((token) => [...readable(token)].length < 3));
   buildHeads();
-  layOut();
+  updateLayout();
   showHead();
 }
 
-/** @param {'looked' | 'looking'} side @param {string[]} pieces @param {(index: number) => Place} place */
-function buildTokens(side, pieces, place) {
-  labels[side] = pieces.map((piece, index) => {
+/** @param {'keys' | 'queries'} side @param {string[]} texts @param {(index: number) => Cell} cell */
+function buildTokens(side, texts, cell) {
+  labels[side] = texts.map((text, index) => {
     const token = make('button', 'token');
-    token.append(make('span', '', readable(piece)), make('small', ''));
+    token.append(make('span', '', readable(text)), make('small', ''));
     token.tabIndex = index === 0 ? 0 : -1;
-    token.addEventListener('pointerenter', () => look(place(index)));
-    token.addEventListener('pointerleave', () => look(state.kept));
-    token.addEventListener('focus', () => token.matches(':focus-visible') && keep(place(index)));
-    token.addEventListener('click', () => keep(place(index)));
+    token.addEventListener('pointerenter', () => setFocus(cell(index)));
+    token.addEventListener('pointerleave', () => setFocus(state.pinned));
+    token.addEventListener('focus', () => token.matches(':focus-visible') && pin(cell(index)));
+    token.addEventListener('click', () => pin(cell(index)));
     return token;
   });
   element(side).replaceChildren(...labels[side]);
 }
 
 function buildHeads() {
-  const made = [-1, ...Array(state.site.heads).keys()].map((head) => {
-    const weights = heads[head < 0 ? state.site.heads : head];
+  const made = [-1, ...state.site.heads.keys()].map((head) => {
+    const weights = heads[head < 0 ? state.site.heads.length : head];
     const button = make('button', 'head');
     const canvas = document.createElement('canvas');
     paint(canvas, weights, state.site.columns.length, state.site.rows.length);
     canvas.classList.toggle('few', Math.max(canvas.width, canvas.height) <= 60);
-    const caption = make('span', '', head < 0 ? 'Mean' : `Head ${head + 1}`);
+    const caption = make('span', '', head < 0 ? 'Mean' : `Head ${state.site.heads[head]}`);
     caption.append(make('small', '', `≤ ${percent(largestOf(weights))} %`));
     button.append(canvas, caption);
     button.setAttribute('role', 'radio');
-    button.setAttribute('aria-label', head < 0 ? 'Mean over heads' : `Head ${head + 1}`);
+    button.setAttribute('aria-label', head < 0 ? 'Mean over heads' : `Head ${state.site.heads[head]}`);
     button.addEventListener('click', () => chooseHead(head));
     return button;
   });
@@ -115,43 +115,53 @@ function showHead() {
     button.setAttribute('aria-checked', String(chosen));
     /** @type {HTMLElement} */ (button).tabIndex = chosen ? 0 : -1;
   });
-  const which = state.head < 0 ? 'mean over heads' : `head ${state.head + 1}`;
+  const which = state.head < 0 ? 'mean over heads' : `head ${state.site.heads[state.head]}`;
+  element('note').hidden = !state.map.note;
+  element('note').textContent = `${state.map.note}${othersNote()}`;
   element('map-title').textContent = `${name}, ${which}`;
-  element('map').setAttribute('aria-label', `${name}, ${which}: ${rows.length} pieces look at ${columns.length}`);
+  element('map').setAttribute('aria-label', `${name}, ${which}: ${rows.length} queries, ${columns.length} keys`);
   paint(/** @type {HTMLCanvasElement} */ (element('cells')), shown(), columns.length, rows.length);
   paint(/** @type {HTMLCanvasElement} */ (element('scale')), Float32Array.from({ length: 256 }, (_, i) => i / 255), 256, 1);
   element('largest').textContent = `${percent(largestOf(shown()))} %`;
   light();
 }
 
-function layOut() {
-  const room = element('board').clientWidth - element('rows').offsetWidth - 2;
-  const cell = Math.max(14, Math.min(46, Math.floor(room / state.site.columns.length)));
+/** The share of attention that goes to keys that are not shown. */
+function othersNote() {
+  const { others } = state.site;
+  if (!others.length) return '';
+  const share = state.head < 0 ? others.reduce((sum, share) => sum + share, 0) / others.length : others[state.head];
+  return ` The keys that are not shown receive ${percent(share)} % of the attention here.`;
+}
+
+function updateLayout() {
+  const available = element('board').clientWidth - element('rows').offsetWidth - 2;
+  const cell = Math.max(14, Math.min(46, Math.floor(available / state.site.columns.length)));
   document.documentElement.style.setProperty('--cell', `${cell}px`);
   element('map').style.width = `${cell * state.site.columns.length}px`;
   element('map').style.height = `${cell * state.site.rows.length}px`;
   const frame = element('flow').getBoundingClientRect();
-  for (const side of /** @type {const} */ (['looked', 'looking'])) {
+  for (const side of /** @type {const} */ (['keys', 'queries'])) {
     anchors[side] = labels[side].map((token) => token.getBoundingClientRect()).map(({ left, width, top, bottom }) => (
       { x: left + width / 2 - frame.left, top: top - frame.top, bottom: bottom - frame.top }));
   }
 }
 
-// ── focus: what changes when another row or column is looked at ─────────────────────────────────────────────────────
+// ── focus: what changes with another row or column in focus ─────────────────────────────────────────────────────
 
-/** @param {Place} place */
-function look(place) {
-  if (place.row === state.focus.row && place.column === state.focus.column) return;
-  state.focus = place;
+/** @param {Cell} cell */
+function setFocus(cell) {
+  if (cell.row === state.focus.row && cell.column === state.focus.column) return;
+  state.focus = cell;
   light();
 }
-/** @param {Place} place */
-function keep(place) {
-  state.kept = place;
-  look(place);
+/** @param {Cell} cell */
+function pin(cell) {
+  state.pinned = cell;
+  setFocus(cell);
 }
 
-/** The weights of the row in focus, else of the column, over the other side's pieces. */
+/** The weights of the row in focus, else of the column, over the other side's tokens. */
 function sharesInFocus() {
   const { row, column } = state.focus;
   const width = state.site.columns.length;
@@ -163,11 +173,11 @@ function sharesInFocus() {
 function light() {
   const { row, column } = state.focus;
   const shares = sharesInFocus();
-  for (const [side, index] of /** @type {const} */ ([['looked', column], ['looking', row], ['columns', column], ['rows', row]])) {
-    labels[side].forEach((label, i) => label.classList.toggle(side.startsWith('look') ? 'chosen' : 'lit', i === index));
+  for (const [side, index] of /** @type {const} */ ([['keys', column], ['queries', row], ['columns', column], ['rows', row]])) {
+    labels[side].forEach((label, i) => label.classList.toggle(side in anchors ? 'chosen' : 'lit', i === index));
   }
-  shade('looked', row >= 0 ? shares : []);
-  shade('looking', row < 0 ? shares : []);
+  shade('keys', row >= 0 ? shares : []);
+  shade('queries', row < 0 ? shares : []);
   for (const [id, index, edge] of /** @type {const} */ ([['band', row, 'top'], ['pillar', column, 'left']])) {
     element(id).hidden = index < 0;
     element(id).style.setProperty(edge, `calc(var(--cell) * ${index})`);
@@ -176,7 +186,7 @@ function light() {
   read(shares);
 }
 
-/** @param {'looked' | 'looking'} side @param {number[]} shares  none = plain */
+/** @param {'keys' | 'queries'} side @param {number[]} shares  none = plain */
 function shade(side, shares) {
   const table = colours();
   const largest = largestOf(shown()) || 1;
@@ -204,8 +214,8 @@ function drawLines() {
   }
   if (cells.length > mostLines && row < 0 && column < 0) cells = [];
   const paths = cells.map((cell) => {
-    const { x: x1, bottom: y1 } = anchors.looked[cell % width];
-    const { x: x2, top: y2 } = anchors.looking[Math.floor(cell / width)];
+    const { x: x1, bottom: y1 } = anchors.keys[cell % width];
+    const { x: x2, top: y2 } = anchors.queries[Math.floor(cell / width)];
     const middle = (y1 + y2) / 2;
     const path = document.createElementNS('http://www.w3.org/2000/svg', 'path');
     path.setAttribute('d', `M${x1} ${y1}C${x1} ${middle} ${x2} ${middle} ${x2} ${y2}`);
@@ -216,20 +226,20 @@ function drawLines() {
   element('lines').replaceChildren(...paths);
 }
 
-/** Tells in words and bars what the piece in focus looked at, or who looked at it. @param {number[]} shares */
+/** Describes what the query in focus attends to, or which queries attend to the key. @param {number[]} shares */
 function read(shares) {
   const { row, column } = state.focus;
   const { rows, columns } = state.site;
   if (row < 0 && column < 0) {
-    element('reading').textContent = 'The strongest looks';
+    element('reading').textContent = 'Largest attention weights';
     rank(shown(), (cell) => `${readable(rows[Math.floor(cell / columns.length)])} → ${readable(columns[cell % columns.length])}`);
     return;
   }
   const others = row >= 0 ? columns : rows;
   element('reading').textContent =
-    row < 0 ? `“${readable(columns[column])}” is looked at by`
-    : column < 0 ? `“${readable(rows[row])}” looks at`
-    : `“${readable(rows[row])}” looks at “${readable(columns[column])}”: ${percent(shares[column])} %`;
+    row < 0 ? `“${readable(columns[column])}” is attended to by`
+    : column < 0 ? `“${readable(rows[row])}” attends to`
+    : `“${readable(rows[row])}” attends to “${readable(columns[column])}”: ${percent(shares[column])} %`;
   rank(shares, (index) => readable(others[index]));
 }
 
@@ -247,8 +257,8 @@ function rank(shares, name) {
 
 // ── events ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** @param {PointerEvent} event @returns {Place} */
-function placeUnder(event) {
+/** @param {PointerEvent} event @returns {Cell} */
+function cellUnder(event) {
   const frame = element('map').getBoundingClientRect();
   /** @param {number} share @param {number} count */
   const index = (share, count) => Math.min(Math.max(Math.floor(share * count), 0), count - 1);
@@ -265,7 +275,7 @@ function walkMap(event) {
   const next = upright ? walked(event.key, row, state.site.rows.length) : walked(event.key, column, state.site.columns.length);
   if (next === undefined) return;
   event.preventDefault();
-  keep(upright ? { row: next, column } : { row: Math.max(row, 0), column: next });
+  pin(upright ? { row: next, column } : { row: Math.max(row, 0), column: next });
   for (const label of [labels.rows[state.focus.row], labels.columns[state.focus.column]]) {
     label?.scrollIntoView({ block: 'nearest', inline: 'nearest' });
   }
@@ -274,8 +284,8 @@ function walkMap(event) {
 /** @param {KeyboardEvent} event */
 function shortcut(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const count = state.site.heads + 1;
-  if (event.key === 'Escape') keep(nowhere);
+  const count = state.site.heads.length + 1;
+  if (event.key === 'Escape') pin(nowhere);
   if (event.key === '[') chooseHead(((state.head + count) % count) - 1);
   if (event.key === ']') chooseHead(((state.head + 2) % count) - 1);
 }
@@ -286,14 +296,14 @@ select('model').addEventListener('change', () => {
 });
 select('example').addEventListener('change', () => choose(examples()[Number(select('example').value)]));
 select('site').addEventListener('change', () => choose(state.map, state.map.sites[Number(select('site').value)].name));
-element('map').addEventListener('pointermove', (event) => look(placeUnder(event)));
-element('map').addEventListener('pointerleave', () => look(state.kept));
-element('map').addEventListener('click', (event) => keep(placeUnder(/** @type {PointerEvent} */ (event))));
+element('map').addEventListener('pointermove', (event) => setFocus(cellUnder(event)));
+element('map').addEventListener('pointerleave', () => setFocus(state.pinned));
+element('map').addEventListener('click', (event) => pin(cellUnder(/** @type {PointerEvent} */ (event))));
 element('map').addEventListener('keydown', walkMap);
-roam('looked');
-roam('looking');
+roam('keys');
+roam('queries');
 roam('heads', (index) => chooseHead(index - 1));
 addEventListener('keydown', shortcut);
-new ResizeObserver(() => { layOut(); drawLines(); }).observe(document.body);
+new ResizeObserver(() => { updateLayout(); drawLines(); }).observe(document.body);
 onSchemeChange(render);
 choose(state.map);

@@ -1,8 +1,8 @@
 // @ts-check
-// What the page is given, unpacked: weights from base64, and numbers and pieces as people read them.
+// The page's data, unpacked: weights from base64, and numbers and tokens as people read them.
 
-/** @typedef {{name: string, heads: number, rows: string[], columns: string[], weights: string}} Site */
-/** @typedef {{model: string, name: string, answer: string, sites: Site[]}} AttentionMap */
+/** @typedef {{name: string, heads: number[], others: number[], rows: string[], columns: string[], weights: string}} Site */
+/** @typedef {{model: string, name: string, answer: string, note: string, sites: Site[]}} AttentionMap */
 
 /** @param {Site} site @param {number} steps  that make a weight of one @returns all heads, then their mean */
 export function unpack(site, steps) {
@@ -10,11 +10,11 @@ export function unpack(site, steps) {
   const view = new DataView(bytes.buffer);
   const size = site.rows.length * site.columns.length;
   const mean = new Float32Array(size);
-  const maps = Array.from({ length: site.heads }, (_, head) => {
+  const maps = site.heads.map((_, head) => {
     const weights = new Float32Array(size);
     for (let i = 0; i < size; i++) {
       weights[i] = view.getUint16(2 * (head * size + i), true) / steps;
-      mean[i] += weights[i] / site.heads;
+      mean[i] += weights[i] / site.heads.length;
     }
     return weights;
   });
@@ -25,5 +25,5 @@ export function unpack(site, steps) {
 export const largestOf = (weights) => weights.reduce((most, weight) => Math.max(most, weight), 0);
 /** @param {number} weight */
 export const percent = (weight) => (weight >= 0.0995 || weight === 0 ? (100 * weight).toFixed(0) : (100 * weight).toFixed(1));
-/** White space made visible. @param {string} piece */
-export const readable = (piece) => piece.replace(/\n/g, '⏎').replace(/\t/g, '⇥').replace(/^\s+$/, (s) => '␣'.repeat(s.length)) || '∅';
+/** White space made visible. @param {string} token */
+export const readable = (token) => token.replace(/\n/g, '⏎').replace(/\t/g, '⇥').replace(/^\s+$/, (s) => '␣'.repeat(s.length)) || '∅';
