@@ -44,7 +44,9 @@ def test_rows_come_back_from_disk_and_from_memory(tmp_path: Path) -> None:
     assert isinstance(stored.columns["tokens"].values, np.memmap)
     assert (stored.report, stored.hashes, stored.facts["bytes"]) == (Report(4, 4), {"a.txt": "00"}, 17)
     assert live.report == stored.report
-    again = ragged.prepare(tmp_path / "set", LAYOUTS, pytest.fail, RaggedDataset, Report())
+    again = ragged.prepare(
+        tmp_path / "set", LAYOUTS, lambda writer: pytest.fail("it is there"), RaggedDataset, Report()
+    )
     assert rows_of(again) == wanted
 
 
