@@ -170,8 +170,8 @@ class Model:
     def _source_ids(self, row: list[int]) -> list[int]:
         """Ids as the network is given them, without their end."""
         row = row[:-1] if row and row[-1] == self.vocabulary.source.end else row
-        if len(row) >= self.network.limit:
-            raise UserError(f"{len(row)} ids are more than the {self.network.limit - 1} that the model reads")
+        if len(row) >= self.network.max_positions:
+            raise UserError(f"{len(row)} ids are more than the {self.network.max_positions - 1} that the model reads")
         return row
 
     def embed(
@@ -209,7 +209,10 @@ class Model:
         """Texts as the network is given them."""
         if self.is_encoder:
             texts = [apart(text, self.network.paired if self.is_classifier else False) for text in texts]
-            limit = min(self.network.limit, self.pooling.max_length if self.pooling else 0) or self.network.limit
+            limit = (
+                min(self.network.max_positions, self.pooling.max_length if self.pooling else 0)
+                or self.network.max_positions
+            )
             return read_texts(self.vocabulary.target, texts, limit, truncate)
         if self.is_causal_lm:
             return [Read(row.tokens, [], row.cut) for row in self.writer().prompts(texts, truncate)]
@@ -238,8 +241,10 @@ class Model:
             answer = generate(self.network, self.vocabulary, [row], self.decoding(**options))[0][0].tokens
         else:
             answer = self.vocabulary.target.encode(target)
-        if len(answer) >= self.network.limit:
-            raise UserError(f"the target has {len(answer)} tokens, the model writes at most {self.network.limit - 1}")
+        if len(answer) >= self.network.max_positions:
+            raise UserError(
+                f"the target has {len(answer)} tokens, the model writes at most {self.network.max_positions - 1}"
+            )
         return look(self.network, self.vocabulary, row, answer, prove)
 
     def _trace_back(self, text: str, target: str | None, prove: bool, truncate: bool, options: dict[str, Any]) -> Trace:
@@ -250,10 +255,10 @@ class Model:
             answer = writer.search([prompt], self.decoding(**options))[0][0].tokens
         else:
             answer = tokenizer.prompt(text + target)[len(prompt) :]
-        if len(prompt) + len(answer) > self.network.limit:
+        if len(prompt) + len(answer) > self.network.max_positions:
             raise UserError(
                 f"prompt and answer have {len(prompt) + len(answer)} tokens, the model sees at most "
-                f"{self.network.limit} at once: ask for fewer max_new_tokens"
+                f"{self.network.max_positions} at once: ask for fewer max_new_tokens"
             )
         return look_back(self.network, tokenizer, prompt, answer, prove)
 

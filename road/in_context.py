@@ -146,7 +146,7 @@ def facts(run: Path, model: Any) -> dict[str, Any]:
     lines = [line for line in journal(run) if "tokens_per_second" in line]
     environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
     recipe = model.recipe
-    length = recipe.data.max_length or model.network.limit
+    length = recipe.data.max_length or model.network.max_positions
     size = recipe.train.batch_size or recipe.train.batch_tokens // length
     speed = statistics.median(line["tokens_per_second"] for line in lines)
     return {

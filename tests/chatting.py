@@ -31,7 +31,7 @@ def language_folder(folder: Path, template: str = "", limit: int = LIMIT) -> Pat
     made = train_tokenizer([letters], TokenizerOptions(kind="characters", min_frequency=1), ends=False)
     made.literal = False  # a foreign folder, whose special tokens may be typed
     torch.manual_seed(3)
-    network = build(dict(family="llama", width=24, heads=3, depth=2, limit=limit), vocabulary=made.size).eval()
+    network = build(dict(family="llama", width=24, heads=3, depth=2, max_positions=limit), vocabulary=made.size).eval()
     for parameter in network.parameters():
         nn.init.normal_(parameter, std=0.3)
     folders.save(folder, network, Vocabulary(made, made), {})

@@ -30,7 +30,7 @@ from regard.config.recipe import (
 from regard.config.recipe_files import shipped_recipes
 from regard.data.synthetic.pairs import GENERATORS
 from regard.models.registry import FAMILIES, outline
-from regard.models.seq2seq import INFORM
+from regard.models.seq2seq import CONTEXTS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -286,7 +286,7 @@ def test_every_preset_score_and_way_is_documented() -> None:
     for name, family in FAMILIES.items():
         shown = section(ROOT / "docs" / "models.md", f"## {name}").split("### Presets")[1]
         assert set(re.findall(r"^\| `([\w.-]+)` \|", shown, re.MULTILINE)) == set(family.presets)
-    assert all(f'| `"{way}"` |' in models for way in INFORM)
+    assert all(f'| `"{way}"` |' in models for way in CONTEXTS)
     assert all(f"| `{score}` |" in attention for score in SCORES)
     assert all(f"| `{name}` |" in data for name in GENERATORS)
 

@@ -31,7 +31,7 @@ def folder(place: Path, head: Any = lambda body: body, **fields: Any) -> Path:
     """A small BERT with a WordPiece tokenizer."""
     (place / "words").mkdir(parents=True)
     (place / "words/vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
-    sizes = {"family": "bert", "width": 22, "heads": 2, "depth": 2, "limit": 29}
+    sizes = {"family": "bert", "width": 22, "heads": 2, "depth": 2, "max_positions": 29}
     network = head(build(sizes | fields, vocabulary=len(PIECES) + 3))
     for parameter in network.parameters():
         nn.init.normal_(parameter, std=0.3)

@@ -40,7 +40,7 @@ class Memory(NamedTuple):
         """The place that comes next."""
         return self.start + self.length
 
-    def extended(self, later: "Memory") -> "Memory":
+    def append(self, later: "Memory") -> "Memory":
         """This memory and what came later. This one may not be used afterwards."""
         real = self.real
         if real is not None or later.real is not None:
@@ -63,7 +63,7 @@ class Memory(NamedTuple):
             return self
         return self._replace(room=(_roomy(self.key, 2 * length), _roomy(self.value, 2 * length)))
 
-    def until(self, length: int) -> "Memory":
+    def truncate(self, length: int) -> "Memory":
         """Its first places, as if the others had never come."""
         return self._replace(
             key=self.key[:, :, :length],
@@ -71,13 +71,13 @@ class Memory(NamedTuple):
             real=None if self.real is None else self.real[:, :length],
         )
 
-    def recent(self, length: int) -> "Memory":
+    def keep_last(self, length: int) -> "Memory":
         """Its last places; the others are forgotten, and keep their numbers."""
         gone = self.length - length
         real = None if self.real is None else self.real[:, gone:]
         return Memory(self.key[:, :, gone:], self.value[:, :, gone:], real, self.start + gone)
 
-    def of(self, rows: Tensor) -> "Memory":
+    def select(self, rows: Tensor) -> "Memory":
         """The memories of some rows, in this order."""
         key, value = (part.index_select(0, rows) for part in self.room or (self.key, self.value))
         real = None if self.real is None else self.real.index_select(0, rows)
@@ -123,7 +123,7 @@ class Attention(nn.Module):
         super().__init__()
         self.query, self.key, self.value, self.output = query, key, value, output
         self.score, self.heads, self.key_heads, self.relation = score, heads, key_heads or heads, relation
-        self.together: Callable[[Tensor], Tensor] | None = None  # all three projections in one product, where packed,
+        self.qkv: Callable[[Tensor], Tensor] | None = None  # all three projections in one product, where packed,
         self.sizes: tuple[int, ...] = (0, 0, 0)  # of queries, keys and values in it
 
     def remember(self, source: Tensor, real: Tensor | None = None) -> Memory:
@@ -150,16 +150,16 @@ class Attention(nn.Module):
         if rotation is not None:
             query, key = rotation(query), rotation(key)
         memory = Memory(key, value, real)
-        memory = memory if past is None else past.extended(memory)
+        memory = memory if past is None else past.append(memory)
         bias = None if self.relation is None else self.relation(self, query, memory)
         return self._look(query, memory, rule, bias), memory
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of the same x."""
-        if self.together is None:
+        if self.qkv is None:
             query, key, value = self.query(x), self.key(x), self.value(x)
         else:
-            query, key, value = self.together(x).split(self.sizes, -1)
+            query, key, value = self.qkv(x).split(self.sizes, -1)
         return _split(query, self.heads), _split(key, self.key_heads), _split(value, self.key_heads)
 
     def _look(self, query: Tensor, memory: Memory, rule: Rule | None, bias: Bias | None) -> Tensor:

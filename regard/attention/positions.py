@@ -48,11 +48,11 @@ class Sinusoid(nn.Module):
 
 
 class Learned(nn.Module):
-    """A vector for each of `limit` places."""
+    """A vector for each of `max_positions` places."""
 
-    def __init__(self, width: int, limit: int):
+    def __init__(self, width: int, max_positions: int):
         super().__init__()
-        self.table = nn.Embedding(limit, width)
+        self.table = nn.Embedding(max_positions, width)
 
     def forward(self, start: int, length: int, gap: Tensor | None = None) -> Tensor:
         return self.table.weight[_places(start, length, gap)]

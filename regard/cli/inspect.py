@@ -48,7 +48,10 @@ def sites(network: Any) -> list[str]:
 
 def _as_language_model(model: Any) -> dict[str, Any]:
     """How far it sees, and whether it knows the form of a conversation."""
-    return {"context": model.network.limit, "chat_template": "chat_template" in model.vocabulary.target.settings}
+    return {
+        "context": model.network.max_positions,
+        "chat_template": "chat_template" in model.vocabulary.target.settings,
+    }
 
 
 def _counts(network: nn.Module) -> dict[str, int]:

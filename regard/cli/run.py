@@ -170,4 +170,5 @@ def _notes(model: Any, given: Given, answer: Any) -> Iterator[str]:
     if answer.truncated:
         yield f"cut to what the model reads: {given.shown}"
     if getattr(answer, "slid", False):
-        yield f"the text outgrew the model's context of {model.network.limit} tokens: its older half was forgotten"
+        size = model.network.max_positions
+        yield f"the text outgrew the model's context of {size} tokens: its older half was forgotten"

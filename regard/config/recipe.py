@@ -8,6 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from regard.config.aliases import current_model_keys
 from regard.config.options import (
     DEFAULTS,
     ONLY,
@@ -61,6 +62,8 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     table, places = _read(path)
     for each in overrides:
         places.overridden.add(override(table, each, Recipe))
+    if isinstance(table.get("model"), dict):
+        table["model"] = current_model_keys(table["model"])
     _clear_superseded(table, places.overridden)
     _fill_in(table)
     _follow_teacher(table)

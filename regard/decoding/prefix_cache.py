@@ -25,7 +25,7 @@ class PrefixCache:
         tokens = source.tokens[:, :-1]
         known = self._known(tokens)
         self.read = tokens.size(1) - known + 1
-        state = State(None, self.past.until(known)) if self.past is not None and known else NOTHING
+        state = State(None, self.past.truncate(known)) if self.past is not None and known else NOTHING
         if known < tokens.size(1):
             _, state = self.network.advance(tokens[:, known:], state)
         self.past = state.hypothesis

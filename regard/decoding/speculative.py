@@ -56,12 +56,12 @@ def speculate(
     while len(verifier.answer) < limit and not verifier.done:
         past: KVCache = state.hypothesis
         length = past.memories[0].length if past.memories else 0
-        room = min(limit - len(verifier.answer) - 1, network.limit - length - 1)  # it slides when plain would
+        room = min(limit - len(verifier.answer) - 1, network.max_positions - length - 1)  # it slides when plain would
         draft = propose(text, min(width, room)) if room > 0 else []
         logits, state = network.step(torch.tensor([[text[-1], *draft]], device=prompt.device), state)
         right = verifier.accept(logits, draft)
         if draft:  # as if only the accepted tokens had been read
-            state = State(None, state.hypothesis.until(length + 1 + right))
+            state = State(None, state.hypothesis.truncate(length + 1 + right))
         steps += 1
         proposed += len(draft)
         accepted += right
@@ -142,14 +142,14 @@ class DraftModel:
         self.seen: list[int] = []  # the tokens that the state has read
 
     def __call__(self, text: list[int], count: int) -> list[int]:
-        count = min(count, self.network.limit - len(text) - 1)
+        count = min(count, self.network.max_positions - len(text) - 1)
         if count < 1:
             return []  # beyond its context it proposes nothing
         same = 0
         while same < min(len(self.seen), len(text) - 1) and self.seen[same] == text[same]:
             same += 1
         if same:
-            self.state = State(None, self.state.hypothesis.until(same))
+            self.state = State(None, self.state.hypothesis.truncate(same))
         else:
             self.state = NOTHING
         new = text[same:]

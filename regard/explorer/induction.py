@@ -25,7 +25,7 @@ QUESTIONS, SHOTS = 200, 8
 
 def induction_scores(network: Any, tokens: Sequence[int], rows: int = ROWS, length: int = LENGTH) -> dict[str, Tensor]:
     """Prefix matching by site, (heads): on random sequences of these tokens, read twice over."""
-    length = min(length, network.limit // 2)
+    length = min(length, network.max_positions // 2)
     generator = torch.Generator().manual_seed(1)
     drawn = torch.stack([torch.randperm(len(tokens), generator=generator)[:length] for _ in range(rows)])
     once = torch.tensor(tokens)[drawn]
@@ -73,7 +73,7 @@ def heads(model: Any) -> list[dict[str, Any]]:
     found = {"prefix_matching": induction_scores(model.network, ordinary(tokenizer))}
     made = model.recipe.data.generate if model.recipe else ""
     if made in LESSONS:
-        found["answers"] = answer_scores(model.network, *asked(made, tokenizer, model.network.limit))
+        found["answers"] = answer_scores(model.network, *asked(made, tokenizer, model.network.max_positions))
     sites = found["prefix_matching"]
     return [
         {"site": site, "head": head, **{name: round(float(scores[site][head]), 3) for name, scores in found.items()}}

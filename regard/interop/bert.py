@@ -17,7 +17,7 @@ REQUIRED = {
     "pruned_heads": {},
     "quantization_config": None,
 }
-PLAIN = {"embedding": 0, "groups": 0, "inner": 1}  # no shared blocks, no factorised embedding
+PLAIN = {"embedding_width": 0, "hidden_groups": 0, "inner_group_size": 1}  # no shared blocks, no factorised embedding
 IGNORED = re.compile(r"(.*\.)?embeddings\.(position_ids|token_type_ids)")
 
 
@@ -31,27 +31,27 @@ class Bert(Published):
         "num_attention_heads": Key("heads", 12),
         "num_hidden_layers": Key("depth", 12),
         "intermediate_size": Key("feedforward", 3072),
-        "type_vocab_size": Key("segments", 2),
+        "type_vocab_size": Key("token_types", 2),
         "hidden_act": Key("activation", "gelu", ACTIVATIONS),
-        "max_position_embeddings": Key("limit", 512),
+        "max_position_embeddings": Key("max_positions", 512),
         "layer_norm_eps": Key("epsilon", 1e-12),
         "hidden_dropout_prob": Key("dropout", 0.1),
         "tie_word_embeddings": Key("tied", True),
         POOLER: Key("pooler", True),
     }
-    fixed = {**PLAIN, "first": 0, "pooler_activation": "tanh", "output_activation": ""}
+    fixed = {**PLAIN, "position_offset": 0, "pooler_activation": "tanh", "output_activation": ""}
     required = REQUIRED
     ignored = IGNORED
     prefix = "bert."
     block = "bert.encoder.layer.{index}."
     block_names = {
-        "own.query": "attention.self.query",
-        "own.key": "attention.self.key",
-        "own.value": "attention.self.value",
-        "own.output": "attention.output.dense",
+        "self_attention.query": "attention.self.query",
+        "self_attention.key": "attention.self.key",
+        "self_attention.value": "attention.self.value",
+        "self_attention.output": "attention.output.dense",
         "self_attention_residual.norm": "attention.output.LayerNorm",
-        "feedforward.widen": "intermediate.dense",
-        "feedforward.narrow": "output.dense",
+        "feedforward.up": "intermediate.dense",
+        "feedforward.down": "output.dense",
         "feedforward_residual.norm": "output.LayerNorm",
     }
     pooled = frozenset({NO_HEAD, PRETRAINING, SEQUENCE})
@@ -72,7 +72,7 @@ class Bert(Published):
         return _outer_names(self.prefix, "pooler.dense")
 
     def matches(self, network: Any) -> bool:
-        return super().matches(network) and network.config.segments > 0
+        return super().matches(network) and network.config.token_types > 0
 
     def config_fields(self, config: Any) -> dict[str, Any]:
         fields = vars(config) | {"feedforward": config.feedforward or 4 * config.width}
@@ -106,23 +106,23 @@ class Roberta(Bert):
     }
 
     def matches(self, network: Any) -> bool:
-        return super().matches(network) and network.config.first > 0
+        return super().matches(network) and network.config.position_offset > 0
 
     def read_fields(self, config: dict[str, Any]) -> dict[str, Any]:
         fields = super().read_fields(config)
         padding = config.get("pad_token_id", 1)
-        if type(padding) is not int or not 0 <= padding < fields["limit"] - 1:
+        if type(padding) is not int or not 0 <= padding < fields["max_positions"] - 1:
             raise UserError(
-                f"pad_token_id = {padding}: positions begin after it, in a position table of {fields['limit']} rows"
+                f"pad_token_id = {padding}: positions begin after it, in a table of {fields['max_positions']} rows"
             )
-        return fields | {"first": padding + 1, "limit": fields["limit"] - padding - 1}
+        return fields | {"position_offset": padding + 1, "max_positions": fields["max_positions"] - padding - 1}
 
     def describe(self, network: Any, foreign: dict[str, Any]) -> dict[str, Any]:
-        return super().describe(network, foreign) | {"pad_token_id": network.config.first - 1}
+        return super().describe(network, foreign) | {"pad_token_id": network.config.position_offset - 1}
 
     def config_fields(self, config: Any) -> dict[str, Any]:
         return super().config_fields(config) | {
-            "limit": config.limit + config.first,
+            "max_positions": config.max_positions + config.position_offset,
             "output_activation": config.output_activation or config.activation,
         }
 
@@ -143,23 +143,24 @@ class DistilBert(Bert):
         "n_layers": Key("depth", 6),
         "hidden_dim": Key("feedforward", 3072),
         "activation": Key("activation", "gelu", ACTIVATIONS),
-        "max_position_embeddings": Key("limit", 512),
+        "max_position_embeddings": Key("max_positions", 512),
         "dropout": Key("dropout", 0.1),
         "tie_word_embeddings": Key("tied", True),
     }
     aliases = {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"}
-    fixed = {**PLAIN, "first": 0, "segments": 0, "pooler": False, "pooler_activation": "relu", "output_activation": "",
+    fixed = {**PLAIN, "position_offset": 0, "token_types": 0, "pooler": False, "pooler_activation": "relu",
+             "output_activation": "",
              "epsilon": 1e-12}  # fmt: skip
     prefix = "distilbert."
     block = "distilbert.transformer.layer.{index}."
     block_names = {
-        "own.query": "attention.q_lin",
-        "own.key": "attention.k_lin",
-        "own.value": "attention.v_lin",
-        "own.output": "attention.out_lin",
+        "self_attention.query": "attention.q_lin",
+        "self_attention.key": "attention.k_lin",
+        "self_attention.value": "attention.v_lin",
+        "self_attention.output": "attention.out_lin",
         "self_attention_residual.norm": "sa_layer_norm",
-        "feedforward.widen": "ffn.lin1",
-        "feedforward.narrow": "ffn.lin2",
+        "feedforward.up": "ffn.lin1",
+        "feedforward.down": "ffn.lin2",
         "feedforward_residual.norm": "output_layer_norm",
     }
     pooled = frozenset()
@@ -189,26 +190,26 @@ class Albert(Bert):
     keys = {
         **Bert.keys,
         "vocab_size": Key("vocabulary", 30000),
-        "embedding_size": Key("embedding", 128),
+        "embedding_size": Key("embedding_width", 128),
         "hidden_size": Key("width", 4096),
         "num_attention_heads": Key("heads", 64),
         "intermediate_size": Key("feedforward", 16384),
-        "num_hidden_groups": Key("groups", 1),
-        "inner_group_num": Key("inner", 1),
+        "num_hidden_groups": Key("hidden_groups", 1),
+        "inner_group_num": Key("inner_group_size", 1),
         "hidden_act": Key("activation", "gelu_new", ACTIVATIONS),
         "hidden_dropout_prob": Key("dropout", 0.0),
     }
-    fixed = {"first": 0, "pooler_activation": "tanh", "output_activation": ""}
+    fixed = {"position_offset": 0, "pooler_activation": "tanh", "output_activation": ""}
     prefix = "albert."
     block = "albert.encoder.albert_layer_groups.{group}.albert_layers.{inner}."
     block_names = {
-        "own.query": "attention.query",
-        "own.key": "attention.key",
-        "own.value": "attention.value",
-        "own.output": "attention.dense",
+        "self_attention.query": "attention.query",
+        "self_attention.key": "attention.key",
+        "self_attention.value": "attention.value",
+        "self_attention.output": "attention.dense",
         "self_attention_residual.norm": "attention.LayerNorm",
-        "feedforward.widen": "ffn",
-        "feedforward.narrow": "ffn_output",
+        "feedforward.up": "ffn",
+        "feedforward.down": "ffn_output",
         "feedforward_residual.norm": "full_layer_layer_norm",
     }
     mlm_names = {
@@ -225,14 +226,16 @@ class Albert(Bert):
     }
 
     def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
-        projection = {f"widen.{kind}": (f"albert.encoder.embedding_hidden_mapping_in.{kind}",) for kind in KINDS}
+        linear = "albert.encoder.embedding_hidden_mapping_in"
+        projection = {f"embedding_projection.{kind}": (f"{linear}.{kind}",) for kind in KINDS}
         return {**_outer_names(self.prefix, "pooler"), **projection}
 
     def block_prefix(self, config: Any, side: str, index: int) -> str:
-        return self.block.format(group=group_of(config, index // config.inner), inner=index % config.inner)
+        repeat, inner = divmod(index, config.inner_group_size)
+        return self.block.format(group=group_of(config, repeat), inner=inner)
 
     def matches(self, network: Any) -> bool:
-        return super().matches(network) and network.config.embedding > 0 and network.config.groups > 0
+        return super().matches(network) and network.config.embedding_width > 0 and network.config.hidden_groups > 0
 
 
 KINDS = ("weight", "bias")
@@ -240,7 +243,11 @@ KINDS = ("weight", "bias")
 
 def _outer_names(prefix: str, pooler: str) -> dict[str, tuple[str, ...]]:
     """The parameters outside the blocks, of which a network has some."""
-    tables = {"table": "word_embeddings", "positions.table": "position_embeddings", "segments": "token_type_embeddings"}
+    tables = {
+        "table": "word_embeddings",
+        "positions.table": "position_embeddings",
+        "token_types": "token_type_embeddings",
+    }
     parts = {f"embed.{ours}": f"{prefix}embeddings.{theirs}" for ours, theirs in tables.items()}
     parts |= {"embed.norm": f"{prefix}embeddings.LayerNorm", "pooler.dense": prefix + pooler}
     return {f"{ours}.{kind}": (f"{theirs}.{kind}",) for ours, theirs in parts.items() for kind in KINDS}

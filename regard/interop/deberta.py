@@ -12,7 +12,7 @@ from regard.interop.config_keys import ACTIVATIONS, Key, checked, require_values
 from regard.interop.layout import MASKED_LM, PRETRAINING, SEQUENCE, SPAN, TOKEN, Published
 from regard.interop.safetensors import TensorSpecs
 
-TERMS = {"c2p": "to_position", "p2c": "to_content"}
+TERMS = ("c2p", "p2c")
 UNSET = {"max_relative_positions": -1, "position_buckets": -1, "type_vocab_size": 0, "conv_kernel_size": 0}
 NORMS = {"none": False, "layer_norm": True}
 LEGACY_NAMES = {"lm_predictions.lm_head.dense.": "cls.predictions.transform.dense.",
@@ -29,22 +29,22 @@ class DebertaV2(Published):
     keys = {
         "vocab_size": Key("vocabulary", 128100),
         "hidden_size": Key("width", 1536),
-        "embedding_size": Key("embedding", None),
+        "embedding_size": Key("embedding_width", None),
         "num_attention_heads": Key("heads", 24),
         "num_hidden_layers": Key("depth", 24),
         "intermediate_size": Key("feedforward", 6144),
-        "type_vocab_size": Key("segments", None),
+        "type_vocab_size": Key("token_types", None),
         "hidden_act": Key("activation", "gelu", ACTIVATIONS),
         "pooler_hidden_act": Key("pooler_activation", "gelu", ACTIVATIONS),
-        "max_position_embeddings": Key("limit", 512),
-        "max_relative_positions": Key("reach", None),
+        "max_position_embeddings": Key("max_positions", 512),
+        "max_relative_positions": Key("max_relative_positions", None),
         "position_biased_input": Key("absolute", True),
         "layer_norm_eps": Key("epsilon", 1e-7),
         "hidden_dropout_prob": Key("dropout", 0.1),
         "tie_word_embeddings": Key("tied", True),
-        "position_buckets": Key("buckets", None),
-        "share_att_key": Key("shared", False),
-        "norm_rel_ebd": Key("normed", "none", NORMS),
+        "position_buckets": Key("position_buckets", None),
+        "share_att_key": Key("share_att_key", False),
+        "norm_rel_ebd": Key("norm_rel_embeddings", "none", NORMS),
         "conv_kernel_size": Key("kernel", None),
         "conv_groups": Key("kernel_groups", 1),
         "conv_act": Key("kernel_activation", "tanh", ACTIVATIONS),
@@ -55,15 +55,15 @@ class DebertaV2(Published):
     prefix = "deberta."
     block = "deberta.encoder.layer.{index}."
     block_names: Mapping[str, str] = {
-        "own.query": "attention.self.query_proj",
-        "own.key": "attention.self.key_proj",
-        "own.value": "attention.self.value_proj",
-        "own.relation.key": "attention.self.pos_key_proj",
-        "own.relation.query": "attention.self.pos_query_proj",
-        "own.output": "attention.output.dense",
+        "self_attention.query": "attention.self.query_proj",
+        "self_attention.key": "attention.self.key_proj",
+        "self_attention.value": "attention.self.value_proj",
+        "self_attention.relation.key": "attention.self.pos_key_proj",
+        "self_attention.relation.query": "attention.self.pos_query_proj",
+        "self_attention.output": "attention.output.dense",
         "self_attention_residual.norm": "attention.output.LayerNorm",
-        "feedforward.widen": "intermediate.dense",
-        "feedforward.narrow": "output.dense",
+        "feedforward.up": "intermediate.dense",
+        "feedforward.down": "output.dense",
         "feedforward_residual.norm": "output.LayerNorm",
     }
     head_names = {
@@ -79,12 +79,12 @@ class DebertaV2(Published):
         fields = super().read_fields(config | unset) | _relative_terms(config)
         sizes = {"attention_head_size": fields["width"] // fields["heads"], "pooler_hidden_size": fields["width"]}
         require_values(config, sizes)
-        if fields["embedding"] == fields["width"]:
-            fields["embedding"] = 0
+        if fields["embedding_width"] == fields["width"]:
+            fields["embedding_width"] = 0
         if config.get("legacy") is False:
             fields["tied"] = True
-        if not (fields["to_position"] or fields["to_content"]):  # no relative positions
-            fields |= {"reach": 0} | {key: value for key, value in V2_FIELDS.items() if key in fields}
+        if not (fields["c2p"] or fields["p2c"]):  # no relative positions
+            fields |= {"max_relative_positions": 0} | {key: value for key, value in V2_FIELDS.items() if key in fields}
         return fields
 
     def describe(self, network: Any, foreign: dict[str, Any]) -> dict[str, Any]:
@@ -93,8 +93,12 @@ class DebertaV2(Published):
         config |= {
             key: foreign.get(key, value) for key, value in UNSET.items() if key in self.keys and config[key] is None
         }
-        config |= {"embedding_size": ours.embedding or ours.width, "legacy": True, "relative_attention": ours.relative}
-        terms = [theirs for theirs, field in TERMS.items() if getattr(ours, field)]
+        config |= {
+            "embedding_size": ours.embedding_width or ours.width,
+            "legacy": True,
+            "relative_attention": ours.relative,
+        }
+        terms = [term for term in TERMS if getattr(ours, term)]
         same = set(_parse_terms(foreign.get("pos_att_type"))) == set(terms)
         config["pos_att_type"] = foreign["pos_att_type"] if same and "pos_att_type" in foreign else terms
         return config
@@ -106,11 +110,11 @@ class DebertaV2(Published):
         return {"attention_probs_dropout_prob": 0.0}
 
     def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
-        norm = "embed.norm.1" if config.embedding else "embed.norm"
+        norm = "embed.norm.1" if config.embedding_width else "embed.norm"
         parts = {
             "embed.table": "embeddings.word_embeddings",
             "embed.positions.table": "embeddings.position_embeddings",
-            "embed.segments": "embeddings.token_type_embeddings",
+            "embed.token_types": "embeddings.token_type_embeddings",
             "embed.norm.0": "embeddings.embed_proj",
             norm: "embeddings.LayerNorm",
             "distances.table": "encoder.rel_embeddings",
@@ -136,7 +140,7 @@ class DebertaV2(Published):
         return adapted
 
 
-V2_FIELDS = {"buckets": 0, "shared": False, "normed": False}
+V2_FIELDS = {"position_buckets": 0, "share_att_key": False, "norm_rel_embeddings": False}
 
 
 class Deberta(DebertaV2):
@@ -160,16 +164,18 @@ class Deberta(DebertaV2):
     required = {**REQUIRED, "talking_head": False}
     block_names = {
         **DebertaV2.block_names,
-        **dict.fromkeys(("own.query", "own.key", "own.value"), "attention.self.in_proj"),
-        "own.relation.key": "attention.self.pos_proj",
-        "own.relation.query": "attention.self.pos_q_proj",
+        **dict.fromkeys(
+            ("self_attention.query", "self_attention.key", "self_attention.value"), "attention.self.in_proj"
+        ),
+        "self_attention.relation.key": "attention.self.pos_proj",
+        "self_attention.relation.query": "attention.self.pos_q_proj",
     }
 
     def tensor_specs(self, network: Any) -> TensorSpecs:
         specs = dict(super().tensor_specs(network))
         for name, spec in specs.items():
             module, _, kind = name.rpartition(".")
-            part = module.rpartition(".own.")[2]
+            part = module.rpartition(".self_attention.")[2]
             if part in PACKED and kind == "weight":
                 specs[name] = spec._replace(part=PACKED.index(part), parts=len(PACKED), groups=network.config.heads)
             elif part in PACKED:
@@ -190,7 +196,7 @@ def _relative_terms(config: dict[str, Any]) -> dict[str, bool]:
             f"relative_attention = {relative} with pos_att_type = {config.get('pos_att_type')}: relative attention "
             "needs terms in pos_att_type, and terms need relative attention"
         )
-    return {ours: theirs in terms for theirs, ours in TERMS.items()}
+    return {term: term in terms for term in TERMS}
 
 
 def _parse_terms(value: Any) -> list[str]:

@@ -13,7 +13,7 @@ from regard.interop.layout import PublishedCausalLM, embedding_names
 from regard.interop.safetensors import TensorSpec
 from regard.models.registry import DEEPEST
 
-FUSED = ("own.query", "own.key", "own.value")
+FUSED = ("self_attention.query", "self_attention.key", "self_attention.value")
 PATTERN_LETTERS = {"global": "g", "local": "l"}
 ATTENTION_TYPES = {letter: name for name, letter in PATTERN_LETTERS.items()}
 ALTERNATING = [[["global", "local"], 12]]  # the default of GPT-Neo
@@ -28,7 +28,7 @@ class OpenAI(PublishedCausalLM):
         "n_embd": Key("width", 768),
         "n_head": Key("heads", 12),
         "n_layer": Key("depth", 12),
-        "n_positions": Key("limit", 1024),
+        "n_positions": Key("max_positions", 1024),
         "layer_norm_epsilon": Key("epsilon", 1e-5),
         "resid_pdrop": Key("dropout", 0.1),
         "tie_word_embeddings": Key("tied", True),
@@ -45,16 +45,16 @@ class OpenAI(PublishedCausalLM):
     block = "transformer.h.{index}."
     block_names = {
         **dict.fromkeys(FUSED, "attn.c_attn"),
-        "own.output": "attn.c_proj",
+        "self_attention.output": "attn.c_proj",
         "self_attention_residual.norm": "ln_1",
-        "feedforward.widen": "mlp.c_fc",
-        "feedforward.narrow": "mlp.c_proj",
+        "feedforward.up": "mlp.c_fc",
+        "feedforward.down": "mlp.c_proj",
         "feedforward_residual.norm": "ln_2",
     }
     ignored = re.compile(r"(transformer\.)?(h\.\d+\.attn\.(bias|masked_bias)|position_ids)")
 
     def tensor_spec(self, part: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
-        transposed = kind == "weight" and part.startswith(("own.", "feedforward."))
+        transposed = kind == "weight" and part.startswith(("self_attention.", "feedforward."))
         if part in FUSED:
             return TensorSpec(names, FUSED.index(part), len(FUSED), transposed)
         return TensorSpec(names, transposed=transposed)
@@ -72,10 +72,10 @@ class GPT1(OpenAI):
     keys = {
         **OpenAI.keys,
         "vocab_size": Key("vocabulary", 40478),
-        "n_positions": Key("limit", 512),
+        "n_positions": Key("max_positions", 512),
         "afn": Key("activation", "gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "swish", "swish": "swish"}),
     }
-    fixed = {**OpenAI.fixed, "norm": "post", "score": "scaled_dot", "score_by_depth": False}
+    fixed = {**OpenAI.fixed, "norm": "post", "score": "scaled_dot", "scale_by_layer": False}
 
     def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
         positions = {"embed.positions.table.weight": ("transformer.positions_embed.weight",)}
@@ -93,7 +93,7 @@ class GPT2(OpenAI):
         "n_inner": Key("feedforward", None),
         "activation_function": Key("activation", "gelu_new", ACTIVATIONS),
         "scale_attn_weights": Key("score", True, {True: "scaled_dot", False: "dot"}),
-        "scale_attn_by_inverse_layer_idx": Key("score_by_depth", False),
+        "scale_attn_by_inverse_layer_idx": Key("scale_by_layer", False),
     }
 
     def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
@@ -113,25 +113,25 @@ class GPTNeo(PublishedCausalLM):
         "num_layers": Key("depth", 24),
         "intermediate_size": Key("feedforward", None),
         "window_size": Key("window", 256),
-        "max_position_embeddings": Key("limit", 2048),
+        "max_position_embeddings": Key("max_positions", 2048),
         "activation_function": Key("activation", "gelu_new", ACTIVATIONS),
         "layer_norm_epsilon": Key("epsilon", 1e-5),
         "resid_dropout": Key("dropout", 0.0),
         "tie_word_embeddings": Key("tied", True),
     }
     aliases = {"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"}
-    fixed = {"norm": "pre", "score": "dot", "score_by_depth": False, "bias": True, "projection_bias": False}
+    fixed = {"norm": "pre", "score": "dot", "scale_by_layer": False, "bias": True, "projection_bias": False}
     required = OpenAI.required
     prefix = OpenAI.prefix
     block = OpenAI.block
     block_names = {
-        "own.query": "attn.attention.q_proj",
-        "own.key": "attn.attention.k_proj",
-        "own.value": "attn.attention.v_proj",
-        "own.output": "attn.attention.out_proj",
+        "self_attention.query": "attn.attention.q_proj",
+        "self_attention.key": "attn.attention.k_proj",
+        "self_attention.value": "attn.attention.v_proj",
+        "self_attention.output": "attn.attention.out_proj",
         "self_attention_residual.norm": "ln_1",
-        "feedforward.widen": "mlp.c_fc",
-        "feedforward.narrow": "mlp.c_proj",
+        "feedforward.up": "mlp.c_fc",
+        "feedforward.down": "mlp.c_proj",
         "feedforward_residual.norm": "ln_2",
     }
     ignored = re.compile(r"(transformer\.)?h\.\d+\.attn\.attention\.(bias|masked_bias)")
@@ -141,7 +141,7 @@ class GPTNeo(PublishedCausalLM):
 
     def read_fields(self, config: dict[str, Any]) -> dict[str, Any]:
         fields = super().read_fields(config)
-        return fields | {"pattern": _pattern(config, fields["depth"])}
+        return fields | {"attention_pattern": _pattern(config, fields["depth"])}
 
     def describe(self, network: Any, foreign: dict[str, Any]) -> dict[str, Any]:
         layers = [ATTENTION_TYPES[letter] for letter in _letters(network.config)]
@@ -160,7 +160,7 @@ def _outer_names(config: Any) -> dict[str, tuple[str, ...]]:
 
 def _letters(config: Any) -> str:
     """The pattern, repeated to a letter per block."""
-    return (config.pattern * config.depth)[: config.depth]
+    return (config.attention_pattern * config.depth)[: config.depth]
 
 
 def _pattern(config: dict[str, Any], depth: int) -> str:

@@ -76,16 +76,17 @@ class HFModule(nn.Module):
         if decoder_input_ids is not None:
             raise UserError("decoder_input_ids is not supported: not an encoder–decoder model; pass input_ids only")
         _check_ids("input_ids", text.tokens, network.config.vocabulary)
-        if text.tokens.size(1) > network.limit:
+        if text.tokens.size(1) > network.max_positions:
             raise UserError(
-                f"input_ids has {text.tokens.size(1)} real tokens, but the model's context is {network.limit} tokens"
+                f"input_ids has {text.tokens.size(1)} real tokens, but the model's context is "
+                f"{network.max_positions} tokens"
             )
         return OUTPUTS[network.task](network, text, scatter)
 
     def _with_segments(self, text: TokenBatch, types: Tensor, real: Tensor) -> TokenBatch:
         if not FAMILIES[family_of(self.network)].is_encoder:
             raise UserError("token_type_ids is not supported: only encoders have segments")
-        count = max(self.network.config.segments, 1)
+        count = max(self.network.config.token_types, 1)
         if types.shape != real.shape:
             raise UserError(f"token_type_ids is {tuple(types.shape)}, input_ids {tuple(real.shape)}")
         _check_ids("token_type_ids", types, count, "segments")

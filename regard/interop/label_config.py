@@ -35,8 +35,8 @@ def documents(body: Any, config: dict[str, Any]) -> Documents:
     """The same for documents that are encoded in segments."""
     segment = config.get(SEGMENT)
     stride = config.get(STRIDE)
-    if type(segment) is not int or not 2 < segment <= body.limit:
-        raise UserError(f"{SEGMENT} = {segment} should be more than 2 tokens, and at most {body.limit}")
+    if type(segment) is not int or not 2 < segment <= body.max_positions:
+        raise UserError(f"{SEGMENT} = {segment} should be more than 2 tokens, and at most {body.max_positions}")
     if type(stride) is not int or not 0 < stride <= segment - 2:
         raise UserError(f"{STRIDE} = {stride} should be in the range 1 … {segment - 2}")
     return Documents(body, segment=segment, stride=stride, **_head_options(config))

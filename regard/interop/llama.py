@@ -10,12 +10,12 @@ from regard.interop.layout import PublishedCausalLM, embedding_names
 
 ROPE_TYPES = {"default": "none", "linear": "linear", "llama3": "llama3"}  # theirs → ours
 ORIGINAL = "original_max_position_embeddings"
-LINEAR_KEYS: Keys = {"factor": Key("factor", 1.0)}
+LINEAR_KEYS: Keys = {"factor": Key("rope_factor", 1.0)}
 LLAMA3_KEYS: Keys = {  # all required: the defaults only determine the types
     **LINEAR_KEYS,
-    "low_freq_factor": Key("slow", 1.0),
-    "high_freq_factor": Key("fast", 4.0),
-    ORIGINAL: Key("trained", 8192),
+    "low_freq_factor": Key("low_freq_factor", 1.0),
+    "high_freq_factor": Key("high_freq_factor", 4.0),
+    ORIGINAL: Key("original_max_positions", 8192),
 }
 ROPE_KEYS: dict[str, Keys] = {"none": {}, "linear": LINEAR_KEYS, "llama3": LLAMA3_KEYS}  # in addition to `rope_theta`
 
@@ -36,7 +36,7 @@ class Llama(PublishedCausalLM):
         "attention_bias": Key("bias", False),
         "mlp_bias": Key("feedforward_bias", False),
         "rms_norm_eps": Key("epsilon", 1e-6),
-        "max_position_embeddings": Key("limit", 2048),
+        "max_position_embeddings": Key("max_positions", 2048),
         "tie_word_embeddings": Key("tied", False),
         "dropout": Key("dropout", 0.0),  # a key of regard: other libraries train Llama without dropout
     }
@@ -51,14 +51,14 @@ class Llama(PublishedCausalLM):
     prefix = "model."
     block = "model.layers.{index}."
     block_names = {
-        "own.query": "self_attn.q_proj",
-        "own.key": "self_attn.k_proj",
-        "own.value": "self_attn.v_proj",
-        "own.output": "self_attn.o_proj",
+        "self_attention.query": "self_attn.q_proj",
+        "self_attention.key": "self_attn.k_proj",
+        "self_attention.value": "self_attn.v_proj",
+        "self_attention.output": "self_attn.o_proj",
         "self_attention_residual.norm": "input_layernorm",
         "feedforward.gate": "mlp.gate_proj",
-        "feedforward.widen": "mlp.up_proj",
-        "feedforward.narrow": "mlp.down_proj",
+        "feedforward.up": "mlp.up_proj",
+        "feedforward.down": "mlp.down_proj",
         "feedforward_residual.norm": "post_attention_layernorm",
     }
     ignored = re.compile(r".*rotary_emb\.inv_freq")
@@ -80,12 +80,12 @@ class Llama(PublishedCausalLM):
         if not foreign.keys().isdisjoint(("rope_theta", "rope_scaling", "rope_parameters")):
             return config
         ours = network.config
-        rope_type = next(theirs for theirs, name in ROPE_TYPES.items() if name == ours.stretch)
-        rope = {"rope_type": rope_type, **keys_from(vars(ours), ROPE_KEYS[ours.stretch], {})}
+        rope_type = next(theirs for theirs, name in ROPE_TYPES.items() if name == ours.rope_scaling)
+        rope = {"rope_type": rope_type, **keys_from(vars(ours), ROPE_KEYS[ours.rope_scaling], {})}
         return config | {
-            "rope_theta": ours.base,
-            "rope_scaling": None if ours.stretch == "none" else rope,
-            "rope_parameters": {"rope_theta": ours.base, **rope},
+            "rope_theta": ours.rope_theta,
+            "rope_scaling": None if ours.rope_scaling == "none" else rope,
+            "rope_parameters": {"rope_theta": ours.rope_theta, **rope},
         }
 
     def config_fields(self, config: Any) -> dict[str, Any]:
@@ -115,5 +115,5 @@ def _rope_fields(config: dict[str, Any]) -> dict[str, Any]:
     for key in ROPE_KEYS[stretch]:
         if key not in rope:
             raise UserError(f"rope_type = '{rope_type}' needs {key}")
-    base = read_fields(config | rope, {"rope_theta": Key("base", 10000.0)})
-    return {"stretch": stretch, **read_fields(rope, ROPE_KEYS[stretch]), **base}
+    base = read_fields(config | rope, {"rope_theta": Key("rope_theta", 10000.0)})
+    return {"rope_scaling": stretch, **read_fields(rope, ROPE_KEYS[stretch]), **base}

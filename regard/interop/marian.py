@@ -45,7 +45,7 @@ class Marian(Published):
         "decoder_ffn_dim": Key("decoder_feedforward", 4096),
         "scale_embedding": Key("scale_embedding", False),
         "dropout": Key("dropout", 0.1),
-        "max_position_embeddings": Key("limit", 1024),
+        "max_position_embeddings": Key("max_positions", 1024),
         "vocab_size": Key("source_vocabulary", 58101),
         "activation_function": Key("activation", "gelu", ACTIVATIONS),
     }
@@ -63,18 +63,18 @@ class Marian(Published):
     }
     block = "model.{side}.layers.{index}."
     block_names = {
-        "own.query": "self_attn.q_proj",
-        "own.key": "self_attn.k_proj",
-        "own.value": "self_attn.v_proj",
-        "own.output": "self_attn.out_proj",
+        "self_attention.query": "self_attn.q_proj",
+        "self_attention.key": "self_attn.k_proj",
+        "self_attention.value": "self_attn.v_proj",
+        "self_attention.output": "self_attn.out_proj",
         "self_attention_residual.norm": "self_attn_layer_norm",
         "cross.query": "encoder_attn.q_proj",
         "cross.key": "encoder_attn.k_proj",
         "cross.value": "encoder_attn.v_proj",
         "cross.output": "encoder_attn.out_proj",
         "cross_residual.norm": "encoder_attn_layer_norm",
-        "feedforward.widen": "fc1",
-        "feedforward.narrow": "fc2",
+        "feedforward.up": "fc1",
+        "feedforward.down": "fc2",
         "feedforward_residual.norm": "final_layer_norm",
     }
 
@@ -151,7 +151,7 @@ def _width_axis(name: str) -> int | None:
     """Which axis of a parameter is the model's width: the one that reads the residual stream, or writes to it."""
     part, kind = name.rsplit(".", 1)
     last = part.rsplit(".", 1)[-1]
-    if last == "norm" or (last in ("output", "narrow") and part != "output"):
+    if last == "norm" or (last in ("output", "down") and part != "output"):
         return 0
     return 1 if kind == "weight" else None
 

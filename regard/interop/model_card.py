@@ -113,5 +113,5 @@ def _with_transformers(network: Any, vocabulary: Vocabulary, config: dict[str, A
     if task == "classify":
         return CLASSIFY.format(prediction=PREDICTIONS[network.kind])
     auto_class = "AutoModelForPreTraining" if head_of(network) == PRETRAINING else AUTO_CLASSES[task]
-    types = "" if network.config.segments else ", return_token_type_ids=False"
+    types = "" if network.config.token_types else ", return_token_type_ids=False"
     return ENCODE.format(auto=auto_class, types=types)

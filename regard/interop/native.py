@@ -1,10 +1,12 @@
 """Networks without a published model_type: `regard-*` checkpoints with our own names, in a closed schema."""
 
+import re
 from dataclasses import asdict, fields
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from regard.config.aliases import current_model_keys
 from regard.errors import UserError, nearest
 from regard.interop.layout import MASKED_LM, NO_HEAD, PRETRAINING, SEQUENCE, SPAN, TOKEN, Layout
 from regard.interop.safetensors import TensorSpec, TensorSpecs
@@ -14,6 +16,17 @@ PREFIX = "regard-"
 
 SHARED = ("model_type", "architectures", "dtype", "is_encoder_decoder", "pad_token_id", "eos_token_id", "bos_token_id",
           "decoder_start_token_id")  # fmt: skip
+
+OLD_TENSORS = (
+    (r"^(body\.)?widen\.", r"\1embedding_projection."),
+    (r"^(body\.)?embed\.segments\.", r"\1embed.token_types."),
+    (r"\.own\.", ".self_attention."),
+    (r"\.own_residual\.", ".self_attention_residual."),
+    (r"\.think\.", ".feedforward."),
+    (r"\.think_residual\.", ".feedforward_residual."),
+    (r"\.widen\.", ".up."),
+    (r"(^|\.)narrow\.", r"\1down."),
+)  # names in checkpoints written before these parts were renamed: pattern → replacement
 
 
 class NativeLayout(Layout):
@@ -41,6 +54,7 @@ class NativeLayout(Layout):
 
     def read(self, config: dict[str, Any]) -> nn.Module:
         family = FAMILIES[self.family]
+        config = current_model_keys(config, self.family, others={})
         known = [field.name for field in fields(family.config)]
         for key in config:
             if key not in known and key not in SHARED:
@@ -49,6 +63,14 @@ class NativeLayout(Layout):
             if key not in config:
                 raise UserError(f"{key} is missing")
         return build({"family": self.family} | {key: value for key, value in config.items() if key in known})
+
+    def adapt_tensors(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
+        renamed = {}
+        for name, tensor in tensors.items():
+            for pattern, replacement in OLD_TENSORS:
+                name = re.sub(pattern, replacement, name)
+            renamed[name] = tensor
+        return renamed
 
     def tensor_specs(self, network: nn.Module) -> TensorSpecs:
         return {name: TensorSpec((name,)) for name, _ in network.named_parameters()}

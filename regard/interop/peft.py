@@ -197,13 +197,13 @@ def write(folder: Path, network: nn.Module, specs: TensorSpecs, base: Base, task
         a, b = _matrices(parts)
         tensors |= {f"{PREFIX}{module}{LORA_A}": a, f"{PREFIX}{module}{LORA_B}": b}
         ranks[BLOCK.sub("", module)] = len(a)
-    matrices = [f"{name}.{part}" for name in adapted for part in ("down", "up")]
+    matrices = [f"{name}.{part}" for name in adapted for part in ("lora_a", "lora_b")]
     new = {name: weight for name, weight in network.named_parameters() if weight.requires_grad and name not in matrices}
     for name, weight in new.items():
         tensors[f"{PREFIX}{specs[name].names[0]}"] = specs[name].to_file([weight.detach().cpu()])
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
     first = next(iter(adapted.values()))
-    rank = len(first.down)
+    rank = len(first.lora_a)
     fused = {module: size for module, size in ranks.items() if size != rank}
     config = {
         "peft_type": "LORA",
@@ -225,8 +225,8 @@ def write(folder: Path, network: nn.Module, specs: TensorSpecs, base: Base, task
 
 def _matrices(parts: list[tuple[TensorSpec, Adapted]]) -> tuple[Tensor, Tensor]:
     """lora_A and lora_B of one tensor in the file, for one projection of ours or for several that it holds."""
-    downs = [adapter.down.detach().cpu().float() for _, adapter in parts]
-    ups = [adapter.up.detach().cpu().float() for _, adapter in parts]
+    downs = [adapter.lora_a.detach().cpu().float() for _, adapter in parts]
+    ups = [adapter.lora_b.detach().cpu().float() for _, adapter in parts]
     spec = parts[0][0]
     if spec.parts == 1:
         return downs[0], ups[0]

@@ -60,9 +60,9 @@ class KVCache(NamedTuple):
     tokens: Tensor
     gap: Tensor | None = None
 
-    def until(self, length: int) -> "KVCache":
+    def truncate(self, length: int) -> "KVCache":
         """As it was after its first `length` places."""
-        return KVCache(tuple(memory.until(length) for memory in self.memories), self.tokens[:, :length], self.gap)
+        return KVCache(tuple(memory.truncate(length) for memory in self.memories), self.tokens[:, :length], self.gap)
 
 
 NOTHING = State(None, None)
@@ -71,7 +71,7 @@ NOTHING = State(None, None)
 class CausalLM(Generator):
     """A network that goes on with what it reads: source and target are one text.
 
-    A text may grow beyond `limit`. What is read then no longer holds all of it: the older half is forgotten.
+    A text may grow beyond `max_positions`. What is read then no longer holds all of it: the older half is forgotten.
     """
 
     task = "generate"
@@ -85,7 +85,7 @@ class CausalLM(Generator):
         return (self.input_type.minimal(next(self.parameters()).device).tokens,)
 
     @property
-    def limit(self) -> int:
+    def max_positions(self) -> int:
         """The longest text that is seen at once."""
         raise NotImplementedError
 
@@ -109,8 +109,8 @@ class CausalLM(Generator):
         past: KVCache | None = state.hypothesis
         if past is None:
             past = KVCache((), tokens[:, :0])
-        if past.memories and past.memories[0].length + tokens.size(1) > self.limit:
-            past = self.forget(past, min(self.limit // 2, self.limit - tokens.size(1)))
+        if past.memories and past.memories[0].length + tokens.size(1) > self.max_positions:
+            past = self.forget(past, min(self.max_positions // 2, self.max_positions - tokens.size(1)))
         return self._advance(tokens, past)
 
     def _advance(self, tokens: Tensor, past: KVCache) -> tuple[Tensor, State]:
@@ -133,7 +133,7 @@ class CausalLM(Generator):
         """
         tokens = past.tokens[:, past.tokens.size(1) - length :]
         if self.rotary is not None:
-            return KVCache(tuple(memory.recent(length) for memory in past.memories), tokens, past.gap)
+            return KVCache(tuple(memory.keep_last(length) for memory in past.memories), tokens, past.gap)
         return self.read(tokens).hypothesis
 
     def encode(self, source: TokenBatch) -> Tensor:

@@ -1,4 +1,4 @@
-"""Blocks: what a stack is made of. One class serves encoders and decoders, self and cross attention.
+"""Transformer blocks. One class serves encoders and decoders, self-attention and cross-attention.
 
 Shapes: x (batch, length, width).
 """
@@ -17,36 +17,39 @@ from regard.layers.dropout import Dropout
 
 
 class FeedForward(nn.Module):
-    """Each place for itself: widen, bend, narrow. Vaswani et al. 2017, equation 2."""
+    """down(activation(up(x))), at each position alone. Vaswani et al. 2017, equation 2."""
 
     def __init__(self, width: int, hidden: int, activation: str, bias: bool = True):
         super().__init__()
-        self.widen, self.narrow = nn.Linear(width, hidden, bias=bias), nn.Linear(hidden, width, bias=bias)
-        self.bend = ACTIVATIONS[activation]
+        self.up = nn.Linear(width, hidden, bias=bias)
+        self.down = nn.Linear(hidden, width, bias=bias)
+        self.activation = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.narrow(self.bend(self.widen(x)))
+        return self.down(self.activation(self.up(x)))
 
 
 class GatedFeedForward(nn.Module):
-    """A feed-forward network one half of which decides how much of the other passes. Shazeer 2020, SwiGLU."""
+    """down(activation(gate(x)) * up(x)). Shazeer 2020, SwiGLU."""
 
     def __init__(self, width: int, hidden: int, activation: str, bias: bool = False):
         super().__init__()
-        self.gate, self.widen = nn.Linear(width, hidden, bias=bias), nn.Linear(width, hidden, bias=bias)
-        self.narrow = nn.Linear(hidden, width, bias=bias)
-        self.bend = ACTIVATIONS[activation]
+        self.gate = nn.Linear(width, hidden, bias=bias)
+        self.up = nn.Linear(width, hidden, bias=bias)
+        self.down = nn.Linear(hidden, width, bias=bias)
+        self.activation = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.narrow(self.bend(self.gate(x)) * self.widen(x))
+        return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
 class PostNorm(nn.Module):
-    """Norm(x + sublayer(x)), as in the 2017 paper. A sublayer is given `before(x)`; `after(x, y)` takes its result."""
+    """Norm(x + sublayer(x)), as in the 2017 paper. A sublayer reads `before(x)`; `after(x, y)` adds its result y."""
 
     def __init__(self, norm: nn.Module, dropout: float):
         super().__init__()
-        self.norm, self.dropout = norm, Dropout(dropout)
+        self.norm = norm
+        self.dropout = Dropout(dropout)
 
     def before(self, x: Tensor) -> Tensor:
         return x
@@ -56,7 +59,7 @@ class PostNorm(nn.Module):
 
 
 class PreNorm(PostNorm):
-    """x + sublayer(Norm(x)): the residual path stays free, so that deep stacks train without warm-up."""
+    """x + sublayer(Norm(x)): the residual path has no norm, so that deep stacks train without warm-up."""
 
     def before(self, x: Tensor) -> Tensor:
         return self.norm(x)
@@ -66,14 +69,14 @@ class PreNorm(PostNorm):
 
 
 class NoNorm(PostNorm):
-    """x + sublayer(x): what norms are for shows in what happens without."""
+    """x + sublayer(x), for ablations."""
 
     def __init__(self, norm: nn.Module, dropout: float):
         super().__init__(nn.Identity(), dropout)
 
 
 class NoResidual(PostNorm):
-    """Norm(sublayer(x)): what came in is forgotten."""
+    """Norm(sublayer(x)), for ablations."""
 
     def after(self, x: Tensor, y: Tensor) -> Tensor:
         return self.norm(self.dropout(y))
@@ -83,51 +86,57 @@ RESIDUALS: dict[str, type[PostNorm]] = {"post": PostNorm, "pre": PreNorm, "none"
 
 
 class Block(nn.Module):
-    """Look at oneself, look at the source if there is one, then think; each inside its residual."""
+    """Self-attention, cross-attention if there is a source, then the feed-forward network; each in its residual."""
 
-    cross: Attention  # a decoder's only, as is its residual
+    cross: Attention  # of decoders only, as is its residual
     cross_residual: PostNorm
-    feedforward: nn.Module  # in all but a lesson's blocks, as is its residual
+    feedforward: nn.Module  # of all blocks but those of an ablation, as is its residual
     feedforward_residual: PostNorm
 
     def __init__(
         self,
         residual: Callable[[], PostNorm],
-        own: Attention,
+        self_attention: Attention,
         feedforward: nn.Module | None,
         cross: Attention | None = None,
         rule: Rule | None = None,
     ):
-        """`rule` says which of its own places each may see."""
+        """`rule` is the mask of the self-attention."""
         super().__init__()
-        self.own, self.self_attention_residual, self.rule = own, residual(), rule
+        self.self_attention = self_attention
+        self.self_attention_residual = residual()
+        self.rule = rule
         if cross is not None:
-            self.cross, self.cross_residual = cross, residual()
+            self.cross = cross
+            self.cross_residual = residual()
         if feedforward is not None:
-            self.feedforward, self.feedforward_residual = feedforward, residual()
-        self.thinks = feedforward is not None
+            self.feedforward = feedforward
+            self.feedforward_residual = residual()
+        self.has_feedforward = feedforward is not None
 
     def forward(
         self, x: Tensor, real: Tensor | None, past: Memory | None, source: Memory | None, rotation: Rotation | None
     ) -> tuple[Tensor, Memory]:
-        """The new x, and the memory that later places will look at. `real` marks padding in x, `past` precedes it."""
+        """The new x, and the keys and values of all positions so far. `real` marks padding in x, `past` precedes it."""
         with scope("self"):
-            y, memory = self.own.self_attend(self.self_attention_residual.before(x), self.rule, real, past, rotation)
+            query = self.self_attention_residual.before(x)
+            y, memory = self.self_attention.self_attend(query, self.rule, real, past, rotation)
         x = self.self_attention_residual.after(x, y)
         if source is not None:
             with scope("cross"):
                 x = self.cross_residual.after(x, self.cross(self.cross_residual.before(x), source))
-        if self.thinks:
+        if self.has_feedforward:
             x = self.feedforward_residual.after(x, self.feedforward(self.feedforward_residual.before(x)))
         return x, memory
 
 
 class Stack(nn.Module):
-    """BlockBatch on top of each other; `final` is the norm that pre-norm stacks end with."""
+    """Blocks on top of each other, and a final norm (pre-norm stacks have one)."""
 
     def __init__(self, blocks: list[Block], final: nn.Module):
         super().__init__()
-        self.blocks, self.final = nn.ModuleList(blocks), final
+        self.blocks = nn.ModuleList(blocks)
+        self.final = final
 
     def forward(
         self,
@@ -137,16 +146,15 @@ class Stack(nn.Module):
         source: tuple[Memory, ...] = (),
         rotation: Rotation | None = None,
     ) -> tuple[Tensor, tuple[Memory, ...]]:
-        """`past` and `source` have a memory for each block, or none."""
+        """`past` and `source` have a memory for each block, or are empty."""
         memories = []
-        for number, block in enumerate(self.blocks):
-            with scope(f"blocks.{number}"):
-                own, cross = (past[number] if past else None), (source[number] if source else None)
-                x, memory = block(x, real, own, cross, rotation)
-                memories.append(memory)
+        for index, block in enumerate(self.blocks):
+            with scope(f"blocks.{index}"):
+                x, memory = block(x, real, past[index] if past else None, source[index] if source else None, rotation)
+            memories.append(memory)
         return self.final(x), tuple(memories)
 
     def read(self, source: Tensor, real: Tensor | None) -> tuple[Memory, ...]:
-        """What each block remembers of an encoded source; made once, for all steps and hypotheses."""
+        """The keys and values of an encoded source for each block; computed once, for all steps and hypotheses."""
         blocks = cast(list[Block], list(self.blocks))
         return tuple(block.cross.remember(source, real) for block in blocks)

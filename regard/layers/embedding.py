@@ -29,11 +29,11 @@ class Embedding(nn.Module):
 
 
 def both_sides(config: Any, width: int, scaled: bool) -> tuple[Embedding, Embedding]:
-    """Source and target embeddings as a config says: vocabularies, `tied`, `positions`, `limit` and `dropout`."""
+    """Source and target embeddings, which share one table where the config is `tied` throughout."""
     source = nn.Embedding(config.source_vocabulary, width)
     target = source if config.tied == "all" else nn.Embedding(config.target_vocabulary, width)
     one, other = (
-        Embedding(table, positions(config.positions, width, config.limit), scaled, config.dropout)
+        Embedding(table, positions(config.positions, width, config.max_positions), scaled, config.dropout)
         for table in (source, target)
     )
     return one, other
@@ -46,12 +46,12 @@ def untieable(config: Any) -> str | None:
     return None
 
 
-def positions(kind: str, width: int, limit: int) -> nn.Module | None:
+def positions(kind: str, width: int, max_positions: int) -> nn.Module | None:
     """The positions a recipe names: sinusoid, sinusoid_halves, learned or none."""
     kinds = {
         "sinusoid": lambda: Sinusoid(width),
         "sinusoid_halves": lambda: Sinusoid(width, halves=True),
-        "learned": lambda: Learned(width, limit),
+        "learned": lambda: Learned(width, max_positions),
         "none": lambda: None,
     }
     return kinds[kind]()

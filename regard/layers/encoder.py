@@ -28,23 +28,23 @@ class Reading(nn.Module):
         self,
         table: nn.Embedding,
         positions: Learned | None,
-        segments: nn.Embedding | None,
+        token_types: nn.Embedding | None,
         norm: nn.Module,
         dropout: float,
         first: int = 0,
     ):
         """The first token's place is row `first` of the positions."""
         super().__init__()
-        self.table, self.positions, self.segments = table, positions, segments
+        self.table, self.positions, self.token_types = table, positions, token_types
         self.norm, self.dropout, self.first = norm, Dropout(dropout), first
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
         x = self.table(tokens)
         if self.positions is not None:
             x = x + self.positions(self.first, tokens.size(1))
-        if self.segments is not None:
-            alike = segments is None or self.segments.num_embeddings == 1  # RoBERTa reads two texts as one
-            x = x + (self.segments.weight[0] if alike else self.segments(segments))
+        if self.token_types is not None:
+            alike = segments is None or self.token_types.num_embeddings == 1  # RoBERTa reads two texts as one
+            x = x + (self.token_types.weight[0] if alike else self.token_types(segments))
         return self.dropout(self.norm(x))
 
 
@@ -53,16 +53,16 @@ class Pooler(nn.Module):
 
     def __init__(self, width: int, activation: str):
         super().__init__()
-        self.dense, self.bend = nn.Linear(width, width), ACTIVATIONS[activation]
+        self.dense, self.activation = nn.Linear(width, width), ACTIVATIONS[activation]
 
     def forward(self, states: Tensor, text: TokenBatch | None = None) -> Tensor:
-        return self.bend(self.dense(states[:, 0]))
+        return self.activation(self.dense(states[:, 0]))
 
 
 class Encoder(nn.Module):
     """A network that neither goes on with a text nor turns it into another: every place sees all of it.
 
-    Its config has `width`, `limit`, `dropout`, `pooler_activation` and `output_activation`, which heads ask for.
+    Its config has `width`, `max_positions`, `dropout`, `pooler_activation` and `output_activation`, which heads need.
     """
 
     task = "embed"
@@ -70,7 +70,7 @@ class Encoder(nn.Module):
 
     config: Any
     embed: Reading
-    widen: nn.Module  # where embeddings are narrower than states, else nothing
+    embedding_projection: nn.Module  # where embeddings are narrower than states, else nothing
     encoder: Stack
     pooler: Pooler | None
 
@@ -80,14 +80,14 @@ class Encoder(nn.Module):
         return (self.input_type.minimal(next(self.parameters()).device),)
 
     @property
-    def limit(self) -> int:
+    def max_positions(self) -> int:
         """The longest text that is read."""
-        return self.config.limit
+        return self.config.max_positions
 
     def encode(self, text: TokenBatch) -> Tensor:
         """The state of each place, from all of its text; padding changes none, and has states that mean nothing."""
         with scope("encoder"):
-            return self.encoder(self.widen(self.embed(text.tokens, text.segments)), unpadded(text))[0]
+            return self.encoder(self.embedding_projection(self.embed(text.tokens, text.segments)), unpadded(text))[0]
 
     def forward(self, text: TokenBatch) -> Tensor:
         return self.encode(text)

@@ -19,7 +19,7 @@ from regard.attention.core import Attention
 from regard.errors import UserError, nearest
 from regard.layers.blocks import FeedForward, GatedFeedForward
 
-TARGETS = ("query", "key", "value", "output", "widen", "narrow", "gate")
+TARGETS = ("query", "key", "value", "output", "up", "down", "gate")
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,17 @@ class Adapted(nn.Module):
         super().__init__()
         self.projection, self.alpha, self.scale = projection, alpha, alpha / rank
         like = projection.weight
-        self.down = nn.Parameter(like.new_empty(rank, projection.in_features))
-        self.up = nn.Parameter(like.new_zeros(projection.out_features, rank))
-        nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))  # as a new nn.Linear, and as others begin
+        self.lora_a = nn.Parameter(like.new_empty(rank, projection.in_features))
+        self.lora_b = nn.Parameter(like.new_zeros(projection.out_features, rank))
+        nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))  # as a new nn.Linear, and as others begin
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.projection(x) + F.linear(F.linear(x, self.down), self.up) * self.scale
+        return self.projection(x) + F.linear(F.linear(x, self.lora_a), self.lora_b) * self.scale
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
         """The projection alone, changed so that it computes the same."""
-        self.projection.weight += self.up @ self.down * self.scale
+        self.projection.weight += self.lora_b @ self.lora_a * self.scale
         return self.projection
 
 

@@ -68,10 +68,10 @@ class LSTMNLayer(nn.Module):
     c = f ⊙ c̃ + i ⊙ ĉ,  h = o ⊙ tanh(c)     with the gates from x and h̃
     """
 
-    def __init__(self, inputs: int, width: int, comparison: int):
+    def __init__(self, inputs: int, width: int, score_width: int):
         super().__init__()
-        query, key = nn.Linear(inputs + width, comparison, bias=False), StateProjection(width, comparison, bias=False)
-        self.attend = Attention(query, key, nn.Identity(), nn.Identity(), score=Additive(comparison))
+        query, key = nn.Linear(inputs + width, score_width, bias=False), StateProjection(width, score_width, bias=False)
+        self.attend = Attention(query, key, nn.Identity(), nn.Identity(), score=Additive(score_width))
         self.see, self.recall = nn.Linear(inputs, 4 * width), nn.Linear(width, 4 * width, bias=False)
 
     def begin(self, first: Tensor) -> LSTMNState:
@@ -87,7 +87,7 @@ class LSTMNLayer(nn.Module):
                 enter, keep, leave, new = (seen + self.recall(summary)).chunk(4, -1)
                 cell = keep.sigmoid() * cell + enter.sigmoid() * new.tanh()
                 state = leave.sigmoid() * cell.tanh()
-                past = past.extended(self.attend.remember(torch.cat([state, cell], -1)[:, None]))
+                past = past.append(self.attend.remember(torch.cat([state, cell], -1)[:, None]))
                 outputs.append(state)
         return torch.stack(outputs, 1), LSTMNState(past, summary)
 
@@ -97,11 +97,11 @@ class LSTMN(nn.Module):
 
     parts = 2
 
-    def __init__(self, inputs: int, width: int, depth: int = 1, dropout: float = 0.0, comparison: int = 0):
+    def __init__(self, inputs: int, width: int, depth: int = 1, dropout: float = 0.0, score_width: int = 0):
         super().__init__()
         self.width, self.depth = width, depth
         sizes = [inputs] + [width] * (depth - 1)
-        self.layers = nn.ModuleList(LSTMNLayer(size, width, comparison or width) for size in sizes)
+        self.layers = nn.ModuleList(LSTMNLayer(size, width, score_width or width) for size in sizes)
         self.dropout = Dropout(dropout)
 
     def begin(self, first: Tensor) -> tuple[LSTMNState, ...]:
@@ -124,11 +124,11 @@ CELLS = (*TORCH, "lstmn")
 
 
 def recurrence(
-    cell: str, inputs: int, width: int, depth: int = 1, dropout: float = 0.0, comparison: int = 0
+    cell: str, inputs: int, width: int, depth: int = 1, dropout: float = 0.0, score_width: int = 0
 ) -> "RNNLayers | LSTMN":
-    """Recurrent layers by the name a recipe gives them; `comparison` is for those that look."""
+    """Recurrent layers by the name a recipe gives them; `score_width` is for those that look."""
     if cell == "lstmn":
-        return LSTMN(inputs, width, depth, dropout, comparison)
+        return LSTMN(inputs, width, depth, dropout, score_width)
     return RNNLayers(cell, inputs, width, depth, dropout)
 
 
@@ -160,12 +160,12 @@ class RNNEncoder(nn.Module):
         depth: int,
         bidirectional: bool,
         dropout: float,
-        comparison: int = 0,
+        score_width: int = 0,
     ):
         super().__init__()
         self.width = width * (2 if bidirectional else 1)
         sizes = [inputs] + [self.width] * (depth - 1)
-        layer = partial(recurrence, cell, width=width, comparison=comparison)
+        layer = partial(recurrence, cell, width=width, score_width=score_width)
         self.forwards = nn.ModuleList(layer(inputs=size) for size in sizes)
         self.backwards = nn.ModuleList(layer(inputs=size) for size in sizes if bidirectional)
         self.dropout = Dropout(dropout)

@@ -20,7 +20,7 @@ def reorder(state: Any, rows: Tensor) -> Any:
     if isinstance(state, Tensor):
         return state.index_select(0, rows)
     if isinstance(state, Memory):
-        return state.of(rows)
+        return state.select(rows)
     if isinstance(state, tuple):
         parts = [reorder(part, rows) for part in state]
         return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)

@@ -4,10 +4,11 @@
 
 Its relatives are fields of one config:
 
-    RoBERTa, CamemBERT   places begin behind the row of the padding (`first`); one segment        Liu et al. 2019
-    DistilBERT           no segments, no pooler; half the blocks                                  Sanh et al. 2019
-    ALBERT               a narrow table that is widened (`embedding`); blocks share their weights Lan et al. 2020
-                         (`groups` of `inner` blocks)
+    RoBERTa, CamemBERT   positions start behind the row of the padding (`position_offset`),    Liu et al. 2019
+                         one token type
+    DistilBERT           no token types, no pooler; half the blocks                            Sanh et al. 2019
+    ALBERT               a narrow table and a projection (`embedding_width`), shared blocks    Lan et al. 2020
+                         (`hidden_groups` of `inner_group_size` blocks)
 """
 
 from dataclasses import dataclass
@@ -28,11 +29,11 @@ class BertConfig:
     heads: int = 12
     depth: int = 12
     feedforward: int = 0  # 0: four times the width
-    embedding: int = 0  # the width of the table, from which it is widened to that of the states; 0: the same
-    segments: int = 2  # texts in a row that are told apart; 0: none are
-    first: int = 0  # the row of the first place; those before it are no places
-    groups: int = 0  # sets of weights that the blocks share; 0: each has its own
-    inner: int = 1  # blocks in a set, one after another, each time it is gone through
+    embedding_width: int = 0  # the width of the table, from which it is widened to that of the states; 0: the same
+    token_types: int = 2  # texts in a row that are told apart; 0: none are
+    position_offset: int = 0  # the row of the first place; those before it are no places
+    hidden_groups: int = 0  # sets of weights that the blocks share; 0: each has its own
+    inner_group_size: int = 1  # blocks in a set, one after another, each time it is gone through
     pooler: bool = True
     activation: str = "gelu"
     pooler_activation: str = "tanh"
@@ -40,20 +41,22 @@ class BertConfig:
     tied: bool = True  # embedding and output share a table
     epsilon: float = 1e-12
     dropout: float = 0.1
-    limit: int = 512  # the longest text that is read
+    max_positions: int = 512  # the longest text that is read
 
     CHOICES = {"activation": tuple(ACTIVATIONS), "pooler_activation": tuple(ACTIVATIONS),
                "output_activation": ("", *ACTIVATIONS)}  # fmt: skip
-    MAY_BE_ZERO = ("segments",)
+    MAY_BE_ZERO = ("token_types",)
 
     def problem(self) -> str | None:
         """What does not fit together, in words."""
         if self.width % self.heads:
             return f"width {self.width} is not a multiple of heads {self.heads}"
-        if self.groups and self.depth < self.groups:
-            return f"depth {self.depth} is less than groups {self.groups}: some would never be gone through"
-        if self.inner > 1 and not self.groups:
-            return f"inner {self.inner} blocks of a set, but groups 0: there are no sets"
+        if self.hidden_groups and self.depth < self.hidden_groups:
+            return (
+                f"depth {self.depth} is less than hidden_groups {self.hidden_groups}: some would never be gone through"
+            )
+        if self.inner_group_size > 1 and not self.hidden_groups:
+            return f"inner_group_size {self.inner_group_size} needs hidden_groups, but hidden_groups is 0"
         return None
 
 
@@ -62,11 +65,11 @@ def _bert(width: int, depth: int, heads: int, **fields: object) -> dict:
 
 
 def _roberta(width: int, depth: int, heads: int) -> dict:
-    return _bert(width, depth, heads, segments=1, first=2, epsilon=1e-5, output_activation="gelu")
+    return _bert(width, depth, heads, token_types=1, position_offset=2, epsilon=1e-5, output_activation="gelu")
 
 
 def _albert(width: int, depth: int, heads: int, dropout: float = 0.0) -> dict:
-    return _bert(width, depth, heads, embedding=128, groups=1, activation="gelu_tanh", dropout=dropout)
+    return _bert(width, depth, heads, embedding_width=128, hidden_groups=1, activation="gelu_tanh", dropout=dropout)
 
 
 PRESETS: dict[str, dict] = {
@@ -78,7 +81,7 @@ PRESETS: dict[str, dict] = {
     "large": _bert(1024, 24, 16),  # 335.1M
     "roberta-base": _roberta(768, 12, 12),  # 124.6M with 50,265 tokens
     "roberta-large": _roberta(1024, 24, 16),  # 355.4M
-    "distilbert-base": _bert(768, 6, 12, segments=0, pooler=False, pooler_activation="relu"),  # 66.4M with 30,522
+    "distilbert-base": _bert(768, 6, 12, token_types=0, pooler=False, pooler_activation="relu"),  # 66.4M with 30,522
     "albert-base": _albert(768, 12, 12),  # 11.7M with 30,000 tokens, as all below: version 2
     "albert-large": _albert(1024, 24, 16),  # 17.7M
     "albert-xlarge": _albert(2048, 24, 16),  # 58.7M
@@ -90,16 +93,16 @@ class Bert(Encoder):
     def __init__(self, config: BertConfig):
         super().__init__()
         self.config = config
-        inside = config.embedding or config.width
+        inside = config.embedding_width or config.width
         self.embed = Reading(
             nn.Embedding(config.vocabulary, inside),
-            Learned(inside, config.first + config.limit),
-            nn.Embedding(config.segments, inside) if config.segments else None,
+            Learned(inside, config.position_offset + config.max_positions),
+            nn.Embedding(config.token_types, inside) if config.token_types else None,
             nn.LayerNorm(inside, config.epsilon),
             config.dropout,
-            config.first,
+            config.position_offset,
         )
-        self.widen = nn.Linear(inside, config.width) if config.embedding else nn.Identity()
+        self.embedding_projection = nn.Linear(inside, config.width) if config.embedding_width else nn.Identity()
         self.encoder = Stack(_blocks(config), nn.Identity())
         self.pooler = Pooler(config.width, config.pooler_activation) if config.pooler else None
         self.apply(initialise)
@@ -107,15 +110,15 @@ class Bert(Encoder):
 
 def _blocks(config: BertConfig) -> list[Block]:
     """All that are gone through, in order. A shared one stands at several places, and a trace tells them apart."""
-    if not config.groups:
+    if not config.hidden_groups:
         return [_block(config) for _ in range(config.depth)]
-    groups = [[_block(config) for _ in range(config.inner)] for _ in range(config.groups)]
+    groups = [[_block(config) for _ in range(config.inner_group_size)] for _ in range(config.hidden_groups)]
     return [block for number in range(config.depth) for block in groups[group_of(config, number)]]
 
 
 def group_of(config: BertConfig, number: int) -> int:
     """The set of weights that is gone through at one of `depth` turns."""
-    return int(number / (config.depth / config.groups))
+    return int(number / (config.depth / config.hidden_groups))
 
 
 def _block(config: BertConfig) -> Block:

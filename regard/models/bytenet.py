@@ -34,7 +34,7 @@ class ByteNetConfig:
     kernel: int = 3
     stretch: float = 1.2  # an output may be that much longer than its source and still stand on it
     dropout: float = 0.1
-    limit: int = 1024  # the longest sequence it reads or writes
+    max_positions: int = 1024  # the longest sequence it reads or writes
 
     CHOICES = {}
 
@@ -64,7 +64,7 @@ class Dilated(nn.Module):
         super().__init__()
         inner = width // 2
         self.norms = nn.ModuleList(nn.LayerNorm(size) for size in (width, inner, inner))
-        self.narrow, self.widen = nn.Linear(width, inner), nn.Linear(inner, width)
+        self.down, self.up = nn.Linear(width, inner), nn.Linear(inner, width)
         self.windows, self.dropout = Convolution(inner, inner, kernel, dilation), Dropout(dropout)
 
     def forward(self, x: Tensor, real: Tensor) -> Tensor:
@@ -75,10 +75,10 @@ class Dilated(nn.Module):
         return self._leave(x, found), past
 
     def _enter(self, x: Tensor) -> Tensor:
-        return self.norms[1](self.narrow(self.norms[0](x).relu())).relu()
+        return self.norms[1](self.down(self.norms[0](x).relu())).relu()
 
     def _leave(self, x: Tensor, found: Tensor) -> Tensor:
-        return x + self.dropout(self.widen(self.norms[2](found).relu()))
+        return x + self.dropout(self.up(self.norms[2](found).relu()))
 
 
 class ByteNet(Generator):
@@ -100,8 +100,8 @@ class ByteNet(Generator):
         return nn.ModuleList(Dilated(config.width, config.kernel, rate, config.dropout) for rate in rates)
 
     @property
-    def limit(self) -> int:
-        return self.config.limit
+    def max_positions(self) -> int:
+        return self.config.max_positions
 
     def encode(self, source: TokenBatch) -> Tensor:
         return self._read(source)[:, : source.tokens.size(1)]

@@ -31,7 +31,7 @@ ROOT_HALF = math.sqrt(0.5)  # a sum of two parts keeps the variance of one
 class ConvS2SConfig:
     source_vocabulary: int
     target_vocabulary: int
-    embedding: int = 256
+    embedding_width: int = 256
     width: int = 256  # of what the convolutions pass on
     depth: int = 4
     decoder_depth: int = 0  # 0: as the encoder's
@@ -39,7 +39,7 @@ class ConvS2SConfig:
     positions: str = "learned"
     tied: str = "none"  # "output": target embedding and output share a table; "all": the source's too
     dropout: float = 0.2
-    limit: int = 512  # the longest sequence it reads or writes
+    max_positions: int = 512  # the longest sequence it reads or writes
 
     CHOICES = {"positions": ("learned", "none"), "tied": ("all", "output", "none")}
 
@@ -50,9 +50,9 @@ class ConvS2SConfig:
 
 
 CONVS2S_PRESETS: dict[str, dict] = {
-    "tiny": dict(embedding=64, width=64, depth=2),
-    "small": dict(embedding=256, width=256, depth=4),
-    "iwslt": dict(embedding=256, width=256, depth=4, decoder_depth=3),  # of the authors' own recipe for little data
+    "tiny": dict(embedding_width=64, width=64, depth=2),
+    "small": dict(embedding_width=256, width=256, depth=4),
+    "iwslt": dict(embedding_width=256, width=256, depth=4, decoder_depth=3),  # the authors' recipe for little data
 }
 
 
@@ -92,25 +92,25 @@ class ConvS2S(Generator):
     def __init__(self, config: ConvS2SConfig):
         super().__init__()
         self.config = config
-        self.source, self.target = both_sides(config, config.embedding, scaled=False)
-        outer, inner = config.embedding, config.width
+        self.source, self.target = both_sides(config, config.embedding_width, scaled=False)
+        outer, inner = config.embedding_width, config.width
         self.encoder_in, self.encoder_out = nn.Linear(outer, inner), nn.Linear(inner, outer)
         self.decoder_in, self.decoder_out = nn.Linear(outer, inner), nn.Linear(inner, outer)
         shape = config.kernel, config.dropout
         self.encoder = nn.ModuleList(ConvEncoderLayer(config.width, *shape) for _ in range(config.depth))
         self.decoder = nn.ModuleList(
-            ConvDecoderLayer(config.width, config.embedding, *shape)
+            ConvDecoderLayer(config.width, config.embedding_width, *shape)
             for _ in range(config.decoder_depth or config.depth)
         )
         self.dropout = Dropout(config.dropout)
-        self.output = nn.Linear(config.embedding, config.target_vocabulary)
+        self.output = nn.Linear(config.embedding_width, config.target_vocabulary)
         self.apply(self._initialise)
         if config.tied != "none":
             self.output.weight = self.target.table.weight
 
     @property
-    def limit(self) -> int:
-        return self.config.limit
+    def max_positions(self) -> int:
+        return self.config.max_positions
 
     def encode(self, source: TokenBatch) -> Tensor:
         return self._read(source, self.source(source.tokens))

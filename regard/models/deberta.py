@@ -32,15 +32,15 @@ class DebertaConfig:
     heads: int = 12
     depth: int = 12
     feedforward: int = 0  # 0: four times the width
-    embedding: int = 0  # the width of the table, from which it is widened to that of the states; 0: the same
-    segments: int = 0  # texts in a row that are told apart; 0: none are
+    embedding_width: int = 0  # the width of the table, from which it is widened to that of the states; 0: the same
+    token_types: int = 0  # texts in a row that are told apart; 0: none are
     absolute: bool = False  # places are added to the embeddings as well
-    to_position: bool = True  # contents are compared with distances
-    to_content: bool = True  # distances are compared with contents
-    reach: int = 0  # the distance from which on all are one; 0: the limit
-    buckets: int = 0  # of distances, half of them for one each and half for the far ones; 0: each has its own
-    shared: bool = True  # distances are projected as contents are
-    normed: bool = True  # distances are normed first
+    c2p: bool = True  # contents are compared with distances
+    p2c: bool = True  # distances are compared with contents
+    max_relative_positions: int = 0  # the distance from which on all are one; 0: max_positions
+    position_buckets: int = 0  # of distances, half of them for one each and half for the far ones; 0: each has its own
+    share_att_key: bool = True  # distances are projected as contents are
+    norm_rel_embeddings: bool = True  # distances are normed first
     key_bias: bool = True
     kernel: int = 0  # places of the convolution beside the first block; 0: none
     kernel_groups: int = 1
@@ -50,7 +50,7 @@ class DebertaConfig:
     tied: bool = True  # embedding and output share a table
     epsilon: float = 1e-7
     dropout: float = 0.1
-    limit: int = 512  # the longest text that is read
+    max_positions: int = 512  # the longest text that is read
 
     CHOICES = dict.fromkeys(("activation", "pooler_activation", "kernel_activation"), tuple(ACTIVATIONS))
     output_activation = ""  # of the layer before the output: as in the blocks
@@ -58,17 +58,22 @@ class DebertaConfig:
     @property
     def relative(self) -> bool:
         """Whether distances tell places apart."""
-        return self.to_position or self.to_content
+        return self.c2p or self.p2c
 
     def problem(self) -> str | None:
         """What does not fit together, in words."""
-        reach = self.reach or self.limit
+        reach = self.max_relative_positions or self.max_positions
         if self.width % self.heads:
             return f"width {self.width} is not a multiple of heads {self.heads}"
-        if not self.relative and (self.shared or self.normed or self.buckets or self.reach):
-            return "reach, buckets, shared and normed are of distances, but neither to_position nor to_content asks"
-        if self.buckets and not 1 < self.buckets // 2 < reach - 1:
-            return f"buckets {self.buckets} should be at least 4 and less than twice the reach {reach}"
+        if not self.relative and (
+            self.share_att_key or self.norm_rel_embeddings or self.position_buckets or self.max_relative_positions
+        ):
+            return "max_relative_positions, position_buckets, share_att_key and norm_rel_embeddings need c2p or p2c"
+        if self.position_buckets and not 1 < self.position_buckets // 2 < reach - 1:
+            return (
+                f"position_buckets {self.position_buckets} should be at least 4 and less than twice "
+                f"max_relative_positions {reach}"
+            )
         if self.kernel and not self.kernel % 2:
             return f"kernel {self.kernel} should be odd: a place stands in its middle"
         if self.width % self.kernel_groups:
@@ -77,12 +82,12 @@ class DebertaConfig:
 
 
 def _first(width: int, depth: int, heads: int) -> dict:
-    return dict(width=width, depth=depth, heads=heads, shared=False, normed=False, key_bias=False)
+    return dict(width=width, depth=depth, heads=heads, share_att_key=False, norm_rel_embeddings=False, key_bias=False)
 
 
 def _second(width: int, depth: int, heads: int, kernel: int = 0) -> dict:
     convolution = dict(kernel=kernel, kernel_activation="gelu") if kernel else {}
-    return dict(width=width, depth=depth, heads=heads, buckets=256, **convolution)
+    return dict(width=width, depth=depth, heads=heads, position_buckets=256, **convolution)
 
 
 PRESETS: dict[str, dict] = {
@@ -104,15 +109,15 @@ class Deberta(Encoder):
     def __init__(self, config: DebertaConfig):
         super().__init__()
         self.config = config
-        inside, norm = config.embedding or config.width, nn.LayerNorm(config.width, config.epsilon)
+        inside, norm = config.embedding_width or config.width, nn.LayerNorm(config.width, config.epsilon)
         self.embed = Reading(
             nn.Embedding(config.vocabulary, inside),
-            Learned(inside, config.limit) if config.absolute else None,
-            nn.Embedding(config.segments, inside) if config.segments else None,
-            nn.Sequential(nn.Linear(inside, config.width, bias=False), norm) if config.embedding else norm,
+            Learned(inside, config.max_positions) if config.absolute else None,
+            nn.Embedding(config.token_types, inside) if config.token_types else None,
+            nn.Sequential(nn.Linear(inside, config.width, bias=False), norm) if config.embedding_width else norm,
             config.dropout,
         )
-        self.widen = nn.Identity()  # embeddings are, before their norm
+        self.embedding_projection = nn.Identity()  # embeddings are, before their norm
         self.distances = _distances(config) if config.relative else None
         blocks = [_block(config, self.distances, number) for number in range(config.depth)]
         self.encoder = Stack(blocks, nn.Identity())
@@ -120,8 +125,14 @@ class Deberta(Encoder):
 
 
 def _distances(config: DebertaConfig) -> Distances:
-    norm = nn.LayerNorm(config.width, config.epsilon) if config.normed else nn.Identity()
-    return Distances(config.width, config.reach or config.limit, config.buckets, norm, Dropout(config.dropout))
+    norm = nn.LayerNorm(config.width, config.epsilon) if config.norm_rel_embeddings else nn.Identity()
+    return Distances(
+        config.width,
+        config.max_relative_positions or config.max_positions,
+        config.position_buckets,
+        norm,
+        Dropout(config.dropout),
+    )
 
 
 def _block(config: DebertaConfig, distances: Distances | None, number: int) -> Block:
@@ -136,11 +147,11 @@ def _block(config: DebertaConfig, distances: Distances | None, number: int) -> B
 def _relation(config: DebertaConfig, distances: Distances | None) -> Disentangled | None:
     if distances is None:
         return None
-    if config.shared:
-        return Shared(distances, config.to_position, config.to_content)
+    if config.share_att_key:
+        return Shared(distances, config.c2p, config.p2c)
     width = config.width
-    key = nn.Linear(width, width, bias=config.key_bias) if config.to_position else None
-    return Disentangled(distances, key, nn.Linear(width, width) if config.to_content else None)
+    key = nn.Linear(width, width, bias=config.key_bias) if config.c2p else None
+    return Disentangled(distances, key, nn.Linear(width, width) if config.p2c else None)
 
 
 class Convolved(Block):
@@ -151,7 +162,7 @@ class Convolved(Block):
         self.convolution = nn.Conv1d(
             config.width, config.width, config.kernel, padding=config.kernel // 2, groups=config.kernel_groups
         )
-        self.bend, self.dropout = ACTIVATIONS[config.kernel_activation], Dropout(config.dropout)
+        self.activation, self.dropout = ACTIVATIONS[config.kernel_activation], Dropout(config.dropout)
         self.norm = nn.LayerNorm(config.width, config.epsilon)
 
     def forward(
@@ -161,4 +172,4 @@ class Convolved(Block):
         y, memory = super().forward(x, real, past, source, rotation)
         given = x if real is None else x.masked_fill(~real[..., None], 0.0)
         beside = self.convolution(given.mT).mT
-        return self.norm(y + self.bend(self.dropout(beside))), memory
+        return self.norm(y + self.activation(self.dropout(beside))), memory

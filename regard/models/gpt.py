@@ -29,17 +29,17 @@ class GPTConfig:
     depth: int = 12
     feedforward: int = 0  # 0: four times the width
     norm: str = "pre"  # "post": GPT-1's
-    pattern: str = "g"  # a letter a block, over and over: g sees all that came before, l the last `window` places
+    attention_pattern: str = "g"  # a letter a block, repeated: global, or local (the last `window` positions)
     window: int = 256
     score: str = "scaled_dot"
-    score_by_depth: bool = False  # scores are divided by the number of the block
+    scale_by_layer: bool = False  # scores are divided by the number of the block
     activation: str = "gelu_tanh"
     bias: bool = True
     projection_bias: bool = True  # of queries, keys and values
     tied: bool = True  # embedding and output share a table
     epsilon: float = 1e-5
     dropout: float = 0.1
-    limit: int = 1024  # the longest text that is seen at once
+    max_positions: int = 1024  # the longest text that is seen at once
 
     CHOICES = {"norm": ("pre", "post"), "score": tuple(PRODUCTS), "activation": tuple(ACTIVATIONS)}
 
@@ -47,19 +47,21 @@ class GPTConfig:
         """What does not fit together, in words."""
         if self.width % self.heads:
             return f"width {self.width} is not a multiple of heads {self.heads}"
-        if not self.pattern or set(self.pattern) - set("gl"):
-            return f"pattern '{self.pattern}' should be letters g (global) and l (local), such as 'gl'"
+        if not self.attention_pattern or set(self.attention_pattern) - set("gl"):
+            return (
+                f"attention_pattern '{self.attention_pattern}' should be letters g (global) and l (local), such as 'gl'"
+            )
         return None
 
 
 def _gpt3(width: int, depth: int, heads: int) -> dict:
-    return dict(width=width, depth=depth, heads=heads, pattern="gl", limit=2048)
+    return dict(width=width, depth=depth, heads=heads, attention_pattern="gl", max_positions=2048)
 
 
 PRESETS: dict[str, dict] = {
-    "tiny": dict(width=128, heads=4, depth=4, limit=256),
-    "small": dict(width=384, heads=6, depth=6, limit=256),
-    "gpt1": dict(norm="post", limit=512),  # 116.5M with 40,478 tokens
+    "tiny": dict(width=128, heads=4, depth=4, max_positions=256),
+    "small": dict(width=384, heads=6, depth=6, max_positions=256),
+    "gpt1": dict(norm="post", max_positions=512),  # 116.5M with 40,478 tokens
     "gpt2": dict(),  # 124.4M with 50,257 tokens, as all below
     "gpt2-medium": dict(width=1024, heads=16, depth=24),  # 354.8M
     "gpt2-large": dict(width=1280, heads=20, depth=36),  # 774.0M
@@ -80,13 +82,15 @@ class GPT(CausalLM):
         super().__init__()
         self.config, self.rotary = config, None
         table = nn.Embedding(config.vocabulary, config.width)
-        self.embed = Embedding(table, positions("learned", config.width, config.limit), False, config.dropout)
+        self.embed = Embedding(table, positions("learned", config.width, config.max_positions), False, config.dropout)
         blocks = [self._block(config, number) for number in range(config.depth)]
         self.decoder = Stack(blocks, _norm(config) if config.norm == "pre" else nn.Identity())
         self.output = nn.Linear(config.width, config.vocabulary, bias=False)
         self.apply(self._initialise)
         for name, parameter in self.named_parameters():
-            if name.endswith(("own.output.weight", "narrow.weight")):  # a sum of 2 · depth keeps the variance of one
+            if name.endswith(
+                ("self_attention.output.weight", "down.weight")
+            ):  # a sum of 2 · depth keeps the variance of one
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * config.depth))
         if config.tied:
             self.output.weight = table.weight
@@ -100,13 +104,13 @@ class GPT(CausalLM):
                 projection.register_parameter("bias", None)
         hidden = config.feedforward or 4 * config.width
         thinking = FeedForward(config.width, hidden, config.activation, config.bias)
-        letter = config.pattern[number % len(config.pattern)]
+        letter = config.attention_pattern[number % len(config.attention_pattern)]
         rule: Rule = causal if letter == "g" else causal & Window(config.window)
         return Block(lambda: residual(_norm(config), config.dropout), own, thinking, rule=rule)
 
     @property
-    def limit(self) -> int:
-        return self.config.limit
+    def max_positions(self) -> int:
+        return self.config.max_positions
 
     def _initialise(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
@@ -121,4 +125,4 @@ def _norm(config: GPTConfig) -> nn.LayerNorm:
 
 def _score(config: GPTConfig, number: int) -> Product:
     score = PRODUCTS[config.score]
-    return Product(lambda width: score.scale(width) / (number + 1)) if config.score_by_depth else score
+    return Product(lambda width: score.scale(width) / (number + 1)) if config.scale_by_layer else score

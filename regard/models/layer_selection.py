@@ -20,7 +20,7 @@ def shorten(network: Any, depth: int) -> None:
     body: Any = getattr(network, "body", network)
     if not isinstance(body, Encoder) or not isinstance(body.encoder, Stack):
         raise UserError(f"model.depth = {depth}: only an encoder of blocks can be made of some of them; remove it")
-    if getattr(body.config, "groups", 0):
+    if getattr(body.config, "hidden_groups", 0):
         raise UserError(f"model.depth = {depth}: the layers of model.from share their weights, so none can be left out")
     blocks = body.encoder.blocks
     if type(depth) is not int or not 1 <= depth <= len(blocks):

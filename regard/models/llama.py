@@ -32,20 +32,22 @@ class LlamaConfig:
     depth: int = 8
     feedforward: int = 0  # 0: 8/3 of the width, in multiples of 32
     activation: str = "swish"
-    base: float = 10000.0  # of the rotary speeds
-    stretch: str = "none"  # "linear" or "llama3": a context longer than `trained` by `factor`
-    factor: float = 1.0
-    trained: int = 8192
-    slow: float = 1.0  # llama3's: below so many turns in `trained` places a speed is stretched whole,
-    fast: float = 4.0  # above so many not at all
+    rope_theta: float = 10000.0  # of the rotary speeds
+    rope_scaling: str = "none"  # "linear" or "llama3": a context longer than `original_max_positions` by `rope_factor`
+    rope_factor: float = 1.0
+    original_max_positions: int = 8192
+    low_freq_factor: float = (
+        1.0  # llama3's: below so many turns in `original_max_positions` places a speed is stretched whole,
+    )
+    high_freq_factor: float = 4.0  # above so many not at all
     bias: bool = False  # of the attention's projections
     feedforward_bias: bool = False
     tied: bool = False  # embedding and output share a table
     epsilon: float = 1e-5
     dropout: float = 0.0
-    limit: int = 2048  # the longest text that is seen at once
+    max_positions: int = 2048  # the longest text that is seen at once
 
-    CHOICES = {"activation": tuple(ACTIVATIONS), "stretch": ("none", "linear", "llama3")}
+    CHOICES = {"activation": tuple(ACTIVATIONS), "rope_scaling": ("none", "linear", "llama3")}
 
     @property
     def hidden(self) -> int:
@@ -59,27 +61,27 @@ class LlamaConfig:
             return f"heads {self.heads} is not a multiple of key_heads {self.key_heads}"
         if (self.head_width or self.width // self.heads) % 2:
             return f"head_width {self.head_width or self.width // self.heads} should be even: rotary places turn pairs"
-        if self.stretch != "none" and self.factor < 1:
-            return f"factor {self.factor} should be at least 1"
-        if self.stretch == "llama3" and not self.slow < self.fast:
-            return f"slow {self.slow} should be below fast {self.fast}"
-        return None if self.base > 0 else f"base {self.base} should be above 0"
+        if self.rope_scaling != "none" and self.rope_factor < 1:
+            return f"rope_factor {self.rope_factor} should be at least 1"
+        if self.rope_scaling == "llama3" and not self.low_freq_factor < self.high_freq_factor:
+            return f"low_freq_factor {self.low_freq_factor} should be below high_freq_factor {self.high_freq_factor}"
+        return None if self.rope_theta > 0 else f"rope_theta {self.rope_theta} should be above 0"
 
 
 PRESETS: dict[str, dict] = {
-    "stories260k": dict(width=64, heads=8, key_heads=4, depth=5, feedforward=172, tied=True, limit=512),  # 512 tokens
-    "stories15m": dict(width=288, heads=6, depth=6, feedforward=768, tied=True, limit=256),  # 15.2M, 32,000 tokens
-    "tiny": dict(width=128, heads=4, depth=4, limit=256),
-    "small": dict(width=384, heads=6, depth=6, limit=512),
+    "stories260k": dict(width=64, heads=8, key_heads=4, depth=5, feedforward=172, tied=True, max_positions=512),
+    "stories15m": dict(width=288, heads=6, depth=6, feedforward=768, tied=True, max_positions=256),  # 15.2M, 32,000
+    "tiny": dict(width=128, heads=4, depth=4, max_positions=256),
+    "small": dict(width=384, heads=6, depth=6, max_positions=512),
     "tinyllama-1.1b": dict(width=2048, heads=32, key_heads=4, depth=22, feedforward=5632),  # 1.10B, 32,000 tokens
     "llama-7b": dict(width=4096, heads=32, depth=32, feedforward=11008, epsilon=1e-6),  # 6.74B, 32,000 tokens
-    "llama2-70b": dict(width=8192, heads=64, key_heads=8, depth=80, feedforward=28672, limit=4096),  # 68.98B, 32,000
+    "llama2-70b": dict(width=8192, heads=64, key_heads=8, depth=80, feedforward=28672, max_positions=4096),  # 69.0B
     "llama3-8b": dict(
-        width=4096, heads=32, key_heads=8, depth=32, feedforward=14336, base=500000.0, limit=8192
+        width=4096, heads=32, key_heads=8, depth=32, feedforward=14336, rope_theta=500000.0, max_positions=8192
     ),  # 8.03B, 128,256 tokens
     "llama3.2-1b": dict(
-        width=2048, heads=32, key_heads=8, depth=16, feedforward=8192, base=500000.0, tied=True,
-        stretch="llama3", factor=32.0, limit=131072,
+        width=2048, heads=32, key_heads=8, depth=16, feedforward=8192, rope_theta=500000.0, tied=True,
+        rope_scaling="llama3", rope_factor=32.0, max_positions=131072,
     ),  # 1.24B, 128,256 tokens
 }  # fmt: skip
 
@@ -89,7 +91,7 @@ class Llama(CausalLM):
         super().__init__()
         self.config = config
         head_width = config.head_width or config.width // config.heads
-        self.rotary = Rotary(head_width, config.base, partial(_stretched, config=config))
+        self.rotary = Rotary(head_width, config.rope_theta, partial(_stretched, config=config))
         self.embed = Embedding(nn.Embedding(config.vocabulary, config.width), None, False, config.dropout)
         shape = config.width, config.heads, config.key_heads or config.heads, head_width
         blocks = [
@@ -108,8 +110,8 @@ class Llama(CausalLM):
             self.output.weight = self.embed.table.weight
 
     @property
-    def limit(self) -> int:
-        return self.config.limit
+    def max_positions(self) -> int:
+        return self.config.max_positions
 
     def _initialise(self, module: nn.Module) -> None:
         """Sums over the width begin with the variance of one: in narrow networks heads find their use much sooner."""
@@ -129,10 +131,10 @@ def _stretched(speeds: Tensor, config: LlamaConfig) -> Tensor:
     "linear" slows all (Chen et al. 2023); "llama3" only those that turn seldom in the trained length, with a blend
     between (Llama 3.1's configuration).
     """
-    if config.stretch == "none":
+    if config.rope_scaling == "none":
         return speeds
-    if config.stretch == "linear":
-        return speeds / config.factor
-    turns = config.trained * speeds / (2 * math.pi)
-    kept = ((turns - config.slow) / (config.fast - config.slow)).clamp(0, 1)
-    return torch.lerp(speeds / config.factor, speeds, kept)
+    if config.rope_scaling == "linear":
+        return speeds / config.rope_factor
+    turns = config.original_max_positions * speeds / (2 * math.pi)
+    kept = ((turns - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor)).clamp(0, 1)
+    return torch.lerp(speeds / config.rope_factor, speeds, kept)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from regard.config.aliases import current_model_keys
 from regard.errors import UserError, nearest
 from regard.layers.autoregressive import CausalLM
 from regard.layers.encoder import Encoder
@@ -14,7 +15,7 @@ from regard.models import rnn_encoder as recurrent
 
 LARGEST, DEEPEST = 1 << 24, 1000  # no product of sizes overflows; building more blocks alone takes minutes
 
-FEWER = ("depth", "sets", "inner", "kernel")  # fields of which DEEPEST is the most
+FEWER = ("depth", "sets", "inner_group_size", "kernel")  # fields of which DEEPEST is the most
 
 
 class Family(NamedTuple):
@@ -64,7 +65,7 @@ def family_of(network: nn.Module) -> str:
 
 def configure(model: dict[str, Any], **vocabulary: int) -> Any:
     """A recipe's [model] table → that family's config, every field checked."""
-    given = dict(model)
+    given = current_model_keys(model)
     name = given.pop("family", None)
     if name not in FAMILIES:
         raise UserError(f"model.family = '{name}' is unknown{nearest(str(name), FAMILIES)}")
@@ -82,8 +83,11 @@ def configure(model: dict[str, Any], **vocabulary: int) -> Any:
     config = family.config(**given)
     if getattr(config, "states", 1) < 1:
         raise UserError(f"[model] width {config.width} leaves no state for each direction: set encoder_width")
-    if (blocks := getattr(config, "depth", 1) * getattr(config, "inner", 1)) > DEEPEST:
-        raise UserError(f"[model] depth {config.depth} times inner {config.inner} are {blocks} blocks, over {DEEPEST}")
+    if (blocks := getattr(config, "depth", 1) * getattr(config, "inner_group_size", 1)) > DEEPEST:
+        raise UserError(
+            f"[model] depth {config.depth} times inner_group_size {config.inner_group_size} are {blocks} blocks, "
+            f"over {DEEPEST}"
+        )
     if problem := config.problem():
         raise UserError(f"[model] {problem}")
     return config

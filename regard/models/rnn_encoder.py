@@ -21,19 +21,23 @@ from regard.layers.recurrent import CELLS, RNNEncoder
 @dataclass(frozen=True)
 class RecurrentConfig:
     vocabulary: int
-    embedding: int = 128
+    embedding_width: int = 128
     width: int = 256  # of a state, both directions together
     depth: int = 1
     cell: str = "lstm"
     bidirectional: bool = True
     pooling: str = "attention"  # the last state, the mean of all, or all weighed
-    comparison: int = 0  # width in which states are weighed; 0: as `width`
+    score_width: int = 0  # width in which states are weighed; 0: as `width`
     dropout: float = 0.3
-    limit: int = 1024  # the longest text that is read
+    max_positions: int = 1024  # the longest text that is read
 
     CHOICES = {"cell": CELLS, "pooling": POOLINGS}
-    segments, tied, epsilon = 0, True, 1e-5  # what heads of any encoder ask for
-    activation, output_activation, pooler_activation = "gelu", "", "tanh"
+    token_types = 0  # this and the rest: what heads of any encoder need
+    tied = True
+    epsilon = 1e-5
+    activation = "gelu"
+    output_activation = ""
+    pooler_activation = "tanh"
 
     def problem(self) -> str | None:
         """What does not fit together, in words."""
@@ -50,9 +54,9 @@ class RecurrentConfig:
 
 
 PRESETS: dict[str, dict] = {
-    "tiny": dict(embedding=64, width=64),  # 0.5M with 8,000 tokens, as all below
-    "small": dict(embedding=128, width=256),  # 1.3M
-    "medium": dict(embedding=256, width=512, depth=2),  # 4.7M
+    "tiny": dict(embedding_width=64, width=64),  # 0.5M with 8,000 tokens, as all below
+    "small": dict(embedding_width=128, width=256),  # 1.3M
+    "medium": dict(embedding_width=256, width=512, depth=2),  # 4.7M
 }
 
 
@@ -62,11 +66,11 @@ class Recurrent(Encoder):
     def __init__(self, config: RecurrentConfig):
         super().__init__()
         self.config, self.pooler = config, None
-        table = nn.Embedding(config.vocabulary, config.embedding)
+        table = nn.Embedding(config.vocabulary, config.embedding_width)
         nn.init.normal_(table.weight, std=0.1)
         self.embed = Reading(table, None, None, nn.Identity(), config.dropout)
         shape = config.one_way, config.depth, config.bidirectional, config.dropout
-        self.encoder = RNNEncoder(config.cell, config.embedding, *shape, config.comparison or config.width)
+        self.encoder = RNNEncoder(config.cell, config.embedding_width, *shape, config.score_width or config.width)
 
     def encode(self, text: TokenBatch) -> Tensor:
         with scope("encoder"):
@@ -79,5 +83,5 @@ class Recurrent(Encoder):
         return (
             mean_pooling(width)
             if self.config.pooling == "mean"
-            else attention_pooling(width, self.config.comparison or width)
+            else attention_pooling(width, self.config.score_width or width)
         )

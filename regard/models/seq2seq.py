@@ -28,32 +28,32 @@ from regard.layers.inputs import TokenBatch
 from regard.layers.recurrent import CELLS, Reading, RNNEncoder, recurrence
 from regard.layers.state import State
 
-INFORM = ("first", "every", "mean", "attention")
+CONTEXTS = ("none", "last", "mean", "attention")
 
 
 @dataclass(frozen=True)
 class Seq2SeqConfig:
     source_vocabulary: int
     target_vocabulary: int
-    embedding: int = 256
+    embedding_width: int = 256
     width: int = 512  # the decoder's state
     encoder_width: int = 0  # of each direction; 0: as many as make both together `width`
     depth: int = 1
     decoder_depth: int = 0  # 0: as the encoder's
     cell: str = "gru"
     bidirectional: bool = True
-    inform: str = "attention"  # by the first state only, the last state at every step, the mean, or attention
+    context: str = "attention"  # none beyond the first state, the last state at every step, the mean, or attention
     score: str = "additive"
     focus: str = "global"  # the whole source; "local-m": near the place being written; "local-p": near one predicted
-    reach: int = 10  # how far from there a local focus sees
-    comparison: int = 0  # width in which query and key are compared, where the score has one; 0: as `width`
+    local_window: int = 10  # how far from there a local focus sees
+    score_width: int = 0  # width in which query and key are compared, where the score has one; 0: as `width`
     order: str = "bahdanau"  # attend with the previous state, then step; "luong": step, then attend, then combine
     input_feeding: bool = False  # Luong's: what was combined goes into the next step
     tied: str = "none"  # "output": target embedding and output share a table; "all": the source's too
     dropout: float = 0.3
-    limit: int = 1024  # the longest sequence it reads or writes
+    max_positions: int = 1024  # the longest sequence it reads or writes
 
-    CHOICES = {"cell": CELLS, "inform": INFORM, "score": tuple(SCORES), "focus": tuple(FOCUS),
+    CHOICES = {"cell": CELLS, "context": CONTEXTS, "score": tuple(SCORES), "focus": tuple(FOCUS),
                "order": ("bahdanau", "luong"), "tied": ("all", "output", "none")}  # fmt: skip
 
     @property
@@ -66,14 +66,14 @@ class Seq2SeqConfig:
         return self.encoder_width or self.width // (2 if self.bidirectional else 1)
 
     def problem(self) -> str | None:
-        if self.inform == "attention" and self.score in NEED_EQUAL_WIDTHS and self.states != self.width:
+        if self.context == "attention" and self.score in NEED_EQUAL_WIDTHS and self.states != self.width:
             return (
                 f"score '{self.score}' compares states as they are, but the encoder's are {self.states} wide and the "
                 f"decoder's {self.width}: set encoder_width to {self.width // (2 if self.bidirectional else 1)}, or "
                 f"score = 'bilinear'"
             )
-        if self.focus != "global" and self.inform != "attention":
-            return f"focus = '{self.focus}' needs inform = 'attention'"
+        if self.focus != "global" and self.context != "attention":
+            return f"focus = '{self.focus}' needs context = 'attention'"
         if self.cell == "lstmn" and self.bidirectional:
             return "cell = 'lstmn' looks back over what it has read: set bidirectional = false"
         if self.input_feeding and self.order != "luong":
@@ -82,11 +82,11 @@ class Seq2SeqConfig:
 
 
 PRESETS: dict[str, dict] = {
-    "tiny": dict(embedding=64, width=128),
-    "small": dict(embedding=256, width=512),
-    "bahdanau": dict(embedding=620, width=1000, encoder_width=1000),  # the paper's RNNsearch
+    "tiny": dict(embedding_width=64, width=128),
+    "small": dict(embedding_width=256, width=512),
+    "bahdanau": dict(embedding_width=620, width=1000, encoder_width=1000),  # the paper's RNNsearch
     "luong": dict(
-        embedding=1000,
+        embedding_width=1000,
         width=1000,
         depth=4,
         cell="lstm",
@@ -111,33 +111,33 @@ class Seq2Seq(Generator):
         super().__init__()
         self.config = config
         self.depth = config.decoder_depth or config.depth
-        self.source = nn.Embedding(config.source_vocabulary, config.embedding)
-        self.target = nn.Embedding(config.target_vocabulary, config.embedding)
+        self.source = nn.Embedding(config.source_vocabulary, config.embedding_width)
+        self.target = nn.Embedding(config.target_vocabulary, config.embedding_width)
         self.dropout = Dropout(config.dropout)
-        comparison = config.comparison or config.width
+        score_width = config.score_width or config.width
         self.reader = RNNEncoder(
             config.cell,
-            config.embedding,
+            config.embedding_width,
             config.one_way,
             config.depth,
             config.bidirectional,
             config.dropout,
-            comparison,
+            score_width,
         )
-        score = config.score if config.inform == "attention" else "uniform"
-        self.attend = None if config.inform == "first" else SCORES[score](config.width, config.states, comparison)
-        self.focus = FOCUS[config.focus](config.width, config.reach)
+        score = config.score if config.context == "attention" else "uniform"
+        self.attend = None if config.context == "none" else SCORES[score](config.width, config.states, score_width)
+        self.focus = FOCUS[config.focus](config.width, config.local_window)
         context = config.states if self.attend else 0
         fed = context if config.order == "bahdanau" else config.width if config.input_feeding else 0
         self.decoder = recurrence(
-            config.cell, config.embedding + fed, config.width, self.depth, config.dropout, comparison
+            config.cell, config.embedding_width + fed, config.width, self.depth, config.dropout, score_width
         )
         self.bridge = nn.Linear(config.states, self.decoder.parts * self.depth * config.width)
-        combined = config.width if config.order == "luong" else config.embedding
-        inputs = config.width + context + (config.embedding if config.order == "bahdanau" else 0)
+        combined = config.width if config.order == "luong" else config.embedding_width
+        inputs = config.width + context + (config.embedding_width if config.order == "bahdanau" else 0)
         self.combine = nn.Linear(inputs, combined)
-        self.narrow = nn.Linear(combined, config.embedding) if combined != config.embedding else nn.Identity()
-        self.output = nn.Linear(config.embedding, config.target_vocabulary)
+        self.down = nn.Linear(combined, config.embedding_width) if combined != config.embedding_width else nn.Identity()
+        self.output = nn.Linear(config.embedding_width, config.target_vocabulary)
         for table in (self.source, self.target):
             nn.init.normal_(table.weight, std=0.1)
         if config.tied != "none":
@@ -146,8 +146,8 @@ class Seq2Seq(Generator):
             self.source = self.target
 
     @property
-    def limit(self) -> int:
-        return self.config.limit
+    def max_positions(self) -> int:
+        return self.config.max_positions
 
     def read(self, source: TokenBatch) -> Reading:
         with scope("encoder"):
@@ -160,9 +160,9 @@ class Seq2Seq(Generator):
         states, last = self.read(source)
         memory = None
         if self.attend is not None:
-            everything = self.config.inform != "every"
+            everything = self.config.context != "last"
             memory = self.attend.remember(states, source.real) if everything else self.attend.remember(last[:, None])
-        if self.config.inform == "mean":
+        if self.config.context == "mean":
             last = (states * source.real[:, :, None]).sum(1) / source.lengths[:, None]
         first = torch.tanh(self.bridge(last)).unflatten(-1, (-1, self.depth, self.config.width))
         fed = first.new_zeros(first.size(0), 1, self.config.width) if self.config.input_feeding else None
@@ -171,7 +171,7 @@ class Seq2Seq(Generator):
     def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         memory, hidden = state.source, state.hypothesis
         embedded = self.dropout(self.target(tokens))
-        waits = self.config.order == "bahdanau" and self.config.inform == "attention"
+        waits = self.config.order == "bahdanau" and self.config.context == "attention"
         one_by_one = self.config.input_feeding or waits  # else no step needs to know what the last one saw
         go = self._bahdanau if self.config.order == "bahdanau" else self._luong
         outputs = []
@@ -180,7 +180,7 @@ class Seq2Seq(Generator):
                 combined, hidden = go(x, memory, hidden)
                 outputs.append(combined)
         combined = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
-        return self.dropout(self.narrow(combined)), State(memory, hidden)
+        return self.dropout(self.down(combined)), State(memory, hidden)
 
     def _bahdanau(self, x: Tensor, memory: Memory | None, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """c = attend(s₋₁); s = f(s₋₁, x, c); readout(s, c, x). Bahdanau et al. 2015, A.2.2."""

@@ -41,7 +41,7 @@ class TransformerConfig:
     activation: str = "relu"
     scale_embedding: bool = True
     dropout: float = 0.1
-    limit: int = 512  # the longest sequence it reads or writes
+    max_positions: int = 512  # the longest sequence it reads or writes
 
     CHOICES = {"norm": tuple(RESIDUALS), "score": tuple(PRODUCTS), "positions": POSITIONS,
                "tied": ("all", "output", "none"), "activation": tuple(ACTIVATIONS)}  # fmt: skip
@@ -102,8 +102,8 @@ class Transformer(Generator):
             self.output.weight = self.target.table.weight
 
     @property
-    def limit(self) -> int:
-        return self.config.limit
+    def max_positions(self) -> int:
+        return self.config.max_positions
 
     def encode(self, source: TokenBatch) -> Tensor:
         with scope("encoder"):

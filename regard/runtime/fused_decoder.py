@@ -54,7 +54,7 @@ class FusedDecoder(Stack):
 
     def block_args(self) -> Any:
         """The blocks for the kernels; None where weights have been replaced by what they cannot read."""
-        packed = [qkv for block in self.blocks if isinstance(qkv := block.own.together, PackedQKV)]  # type: ignore[union-attr]
+        packed = [qkv for block in self.blocks if isinstance(qkv := block.self_attention.qkv, PackedQKV)]  # type: ignore[union-attr]
         if not all(qkv.is_current for qkv in packed) or not all(map(ops.is_contiguous_float32, self.parameters())):
             return None
         addresses = [parameter.data_ptr() for parameter in self.parameters()]
@@ -73,15 +73,15 @@ def is_supported(stack: Stack) -> bool:
 
 def _is_supported_block(block: Block) -> bool:
     return (
-        isinstance(block.own.score, Product)
-        and block.own.relation is None
-        and block.own.together is not None
-        and block.own.sizes[1] == block.own.sizes[2]
+        isinstance(block.self_attention.score, Product)
+        and block.self_attention.relation is None
+        and block.self_attention.qkv is not None
+        and block.self_attention.sizes[1] == block.self_attention.sizes[2]
         and type(block.self_attention_residual) in (PreNorm, PostNorm)
-        and block.thinks
+        and block.has_feedforward
         and type(block.feedforward_residual) is type(block.self_attention_residual)
         and type(block.feedforward) in (FeedForward, GatedFeedForward)
-        and ops.activation_id(block.feedforward.bend) > 0  # type: ignore[arg-type]
+        and ops.activation_id(block.feedforward.activation) > 0  # type: ignore[arg-type]
         and (block.rule is causal or _window(block) > 0)
     )
 
@@ -93,24 +93,24 @@ def _window(block: Block) -> int:
 
 
 def _block_args(block: Any) -> bindings.Block:
-    attention = block.own
+    attention = block.self_attention
     feedforward = block.feedforward
     head_width = attention.sizes[0] // attention.heads
     gated = isinstance(feedforward, GatedFeedForward)
     return bindings.Block(
         attention_norm=ops.norm_args(block.self_attention_residual.norm),
         feedforward_norm=ops.norm_args(block.feedforward_residual.norm),
-        qkv=_linear_args(attention.together),
+        qkv=_linear_args(attention.qkv),
         output=_linear_args(attention.output),
         gate=_linear_args(feedforward.gate) if gated else bindings.Linear(),
-        up=_linear_args(feedforward.widen),
-        down=_linear_args(feedforward.narrow),
+        up=_linear_args(feedforward.up),
+        down=_linear_args(feedforward.down),
         heads=attention.heads,
         key_heads=attention.key_heads,
         head_width=head_width,
         window=_window(block),
         pre_norm=isinstance(block.self_attention_residual, PreNorm),
-        activation=ops.activation_id(feedforward.bend),
+        activation=ops.activation_id(feedforward.activation),
         scale=attention.score.scale(head_width),
     )
 

@@ -72,7 +72,7 @@ def optimize_encoder(encoder: Encoder, precision: str) -> None:
             if type(child) is not nn.Linear or _is_packed(module, name):
                 continue
             if precision == "int8" and int8_linear is DynamicInt8Linear:
-                activation = module.bend if isinstance(module, FeedForward) and name == "narrow" else None
+                activation = module.activation if isinstance(module, FeedForward) and name == "down" else None
                 minimum = MINIMUM.get(type(activation))
                 setattr(module, name, DynamicInt8Linear(child.weight, child.bias, minimum))
             elif precision == "int8":
@@ -92,12 +92,12 @@ def pack_qkv(attention: Attention, precision: str, int8_linear: Int8Linear, many
     attention.sizes = tuple(layer.out_features for layer in layers)
     if precision == "int8":
         bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
-        attention.together = int8_linear(torch.cat([layer.weight for layer in layers]), bias)
+        attention.qkv = int8_linear(torch.cat([layer.weight for layer in layers]), bias)
         attention.query = attention.key = attention.value = nn.Identity()  # never called
     elif many_rows and ops.use_packed_gemm():
-        attention.together = PackedWeights(layers)
+        attention.qkv = PackedWeights(layers)
     else:
-        attention.together = PackedQKV(layers, row_major=not many_rows)
+        attention.qkv = PackedQKV(layers, row_major=not many_rows)
 
 
 def replace_linears(network: nn.Module, build: Callable[[nn.Linear], nn.Module]) -> None:
@@ -109,4 +109,4 @@ def replace_linears(network: nn.Module, build: Callable[[nn.Linear], nn.Module])
 
 
 def _is_packed(module: nn.Module, name: str) -> bool:
-    return isinstance(module, Attention) and module.together is not None and name in ("query", "key", "value")
+    return isinstance(module, Attention) and module.qkv is not None and name in ("query", "key", "value")

@@ -85,38 +85,38 @@ def is_supported(stack: nn.Module) -> TypeGuard[Stack]:
 def _is_supported_block(block: Any) -> bool:
     return (
         type(block) is Block
-        and type(block.own) is Attention
-        and isinstance(block.own.score, Product)
-        and block.own.relation is None
-        and block.own.heads == block.own.key_heads
-        and bool(packable(block.own))
+        and type(block.self_attention) is Attention
+        and isinstance(block.self_attention.score, Product)
+        and block.self_attention.relation is None
+        and block.self_attention.heads == block.self_attention.key_heads
+        and bool(packable(block.self_attention))
         and type(block.self_attention_residual) in (PreNorm, PostNorm)
         and block.rule is None
-        and block.thinks
+        and block.has_feedforward
         and type(block.feedforward) is FeedForward
-        and ops.activation_id(block.feedforward.bend) > 0
+        and ops.activation_id(block.feedforward.activation) > 0
     )
 
 
 def apply_block(block: Block, x: Tensor, groups: list[tuple[int, int]]) -> Tensor:
     """Self-attention, then the feed-forward network, each with its residual connection."""
-    attention = block.own
+    attention = block.self_attention
     feedforward = cast(FeedForward, block.feedforward)
-    assert attention.together is not None
-    context = attend(attention, attention.together(block.self_attention_residual.before(x)), groups)
+    assert attention.qkv is not None
+    context = attend(attention, attention.qkv(block.self_attention_residual.before(x)), groups)
     x = _normalize_after(block.self_attention_residual, add_linear(x, attention.output, context))
     normed = block.feedforward_residual.before(x)
-    up: Any = feedforward.widen
+    up: Any = feedforward.up
     if isinstance(up, PackedLinear):
-        hidden = up.packed(normed, activation=ops.activation_id(feedforward.bend))
+        hidden = up.packed(normed, activation=ops.activation_id(feedforward.activation))
     else:
-        hidden = feedforward.bend(up(normed))
-    return _normalize_after(block.feedforward_residual, add_linear(x, feedforward.narrow, hidden))
+        hidden = feedforward.activation(up(normed))
+    return _normalize_after(block.feedforward_residual, add_linear(x, feedforward.down, hidden))
 
 
 def attend(attention: Attention, qkv: Tensor, groups: list[tuple[int, int]]) -> Tensor:
     """Contexts (tokens, width) from queries, keys and values (tokens, 3 · width)."""
-    if isinstance(attention.together, PackedWeights):
+    if isinstance(attention.qkv, PackedWeights):
         lengths = [length for texts, length in groups for _ in range(texts)]
         scale = cast(Product, attention.score).scale(attention.sizes[0] // attention.heads)
         return ops.attention_varlen(qkv, lengths, attention.heads, scale)

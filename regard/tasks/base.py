@@ -113,7 +113,7 @@ class Task(Generic[S]):
                 f"train.score = '{self.score_name}' is not a metric of task = '{self.name}'; possible: {possible}"
             )
         self.ascending = self.score_name not in self.lower_is_better
-        self.length = self.max_tokens(recipe.data.max_length, int(network.limit))
+        self.length = self.max_tokens(recipe.data.max_length, int(network.max_positions))
         self.prepare()
 
     def bind(self, network: Any) -> None:
@@ -123,8 +123,8 @@ class Task(Generic[S]):
         """Maximum number of tokens of a sample."""
         if requested > limit:
             raise UserError(
-                f"data.max_length = {requested}, but the model reads at most {limit} tokens (model.limit): lower "
-                "data.max_length, or raise model.limit where the model is new"
+                f"data.max_length = {requested}, but the model reads at most {limit} tokens (model.max_positions): "
+                "lower data.max_length, or raise model.max_positions where the model is new"
             )
         return requested or limit
 

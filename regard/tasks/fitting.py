@@ -105,8 +105,8 @@ def _reading(body: Any, recipe: Recipe, averaged: bool, labels: Sequence[str], s
         return Classifier(body, labels, bool(data.text2), data.label_kind, scale, averaged=averaged)
     if not isinstance(body, Encoder):
         raise UserError(f"data.segment = {data.segment}: segments are read by an encoder, such as bert")
-    if data.segment > body.limit:
-        raise UserError(f"data.segment = {data.segment}, but the encoder reads at most {body.limit} tokens")
+    if data.segment > body.max_positions:
+        raise UserError(f"data.segment = {data.segment}, but the encoder reads at most {body.max_positions} tokens")
     return Documents(body, labels, data.segment, data.segment_stride, data.label_kind, scale, averaged)
 
 

@@ -79,8 +79,8 @@ def _freeze(network: nn.Module, groups: LayerGroups, what: str | int) -> None:
     for parameter in frozen:
         parameter.requires_grad_(False)
     for adapter in adapters(network).values():
-        if adapter.down in frozen:  # initialised, but never trained: none is written
-            nn.init.zeros_(adapter.down)
+        if adapter.lora_a in frozen:  # initialised, but never trained: none is written
+            nn.init.zeros_(adapter.lora_a)
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise UserError(f"train.freeze = {what} leaves nothing to train")
 

@@ -138,7 +138,7 @@ def test_a_memory_grown_in_pieces_is_the_same_memory():
     whole = attention(x, attention.remember(x), causal)
     memory, pieces = None, []
     for part in x.split([4, 1, 6], 1):
-        memory = attention.remember(part) if memory is None else memory.extended(attention.remember(part))
+        memory = attention.remember(part) if memory is None else memory.append(attention.remember(part))
         pieces.append(attention(part, memory, causal))
     torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=1e-5, rtol=0)
 

@@ -102,7 +102,7 @@ def test_what_came_before_is_a_distance_away(attention: Attention) -> None:
         found, memory = attention.self_attend(part, causal, past=memory)
         parts.append(found)
     alike(torch.cat(parts, 1), whole)
-    short = memory.recent(4)  # the others are forgotten; those left stand where they stood
+    short = memory.keep_last(4)  # the others are forgotten; those left stand where they stood
     extra = torch.randn(2, 1, WIDTH)
     later, grown = attention.self_attend(extra, causal, past=short)
     assert isinstance(grown, Memory) and grown.start == LENGTH - 4

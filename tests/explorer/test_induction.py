@@ -32,7 +32,7 @@ def test_a_share_is_the_mean_over_queries_that_have_something_to_find() -> None:
 class Planted:
     """A stand-in for a network: at one site each head's attention is what `look(tokens)` says."""
 
-    limit = 40
+    max_positions = 40
 
     def __init__(self, look: Any):
         self.look = look
@@ -105,7 +105,7 @@ def test_heads_of_a_model_with_questions_of_its_own() -> None:
         DATASETS["mappings"].documents(1, "train", 50), TokenizerOptions(kind="byte_bpe", vocab_size=400)
     )
     torch.manual_seed(1)
-    shape: dict[str, Any] = GPT | dict(limit=90)
+    shape: dict[str, Any] = GPT | dict(max_positions=90)
     network = build(shape, vocabulary=words.size).eval()
     recipe = Recipe(task="generate", output="", data=DataOptions(train=1, generate="mappings"))
     model = SimpleNamespace(network=network, vocabulary=Vocabulary(words, words), recipe=recipe)

@@ -193,19 +193,22 @@ def test_they_compute_as_transformers_does_in_both_directions(
     assert json.loads((ours / "config.json").read_text()).items() >= loaded.config.items()
 
 
-BERT = {"family": "bert", "width": 22, "heads": 2, "depth": 3, "limit": 41, "epsilon": 0.02}
+BERT = {"family": "bert", "width": 22, "heads": 2, "depth": 3, "max_positions": 41, "epsilon": 0.02}
 OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("bert", BERT),
-    "bert, all fields": ("bert", {**BERT, "feedforward": 29, "segments": 3, "tied": False, "activation": "swish"}),
-    "roberta": ("roberta", {**BERT, "first": 2, "segments": 1, "output_activation": "gelu", "activation": "relu"}),
-    "roberta, gelu throughout": ("roberta", {**BERT, "first": 1}),
+    "bert, all fields": ("bert", {**BERT, "feedforward": 29, "token_types": 3, "tied": False, "activation": "swish"}),
+    "roberta": (
+        "roberta",
+        {**BERT, "position_offset": 2, "token_types": 1, "output_activation": "gelu", "activation": "relu"},
+    ),
+    "roberta, gelu throughout": ("roberta", {**BERT, "position_offset": 1}),
     "distilbert": (
         "distilbert",
-        {**BERT, "segments": 0, "pooler": False, "pooler_activation": "relu", "epsilon": 1e-12},
+        {**BERT, "token_types": 0, "pooler": False, "pooler_activation": "relu", "epsilon": 1e-12},
     ),
-    "albert": ("albert", {**BERT, "embedding": 13, "groups": 2, "inner": 2}),
-    "no segments but a pooler": ("regard-bert", {**BERT, "segments": 0}),
-    "shared blocks, a wide table": ("regard-bert", {**BERT, "groups": 1}),
+    "albert": ("albert", {**BERT, "embedding_width": 13, "hidden_groups": 2, "inner_group_size": 2}),
+    "no segments but a pooler": ("regard-bert", {**BERT, "token_types": 0}),
+    "shared blocks, a wide table": ("regard-bert", {**BERT, "hidden_groups": 1}),
     "another output": ("regard-bert", {**BERT, "output_activation": "relu"}),
 }
 MADE: dict[str, Any] = {
@@ -302,7 +305,10 @@ REFUSED = {
     "problem": ({"architectures": ["BertForSequenceClassification"], "problem_type": "ranking"}, "regression"),
     "act": ({"hidden_act": "mish"}, "hidden_act"),
     "another kind": ({"model_type": "bart"}, "bert"),
-    "endless sets": ({"model_type": "albert", "inner_group_num": 1 << 20}, r"model\.inner = 1048576 should be at most"),
+    "endless sets": (
+        {"model_type": "albert", "inner_group_num": 1 << 20},
+        r"inner_group_size = 1048576 should be at most",
+    ),
     "many turns": ({"model_type": "albert", "inner_group_num": 700, "num_hidden_layers": 900}, "630000 blocks"),
 }
 

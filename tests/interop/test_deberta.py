@@ -117,22 +117,23 @@ def test_it_computes_as_transformers_does_in_both_directions(
     assert json.loads((ours / "config.json").read_text()).items() >= loaded.config.items()
 
 
-DEBERTA = {"family": "deberta", "width": 22, "heads": 2, "depth": 3, "limit": 41, "epsilon": 0.02}
-FIRST = {"shared": False, "normed": False, "key_bias": False}
+DEBERTA = {"family": "deberta", "width": 22, "heads": 2, "depth": 3, "max_positions": 41, "epsilon": 0.02}
+FIRST = {"share_att_key": False, "norm_rel_embeddings": False, "key_bias": False}
 OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "first": ("deberta", {**DEBERTA, **FIRST}),
     "first, all fields": (
         "deberta",
-        {**DEBERTA, **FIRST, "feedforward": 29, "embedding": 13, "segments": 2, "absolute": True, "to_content": False,
-         "reach": 6, "activation": "relu", "pooler_activation": "tanh"},
+        {**DEBERTA, **FIRST, "feedforward": 29, "embedding_width": 13, "token_types": 2, "absolute": True, "p2c": False,
+         "max_relative_positions": 6, "activation": "relu", "pooler_activation": "tanh"},
     ),
-    "first, places alone": ("deberta", {**DEBERTA, **FIRST, "to_position": False, "to_content": False,
+    "first, places alone": ("deberta", {**DEBERTA, **FIRST, "c2p": False, "p2c": False,
                                         "absolute": True}),
-    "second": ("deberta-v2", {**DEBERTA, "buckets": 6}),
+    "second": ("deberta-v2", {**DEBERTA, "position_buckets": 6}),
     "second, all fields": (
         "deberta-v2",
-        {**DEBERTA, "feedforward": 29, "segments": 1, "absolute": True, "to_position": False, "reach": 9, "buckets": 8,
-         "shared": False, "normed": False, "kernel": 5, "kernel_groups": 2, "kernel_activation": "gelu",
+        {**DEBERTA, "feedforward": 29, "token_types": 1, "absolute": True, "c2p": False, "max_relative_positions": 9,
+         "position_buckets": 8, "share_att_key": False, "norm_rel_embeddings": False, "kernel": 5, "kernel_groups": 2,
+         "kernel_activation": "gelu",
          "tied": False},
     ),
     "keys without a bias, shared": ("regard-deberta", {**DEBERTA, "key_bias": False}),
@@ -219,7 +220,7 @@ def test_what_would_compute_otherwise_is_refused_by_name(
 @torch.no_grad()
 def test_a_relation_of_two_texts_is_kept_beside_berts_names(tmp_path: Path) -> None:
     """No published class has it: it is for those that are trained here; others read their words, and their labels."""
-    body: Any = build({**DEBERTA, "segments": 2}, vocabulary=TOKENS)
+    body: Any = build({**DEBERTA, "token_types": 2}, vocabulary=TOKENS)
     network: Any = Pretraining(body).eval()
     save(tmp_path / "both", network, vocabulary(TOKENS), {})
     again: Any = load(tmp_path / "both").network

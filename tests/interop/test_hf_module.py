@@ -49,9 +49,17 @@ def test_the_adapter_gives_transformers_encoder_states(tmp_path: Path) -> None:
 
 
 LANGUAGE_MODELS = {
-    "gpt": {"family": "gpt", "width": 22, "heads": 2, "depth": 2, "pattern": "gl", "window": 3, "limit": 17},
-    "gpt1": {"family": "gpt", "width": 22, "heads": 2, "depth": 2, "norm": "post", "limit": 17},
-    "llama": {"family": "llama", "width": 30, "heads": 3, "key_heads": 1, "depth": 2, "limit": 17},
+    "gpt": {
+        "family": "gpt",
+        "width": 22,
+        "heads": 2,
+        "depth": 2,
+        "attention_pattern": "gl",
+        "window": 3,
+        "max_positions": 17,
+    },
+    "gpt1": {"family": "gpt", "width": 22, "heads": 2, "depth": 2, "norm": "post", "max_positions": 17},
+    "llama": {"family": "llama", "width": 30, "heads": 3, "key_heads": 1, "depth": 2, "max_positions": 17},
 }
 
 
@@ -127,7 +135,7 @@ def test_the_adapter_says_what_is_wrong(inputs: dict[str, Any], message: str) ->
 TRAINED = {
     "gpt": LANGUAGE_MODELS["gpt"],
     "llama": LANGUAGE_MODELS["llama"],
-    "bert": {"family": "bert", "width": 22, "heads": 2, "depth": 2, "limit": 17},
+    "bert": {"family": "bert", "width": 22, "heads": 2, "depth": 2, "max_positions": 17},
     "transformer": MODELS["transformer"],
 }
 

@@ -17,7 +17,7 @@ from regard.models.registry import build
 from regard.tasks.generate.likelihood import log_probabilities
 from regard.text.vocabulary import FILES
 
-GPT = {"family": "gpt", "width": 22, "heads": 2, "depth": 1, "limit": 41, "bias": False}
+GPT = {"family": "gpt", "width": 22, "heads": 2, "depth": 1, "max_positions": 41, "bias": False}
 MISSING_FILES = r"no tokenizer files.*tokenizer\.json.*source\.spm.*merges\.txt.*vocab\.txt.*input_ids"
 
 

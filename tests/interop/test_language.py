@@ -92,18 +92,18 @@ def test_they_compute_as_transformers_does_in_both_directions(
     assert json.loads((ours / "config.json").read_text()).items() >= loaded.config.items()
 
 
-GPT = {"family": "gpt", "width": 22, "heads": 2, "depth": 3, "limit": 41, "epsilon": 0.02}
-LLAMA = {"family": "llama", "width": 30, "heads": 3, "depth": 2, "limit": 41, "epsilon": 0.02}
+GPT = {"family": "gpt", "width": 22, "heads": 2, "depth": 3, "max_positions": 41, "epsilon": 0.02}
+LLAMA = {"family": "llama", "width": 30, "heads": 3, "depth": 2, "max_positions": 41, "epsilon": 0.02}
 OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("gpt2", GPT),
     "gpt2, all fields": (
         "gpt2",
-        {**GPT, "feedforward": 29, "activation": "swish", "score": "dot", "score_by_depth": True, "tied": False},
+        {**GPT, "feedforward": 29, "activation": "swish", "score": "dot", "scale_by_layer": True, "tied": False},
     ),
-    "gpt2, local blocks that are not there": ("gpt2", {**GPT, "depth": 1, "pattern": "gl"}),
+    "gpt2, local blocks that are not there": ("gpt2", {**GPT, "depth": 1, "attention_pattern": "gl"}),
     "gpt1": ("openai-gpt", {**GPT, "norm": "post", "activation": "relu"}),
     "gpt1, untied": ("openai-gpt", {**GPT, "norm": "post", "feedforward": 88, "tied": False}),
-    "neo": ("gpt_neo", {**GPT, "score": "dot", "projection_bias": False, "pattern": "gl", "window": 7}),
+    "neo": ("gpt_neo", {**GPT, "score": "dot", "projection_bias": False, "attention_pattern": "gl", "window": 7}),
     "neo, inner": ("gpt_neo", {**GPT, "score": "dot", "projection_bias": False, "feedforward": 29, "tied": False}),
     "llama": ("llama", LLAMA),
     "llama, all fields": (
@@ -113,9 +113,13 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
             "feedforward_bias": True, "tied": True, "dropout": 0.1,
         },
     ),
-    "llama, linear": ("llama", {**LLAMA, "base": 100.0, "stretch": "linear", "factor": 3.0}),
-    "llama, llama3": ("llama", {**LLAMA, "stretch": "llama3", "factor": 5.0, "trained": 23, "slow": 0.5, "fast": 3.0}),
-    "gpt3": ("regard-gpt", {**GPT, "pattern": "gl", "window": 7}),
+    "llama, linear": ("llama", {**LLAMA, "rope_theta": 100.0, "rope_scaling": "linear", "rope_factor": 3.0}),
+    "llama, llama3": (
+        "llama",
+        {**LLAMA, "rope_scaling": "llama3", "rope_factor": 5.0, "original_max_positions": 23, "low_freq_factor": 0.5,
+         "high_freq_factor": 3.0},
+    ),
+    "gpt3": ("regard-gpt", {**GPT, "attention_pattern": "gl", "window": 7}),
     "gpt without biases": ("regard-gpt", {**GPT, "bias": False}),
     "gpt1, another inner": ("regard-gpt", {**GPT, "norm": "post", "feedforward": 29}),
     "gpt1, exact gelu": ("regard-gpt", {**GPT, "norm": "post", "activation": "gelu"}),

@@ -114,15 +114,15 @@ OUTSIDE = {
 }
 INSIDE = {  # what they keep in one matrix, we keep in several
     "self_attention.layer_norm": ("self_attention_residual.norm",),
-    "self_attention.linear_0": ("own.query", "own.key", "own.value"),
-    "self_attention.linear_1": ("own.output",),
+    "self_attention.linear_0": ("self_attention.query", "self_attention.key", "self_attention.value"),
+    "self_attention.linear_1": ("self_attention.output",),
     "attention.layer_norm": ("cross_residual.norm",),
     "attention.linear_0": ("cross.query",),
     "attention.linear_1": ("cross.key", "cross.value"),
     "attention.linear_2": ("cross.output",),
     "ffn.layer_norm": ("feedforward_residual.norm",),
-    "ffn.linear_0": ("feedforward.widen",),
-    "ffn.linear_1": ("feedforward.narrow",),
+    "ffn.linear_0": ("feedforward.up",),
+    "ffn.linear_1": ("feedforward.down",),
 }
 KINDS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
 # CTranslate2 stops when four hypotheses have ended, ours when no other can come among the best four. What theirs finds
@@ -157,7 +157,7 @@ def transliterator() -> tuple[Transliterator, list[str], list[str], list[dict]]:
     (sources, width), (targets, _) = (theirs[f"{side}.embeddings.weight"].shape for side in ("encoder", "decoder"))
     config = TransformerConfig(
         sources, targets, width, heads=8, depth=6, feedforward=4 * width,
-        norm="pre", positions="learned", tied="none", limit=LONGEST,
+        norm="pre", positions="learned", tied="none", max_positions=LONGEST,
     )  # fmt: skip
     ours = {f"{side}.positions.table.weight": waves(LONGEST, width) for side in ("source", "target")}
     for name, tensor in theirs.items():

@@ -148,7 +148,7 @@ def test_a_size_beyond_the_file_takes_no_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["seq2seq", "transformer"])
 @pytest.mark.parametrize("value", [0, -1, 1 << 40])
 def test_sizes_of_nothing_or_too_much_are_refused_by_name(family: str, value: int) -> None:
-    sizes = {"seq2seq": ("width", "depth", "embedding"), "transformer": ("width", "heads", "depth")}
+    sizes = {"seq2seq": ("width", "depth", "embedding_width"), "transformer": ("width", "heads", "depth")}
     for name in sizes[family]:
         with pytest.raises(UserError, match=rf"model\.{name} = {value} should be at"):
             configure({"family": family, name: value}, source_vocabulary=7, target_vocabulary=7)

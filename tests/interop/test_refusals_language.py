@@ -99,7 +99,7 @@ REFUSED = {
     ),
     "a base of nothing": ("llama", lambda f: rope(f, rope_theta=0), "base 0 should be above 0"),
     "a base of text": ("llama", lambda f: rope(f, rope_theta="10000"), "rope_theta = '10000' should be of type float"),
-    "an endless base": ("llama", lambda f: rope(f, rope_theta=float("inf")), r"model\.base = inf"),
+    "an endless base": ("llama", lambda f: rope(f, rope_theta=float("inf")), r"model\.rope_theta = inf"),
     "half turned": ("llama", lambda f: rope(f, partial_rotary_factor=0.5), r"partial_rotary_factor = 0\.5 changes"),
     "half turned, outside": ("llama", lambda f: change(f, partial_rotary_factor=0.5), r"partial_rotary_factor = 0\.5"),
     "a window": ("llama", lambda f: change(f, sliding_window=7), "sliding_window = 7 changes"),
@@ -158,7 +158,7 @@ def test_a_folder_that_does_not_fit_is_refused_by_name(
 
 @pytest.mark.parametrize(("rows", "fits"), [(1080, True), (1084, False), (1088, False)])
 def test_spare_rows_are_fewer_than_1024_and_make_a_multiple_of_8(rows: int, fits: bool, tmp_path: Path) -> None:
-    network = build({"family": "gpt", "width": 22, "heads": 2, "depth": 1, "limit": 7}, vocabulary=rows)
+    network = build({"family": "gpt", "width": 22, "heads": 2, "depth": 1, "max_positions": 7}, vocabulary=rows)
     save(tmp_path, network, vocabulary(61), {})
     if fits:
         load(tmp_path)
@@ -169,7 +169,7 @@ def test_spare_rows_are_fewer_than_1024_and_make_a_multiple_of_8(rows: int, fits
 
 def test_our_own_config_is_a_closed_schema(tmp_path: Path) -> None:
     network = build(
-        {"family": "gpt", "width": 22, "heads": 2, "depth": 1, "limit": 7, "bias": False}, vocabulary=TOKENS
+        {"family": "gpt", "width": 22, "heads": 2, "depth": 1, "max_positions": 7, "bias": False}, vocabulary=TOKENS
     )
     save(tmp_path, network, vocabulary(TOKENS), {})
     change(tmp_path, widht=7)

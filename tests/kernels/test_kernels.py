@@ -135,9 +135,9 @@ def test_a_feed_forward_network_there_and_back(name: str, bias: bool) -> None:
 
 def test_what_is_frozen_has_no_gradient() -> None:
     network, x = FeedForward(16, 32, "gelu"), torch.randn(200, 16, requires_grad=True)
-    network.widen.requires_grad_(False)
+    network.up.requires_grad_(False)
     network(x).sum().backward()
-    assert network.widen.weight.grad is None and network.narrow.weight.grad is not None and x.grad is not None
+    assert network.up.weight.grad is None and network.down.weight.grad is not None and x.grad is not None
 
 
 def test_what_does_not_fit_goes_torch_s_way() -> None:
@@ -157,12 +157,12 @@ def test_what_does_not_fit_goes_torch_s_way() -> None:
 def test_hooks_are_called_and_other_activations_work() -> None:
     network, x, heard = FeedForward(16, 32, "gelu"), torch.randn(200, 16), []
     expected = network(x)
-    hook = network.widen.register_forward_hook(lambda *given: heard.append(given))
+    hook = network.up.register_forward_hook(lambda *given: heard.append(given))
     alike(network(x).detach(), expected.detach())
     assert len(heard) == 1
     hook.remove()
-    network.bend = nn.ELU()
-    alike(network(x).detach(), network.narrow(F.elu(network.widen(x))).detach())
+    network.activation = nn.ELU()
+    alike(network(x).detach(), network.down(F.elu(network.up(x))).detach())
 
 
 def test_torch_s_defaults_do_not_matter() -> None:
@@ -172,7 +172,7 @@ def test_torch_s_defaults_do_not_matter() -> None:
     try:
         alike(network(x).detach(), expected)
         with torch.no_grad():
-            alike(PackedLinear(network.widen)(x), network.widen(x))
+            alike(PackedLinear(network.up)(x), network.up(x))
     finally:
         torch.set_default_dtype(torch.float32)
 

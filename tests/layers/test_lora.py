@@ -52,7 +52,7 @@ FILES = ("adapter_model.safetensors", "training.safetensors", "adapter_config.js
 def shaken(network: Any) -> Any:
     """Adapters that are no longer zero."""
     for each in adapters(network).values():
-        torch.nn.init.normal_(each.up, std=0.3)
+        torch.nn.init.normal_(each.lora_b, std=0.3)
     return network
 
 
@@ -74,7 +74,7 @@ def train(place: Path, name: str, base: Path, steps: int, targets: str = "query 
     return place / name
 
 
-@pytest.mark.parametrize("targets", ["query value", "query key value output widen narrow"])
+@pytest.mark.parametrize("targets", ["query value", "query key value output up down"])
 @torch.no_grad()
 def test_an_adapter_begins_as_nothing_and_merged_is_the_same_function(targets: str) -> None:
     plain, tokens = network(), text(19)
@@ -98,14 +98,14 @@ def test_any_family_with_projections_is_adapted() -> None:
         adapt(plain, AdapterOptions(2, 4.0, ("query", "key")))
         trained = {part for part, weight in plain.named_parameters() if weight.requires_grad}
         assert trained
-        assert trained == {f"{place}.{part}" for place in adapters(plain) for part in ("down", "up")}
+        assert trained == {f"{place}.{part}" for place in adapters(plain) for part in ("lora_a", "lora_b")}
 
 
 @pytest.mark.parametrize(
     ("key", "said"),
     [
         ("lora_targets='quary value'", "'quary' is no projection; did you mean 'query'"),
-        ("lora_targets='gate'", "GPT has no projection 'gate'; possible: query, key, value, output, widen, narrow"),
+        ("lora_targets='gate'", "GPT has no projection 'gate'; possible: query, key, value, output, up, down"),
         ("lora_targets=''", "should be words such as"),
         ("lora_rank=-1", "should be a whole number"),
         ("lora_rank=1.5", "should be a whole number"),
@@ -138,7 +138,7 @@ def test_only_the_adapter_is_trained_and_kept_and_a_stop_changes_nothing(kind: s
     assert all(".lora_A." in name or ".lora_B." in name for name in kept)
     state = load_file(whole / "training.safetensors")
     assert {name.rsplit("/", 1)[0].split("/")[0] for name in state} == {"weights", "average", "optimizer"}
-    assert all(".down" in name or ".up" in name for name in state)
+    assert all(".lora_a" in name or ".lora_b" in name for name in state)
     before, after = folder.load(place).network.state_dict(), folder.load(whole).network.state_dict()
     changed = {name.rsplit(".", 2)[-2] for name in before if not before[name].equal(after[name])}
     assert changed == {"query", "value"}
@@ -164,7 +164,7 @@ def peft(model: Any, place: Path) -> Any:
 def test_the_folder_is_what_peft_reads_and_saves_whole(kind: str, tmp_path: Path) -> None:
     """Also where the published file keeps queries, keys and values in one tensor."""
     place = base(tmp_path / "base", kind)
-    run = train(tmp_path, "run", place, 4, "query value output narrow")
+    run = train(tmp_path, "run", place, 4, "query value output down")
     model, tokens = regard.load(run), text(23)
     logits = model.network(tokens)
     assert (peft(open_in_transformers(place), run / "checkpoint-4")(tokens).logits - logits).abs().max() <= 1e-4
@@ -178,9 +178,9 @@ def test_the_folder_is_what_peft_reads_and_saves_whole(kind: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("name", "fields", "targets"),
     [
-        ("gpt", {}, "query key value output widen narrow"),
+        ("gpt", {}, "query key value output up down"),
         ("llama", {"key_heads": 2}, "key gate"),
-        ("transformer", {"norm": "post"}, "query value narrow"),  # Marian's layout
+        ("transformer", {"norm": "post"}, "query value down"),  # Marian's layout
         ("transformer", {"norm": "pre"}, "key output"),  # our own
         ("seq2seq", {}, "query key"),
     ],

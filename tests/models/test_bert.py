@@ -17,17 +17,25 @@ from regard.models.registry import FAMILIES, build
 from tests.models.test_laws import alike
 
 TOKENS, LIMIT = 31, 41
-BERT = dict(family="bert", width=24, heads=3, depth=3, feedforward=37, limit=LIMIT)
+BERT = dict(family="bert", width=24, heads=3, depth=3, feedforward=37, max_positions=LIMIT)
 DEBERTA = BERT | dict(family="deberta")
 MODELS: dict[str, dict[str, Any]] = {
     "bert": BERT,
-    "three segments, untied": BERT | dict(segments=3, tied=False, activation="relu"),
-    "roberta": BERT | dict(segments=1, first=2, output_activation="gelu", activation="swish"),
-    "distilbert": BERT | dict(segments=0, pooler=False, pooler_activation="relu"),
-    "albert": BERT | dict(embedding=11, groups=2, inner=2, depth=3, activation="gelu_tanh"),
-    "deberta, first": DEBERTA | dict(shared=False, normed=False, key_bias=False, segments=2, absolute=True, reach=5),
-    "deberta, second": DEBERTA | dict(buckets=6, kernel=5, kernel_groups=3, embedding=11),
-    "deberta, third": DEBERTA | dict(buckets=8),
+    "three segments, untied": BERT | dict(token_types=3, tied=False, activation="relu"),
+    "roberta": BERT | dict(token_types=1, position_offset=2, output_activation="gelu", activation="swish"),
+    "distilbert": BERT | dict(token_types=0, pooler=False, pooler_activation="relu"),
+    "albert": BERT | dict(embedding_width=11, hidden_groups=2, inner_group_size=2, depth=3, activation="gelu_tanh"),
+    "deberta, first": DEBERTA
+    | dict(
+        share_att_key=False,
+        norm_rel_embeddings=False,
+        key_bias=False,
+        token_types=2,
+        absolute=True,
+        max_relative_positions=5,
+    ),
+    "deberta, second": DEBERTA | dict(position_buckets=6, kernel=5, kernel_groups=3, embedding_width=11),
+    "deberta, third": DEBERTA | dict(position_buckets=8),
 }
 HEADS = {
     "words": MaskedLM,
@@ -58,7 +66,7 @@ def network(request) -> Encoder:
 
 def texts(network: Encoder, rows: int = 4, length: int = 13) -> TokenBatch:
     tokens = torch.randint(0, TOKENS, (rows, length))
-    segments = torch.randint(0, network.config.segments, tokens.shape) if network.config.segments else None
+    segments = torch.randint(0, network.config.token_types, tokens.shape) if network.config.token_types else None
     return TokenBatch(tokens, torch.tensor([13, 6, 1, 9])[:rows], segments)
 
 
@@ -113,7 +121,7 @@ def test_places_and_segments_are_told_apart(network: Encoder) -> None:
     turned = TokenBatch(text.tokens[:, order], text.lengths)
     straight = TokenBatch(text.tokens, text.lengths)
     assert not torch.allclose(network.encode(turned), network.encode(straight)[:, order], atol=1e-4)
-    if network.config.segments > 1:
+    if network.config.token_types > 1:
         zeros, ones = (torch.full_like(text.tokens, number) for number in (0, 1))
         assert torch.equal(network.encode(text._replace(segments=zeros)), network.encode(straight))
         assert not torch.allclose(network.encode(text._replace(segments=ones)), network.encode(straight), atol=1e-2)
@@ -151,7 +159,7 @@ def test_a_site_is_a_place_also_where_weights_are_shared(network: Encoder) -> No
     """And weights · values are the context that was used, at each of them."""
     with record(prove=True) as recorder:
         network.encode(texts(network, rows=1))
-    trace, turns = Trace(recorder), network.config.depth * getattr(network.config, "inner", 1)
+    trace, turns = Trace(recorder), network.config.depth * getattr(network.config, "inner_group_size", 1)
     assert trace.sites == [f"encoder.blocks.{number}.self" for number in range(turns)]
     for site in trace.sites:
         alike(*trace.proof(site))

@@ -48,9 +48,9 @@ def test_presets_have_their_published_sizes() -> None:
 
 PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     "heads": ({"width": 22, "heads": 4}, "multiple of heads"),
-    "nothing asks": ({"to_position": False, "to_content": False}, "neither to_position nor to_content"),
-    "too many buckets": ({"buckets": 100, "limit": 50}, "twice the reach"),
-    "too few buckets": ({"buckets": 2}, "at least 4"),
+    "nothing asks": ({"c2p": False, "p2c": False}, "need c2p or p2c"),
+    "too many buckets": ({"position_buckets": 100, "max_positions": 50}, "twice max_relative_positions"),
+    "too few buckets": ({"position_buckets": 2}, "at least 4"),
     "even kernel": ({"kernel": 4}, "odd"),
     "endless kernel": ({"kernel": (1 << 24) - 1}, r"model\.kernel = 16777215 should be at most 1000"),
     "groups": ({"kernel": 3, "kernel_groups": 5}, "kernel_groups"),
@@ -64,9 +64,9 @@ def test_what_does_not_fit_together_is_said(fields: dict[str, Any], word: str) -
         build({"family": "deberta", "width": 24, "heads": 3, **fields}, vocabulary=31)
 
 
-FIRST = {"shared": False, "normed": False, "key_bias": False}
-SMALL = {"family": "deberta", "width": 22, "heads": 2, "depth": 2, "limit": 41, "dropout": 0.0}
-VERSIONS: dict[str, dict[str, Any]] = {"first": SMALL | FIRST, "second": SMALL | {"buckets": 6, "kernel": 3}}
+FIRST = {"share_att_key": False, "norm_rel_embeddings": False, "key_bias": False}
+SMALL = {"family": "deberta", "width": 22, "heads": 2, "depth": 2, "max_positions": 41, "dropout": 0.0}
+VERSIONS: dict[str, dict[str, Any]] = {"first": SMALL | FIRST, "second": SMALL | {"position_buckets": 6, "kernel": 3}}
 
 
 def text(rows: int = 3, length: int = 13) -> TokenBatch:
@@ -82,7 +82,7 @@ def test_adapted_and_loaded_are_the_same(version: str, targets: str, tmp_path: P
     loaded, given = folder.load(tmp_path / "base"), text()
     adapt(loaded.network, AdapterOptions(3, 5.0, tuple(targets.split())))
     for each in adapters(loaded.network).values():
-        torch.nn.init.normal_(each.up, std=0.3)
+        torch.nn.init.normal_(each.lora_b, std=0.3)
     folder.save(tmp_path / "made", *loaded[:3], config=loaded.config, base=folder.base_at(tmp_path / "base", loaded))
     found, before = (folder.load(tmp_path / name).network for name in ("made", "base"))
     assert (loaded.network(given) - found(given)).abs().max() <= 1e-5

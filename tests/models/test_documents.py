@@ -29,7 +29,7 @@ SEGMENT = ("data.segment=10", "data.stride=6", "tokenizer.kind=words")
 
 def network(segment: int = 10, stride: int = 6, **fields: Any) -> Any:
     torch.manual_seed(1)
-    sizes = {"family": "bert", "preset": "tiny", "width": 22, "limit": 12, "dropout": 0.0}
+    sizes = {"family": "bert", "preset": "tiny", "width": 22, "max_positions": 12, "dropout": 0.0}
     made = Documents(build(sizes | fields, vocabulary=61), ("early", "late"), segment, stride).eval()
     for parameter in made.parameters():
         nn.init.normal_(parameter, std=0.3)
@@ -187,9 +187,9 @@ def test_published_weights_are_taken_and_a_stopped_run_goes_on(adapter: bool, tm
 @pytest.mark.parametrize("kind", ["roberta", "distilbert", "albert"])
 def test_relatives_without_their_own_pooler_are_written_too(kind: str, tmp_path: Path) -> None:
     fields = {
-        "roberta": dict(segments=1, first=2, epsilon=1e-5, output_activation="gelu", pooler=False),
-        "distilbert": dict(segments=0, pooler=False, pooler_activation="relu"),
-        "albert": dict(groups=1, embedding=14, activation="gelu_tanh"),
+        "roberta": dict(token_types=1, position_offset=2, epsilon=1e-5, output_activation="gelu", pooler=False),
+        "distilbert": dict(token_types=0, pooler=False, pooler_activation="relu"),
+        "albert": dict(hidden_groups=1, embedding_width=14, activation="gelu_tanh"),
     }[kind]
     place = folder(tmp_path, lambda body: Documents(body, ("early", "late"), 9, 5), **fields)
     opened: Any = regard.load(place)

@@ -18,18 +18,21 @@ from regard.tasks.generate.likelihood import log_probabilities, of_endings
 from tests.models.test_laws import alike
 
 TOKENS, LIMIT = 31, 41
-GPT = dict(family="gpt", width=24, heads=3, depth=3, feedforward=37, limit=LIMIT)
-LLAMA = dict(family="llama", width=24, heads=6, depth=3, feedforward=37, limit=LIMIT)
+GPT = dict(family="gpt", width=24, heads=3, depth=3, feedforward=37, max_positions=LIMIT)
+LLAMA = dict(family="llama", width=24, heads=6, depth=3, feedforward=37, max_positions=LIMIT)
 MODELS: dict[str, dict[str, Any]] = {
     "gpt-1": GPT | dict(norm="post"),
     "gpt-2": GPT,
     "gpt-2, untied, no biases": GPT | dict(tied=False, bias=False, activation="relu"),
-    "gpt-3": GPT | dict(pattern="gl", window=5),
-    "gpt-neo": GPT | dict(pattern="ggl", window=3, score="dot", projection_bias=False),
-    "scores by depth": GPT | dict(score_by_depth=True),
+    "gpt-3": GPT | dict(attention_pattern="gl", window=5),
+    "gpt-neo": GPT | dict(attention_pattern="ggl", window=3, score="dot", projection_bias=False),
+    "scores by depth": GPT | dict(scale_by_layer=True),
     "llama": LLAMA,
     "grouped keys": LLAMA | dict(key_heads=2, head_width=10, tied=True),
-    "stretched": LLAMA | dict(stretch="llama3", factor=4.0, trained=16, key_heads=1, bias=True, feedforward_bias=True),
+    "stretched": LLAMA
+    | dict(
+        rope_scaling="llama3", rope_factor=4.0, original_max_positions=16, key_heads=1, bias=True, feedforward_bias=True
+    ),
 }
 
 
@@ -97,7 +100,7 @@ def test_a_memory_with_room_is_one_without(network: CausalLM) -> None:
     logits, picked = network.step(texts(4, 3, seed=8), picked)
     again = network(torch.cat([tokens[rows], texts(4, 3, seed=8)], 1))
     alike(logits, again[:, -3:])
-    back = State(None, picked.hypothesis.until(7))
+    back = State(None, picked.hypothesis.truncate(7))
     logits, _ = network.step(texts(4, 2, seed=9), back)
     alike(logits, network(torch.cat([tokens[rows, :7], texts(4, 2, seed=9)], 1))[:, -2:])
 

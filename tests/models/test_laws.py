@@ -19,7 +19,7 @@ from regard.models.transformer import Transformer, TransformerConfig
 
 SOURCE, TARGET = 29, 31
 TRANSFORMER = dict(family="transformer", width=24, heads=3, depth=2, feedforward=37, tied="output")
-SEQ2SEQ = dict(family="seq2seq", embedding=14, width=22, depth=2, comparison=13)
+SEQ2SEQ = dict(family="seq2seq", embedding_width=14, width=22, depth=2, score_width=13)
 
 MODELS: dict[str, dict[str, Any]] = {
     "transformer post-norm": TRANSFORMER,
@@ -27,10 +27,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "transformer halves": TRANSFORMER | dict(positions="sinusoid_halves", activation="swish", tied="none"),
     "transformer bare": TRANSFORMER | dict(norm="none", score="dot", feedforward=0, positions="none", heads=1),
     "transformer without residuals": TRANSFORMER | dict(norm="no_residual"),
-    "no attention": SEQ2SEQ | dict(inform="first", cell="lstm", bidirectional=False),
-    "context at every step": SEQ2SEQ | dict(inform="every", bidirectional=False),
-    "mean": SEQ2SEQ | dict(inform="mean", cell="rnn"),
-    "context, luong": SEQ2SEQ | dict(inform="every", order="luong"),
+    "no attention": SEQ2SEQ | dict(context="none", cell="lstm", bidirectional=False),
+    "context at every step": SEQ2SEQ | dict(context="last", bidirectional=False),
+    "mean": SEQ2SEQ | dict(context="mean", cell="rnn"),
+    "context, luong": SEQ2SEQ | dict(context="last", order="luong"),
     "bahdanau": SEQ2SEQ | dict(encoder_width=17, depth=1),
     "bahdanau lstm": SEQ2SEQ | dict(cell="lstm", score="mlp"),
     "luong dot": SEQ2SEQ | dict(order="luong", score="dot"),
@@ -38,14 +38,16 @@ MODELS: dict[str, dict[str, Any]] = {
     "luong general": SEQ2SEQ | dict(order="luong", score="bilinear", encoder_width=19, bidirectional=False),
     "luong low rank, input feeding": SEQ2SEQ | dict(order="luong", score="low_rank", input_feeding=True),
     "luong additive, input feeding": SEQ2SEQ | dict(order="luong", input_feeding=True, cell="lstm", depth=3),
-    "local-m": SEQ2SEQ | dict(order="luong", score="bilinear", focus="local-m", reach=2),
-    "local-p": SEQ2SEQ | dict(order="luong", score="bilinear", focus="local-p", reach=2, input_feeding=True),
-    "local-p, uniform": SEQ2SEQ | dict(focus="local-p", reach=3, score="uniform"),
-    "local-p, bahdanau": SEQ2SEQ | dict(focus="local-p", reach=3),
+    "local-m": SEQ2SEQ | dict(order="luong", score="bilinear", focus="local-m", local_window=2),
+    "local-p": SEQ2SEQ | dict(order="luong", score="bilinear", focus="local-p", local_window=2, input_feeding=True),
+    "local-p, uniform": SEQ2SEQ | dict(focus="local-p", local_window=3, score="uniform"),
+    "local-p, bahdanau": SEQ2SEQ | dict(focus="local-p", local_window=3),
     "lstmn": SEQ2SEQ | dict(cell="lstmn", bidirectional=False, order="luong", score="bilinear"),
     "lstmn, bahdanau": SEQ2SEQ | dict(cell="lstmn", bidirectional=False, depth=1, encoder_width=17),
-    "convs2s": dict(family="convs2s", embedding=14, width=22, depth=2),
-    "convs2s, wide windows": dict(family="convs2s", embedding=12, width=16, decoder_depth=3, kernel=5, tied="output"),
+    "convs2s": dict(family="convs2s", embedding_width=14, width=22, depth=2),
+    "convs2s, wide windows": dict(
+        family="convs2s", embedding_width=12, width=16, decoder_depth=3, kernel=5, tied="output"
+    ),
     "bytenet": dict(family="bytenet", width=24, sets=2, dilations=3),
     "bytenet, far stretched": dict(family="bytenet", width=24, sets=1, dilations=2, stretch=1.9),
     "uniform": SEQ2SEQ | dict(score="uniform", cell="rnn"),
@@ -190,7 +192,7 @@ def test_the_trace_of_an_answer_is_what_the_search_looked_at(network, beams):
                 keys = weights[:, row, : stepwise.size(-1)]
                 torch.testing.assert_close(stepwise[:, : keys.size(-1)], keys, atol=1e-5, rtol=0)
                 compared += 1
-        attends = network.config.inform != "first" if isinstance(network, Seq2Seq) else not isinstance(network, ByteNet)
+        attends = network.config.context != "none" if isinstance(network, Seq2Seq) else not isinstance(network, ByteNet)
         assert bool(compared) == attends
 
 

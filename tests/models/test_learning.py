@@ -8,20 +8,20 @@ from regard.attention.variants import SCORES
 from regard.layers.inputs import TokenBatch
 from regard.models.registry import build
 
-SEQ2SEQ = dict(family="seq2seq", embedding=24, width=48, dropout=0.0)
+SEQ2SEQ = dict(family="seq2seq", embedding_width=24, width=48, dropout=0.0)
 WAYS = {
     **{f"bahdanau, {score}": SEQ2SEQ | dict(score=score) for score in SCORES},
     **{f"luong, {score}": SEQ2SEQ | dict(score=score, order="luong") for score in SCORES},
     "input feeding": SEQ2SEQ | dict(score="bilinear", order="luong", input_feeding=True),
-    **{f"informed {how}": SEQ2SEQ | dict(inform=how) for how in ("first", "every", "mean")},
+    **{f"context {how}": SEQ2SEQ | dict(context=how) for how in ("none", "last", "mean")},
     **{f"{cell}, {depth} deep": SEQ2SEQ | dict(cell=cell, depth=depth) for cell, depth in (("rnn", 1), ("lstm", 2))},
     "one direction": SEQ2SEQ | dict(bidirectional=False),
     "lstmn": SEQ2SEQ | dict(cell="lstmn", bidirectional=False),
     **{
-        f"{focus}": SEQ2SEQ | dict(score="bilinear", order="luong", focus=focus, reach=4)
+        f"{focus}": SEQ2SEQ | dict(score="bilinear", order="luong", focus=focus, local_window=4)
         for focus in ("local-m", "local-p")
     },
-    "convs2s": dict(family="convs2s", embedding=24, width=32, depth=2, dropout=0.0),
+    "convs2s": dict(family="convs2s", embedding_width=24, width=32, depth=2, dropout=0.0),
     "bytenet": dict(family="bytenet", width=48, sets=1, dilations=3, dropout=0.0),
     **{
         f"transformer, {norm}-norm, {positions}": dict(

@@ -14,9 +14,9 @@ from tests.models.test_laws import alike
 
 LENGTH = 16384
 MODELS = {
-    "gpt": dict(family="gpt", width=32, heads=2, depth=2, limit=LENGTH),
-    "gpt-3": dict(family="gpt", width=32, heads=2, depth=2, limit=LENGTH, pattern="gl", window=256),
-    "llama": dict(family="llama", width=32, heads=4, key_heads=2, depth=2, limit=LENGTH),
+    "gpt": dict(family="gpt", width=32, heads=2, depth=2, max_positions=LENGTH),
+    "gpt-3": dict(family="gpt", width=32, heads=2, depth=2, max_positions=LENGTH, attention_pattern="gl", window=256),
+    "llama": dict(family="llama", width=32, heads=4, key_heads=2, depth=2, max_positions=LENGTH),
 }
 MEASURE = """
 import json, resource, sys

@@ -21,14 +21,14 @@ SCRATCH = 'family = "recurrent"\nembedding = 16\nwidth = 24\nlimit = 32\ndropout
 SHAPES: dict[str, dict[str, Any]] = {
     "both ways": dict(cell="lstm", depth=2),
     "one way": dict(cell="gru", bidirectional=False),
-    "looking back": dict(cell="lstmn", bidirectional=False, comparison=7),
+    "looking back": dict(cell="lstmn", bidirectional=False, score_width=7),
 }
 WORDS = 31
 
 
 def network(pooling: str, **fields: Any) -> Any:
     torch.manual_seed(1)
-    sizes = {"family": "recurrent", "embedding": 14, "width": 22, "pooling": pooling}
+    sizes = {"family": "recurrent", "embedding_width": 14, "width": 22, "pooling": pooling}
     made = Classifier(build(sizes | fields, vocabulary=WORDS), ("few", "many", "none")).eval()
     for parameter in made.parameters():
         nn.init.normal_(parameter, std=0.3)
@@ -67,7 +67,7 @@ def test_a_mean_is_a_mean_and_attention_is_its_formula() -> None:
     expected = torch.stack([row[:length].mean(0) for row, length in zip(states, text.lengths, strict=True)])
     torch.testing.assert_close(mean_pooling.summary(states, text), expected, atol=1e-6, rtol=0)
     assert not list(mean_pooling.summary.parameters())
-    weighed = network("attention", comparison=9).summary
+    weighed = network("attention", score_width=9).summary
     for row, length, found in zip(states, text.lengths, weighed(states, text), strict=True):
         hidden = torch.tanh(weighed.question + row[:length] @ weighed.attend.key.weight.T)
         weights = (hidden @ weighed.attend.score.energy.weight[0]).softmax(0)

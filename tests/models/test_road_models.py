@@ -57,7 +57,7 @@ def test_a_convolution_is_torchs(kernel: int, dilation: int) -> None:
 def test_convs2s_is_the_papers() -> None:
     """Gehring et al. 2017, equations 1 and 2, with torch's convolutions and weights spelled out."""
     half = 0.5**0.5
-    network = scattered(build(dict(family="convs2s", embedding=6, width=10, depth=2), **SIZES))
+    network = scattered(build(dict(family="convs2s", embedding_width=6, width=10, depth=2), **SIZES))
     source, target = source_of(7), torch.randint(4, 23, (1, 5))
     embedded = network.source.table(source.tokens) + network.source.positions.table.weight[:7]
     x = network.encoder_in(embedded)
@@ -106,9 +106,9 @@ def test_bytenet_is_the_papers() -> None:
     def blocks(layers: Any, x: Tensor, left: int, right: int) -> Tensor:
         for layer, rate in zip(layers, (1, 2, 1, 2), strict=True):
             assert layer.windows.dilation == rate
-            inner = bent(layer.norms[1], layer.narrow(bent(layer.norms[0], x)))
+            inner = bent(layer.norms[1], layer.down(bent(layer.norms[0], x)))
             found = as_conv1d(layer.windows, inner, left * rate, right * rate)
-            x = x + layer.widen(bent(layer.norms[2], found))
+            x = x + layer.up(bent(layer.norms[2], found))
         return x
 
     read = blocks(network.encoder, F.pad(network.source(source.tokens), (0, 0, 0, 2)), 1, 1)  # 10 · 1.2 places
@@ -172,7 +172,7 @@ def test_lstmn_is_the_papers() -> None:
 
 @torch.no_grad()
 def test_lstmn_shows_what_of_its_past_it_looks_at() -> None:
-    model = dict(family="seq2seq", cell="lstmn", bidirectional=False, embedding=6, width=8, order="luong")
+    model = dict(family="seq2seq", cell="lstmn", bidirectional=False, embedding_width=6, width=8, order="luong")
     network = scattered(build(model, **SIZES))
     with record() as recorder:
         network(source_of(6), torch.randint(4, 23, (1, 5)))
@@ -247,7 +247,7 @@ def test_the_predicted_place_is_learnt() -> None:
     ("model", "said"),
     [
         (dict(family="seq2seq", cell="lstmn"), "bidirectional = false"),
-        (dict(family="seq2seq", focus="local-p", inform="every"), "inform = 'attention'"),
+        (dict(family="seq2seq", focus="local-p", context="last"), "context = 'attention'"),
         (dict(family="convs2s", kernel=4), "odd"),
         (dict(family="convs2s", tied="all"), "joint"),
         (dict(family="bytenet", width=7), "even"),

@@ -153,7 +153,7 @@ def test_a_network_that_wrote_can_be_copied(kernels: str) -> None:
     state = network.step(tokens[:, :5], NOTHING)[1]
     expected = network.step(tokens[:, 5:6], state)[0]
     other = deepcopy(network)
-    joints = [each.together for each in other.modules() if isinstance(each, Attention)]
+    joints = [each.qkv for each in other.modules() if isinstance(each, Attention)]
     assert all(isinstance(joint, PackedQKV) and joint.is_current for joint in joints)
     assert torch.equal(other.step(tokens[:, 5:6], other.step(tokens[:, :5], NOTHING)[1])[0], expected)
 
@@ -169,7 +169,7 @@ def test_who_reckons_in_half_precision_goes_the_blocks_own_way(kernels: str) -> 
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["widen", "narrow"])
+@pytest.mark.parametrize("name", ["up", "down"])
 def test_weights_stored_otherwise_are_used_all_the_same(name: str, kernels: str) -> None:
     plain, swift, tokens = made(MODELS["gpt-2"]), optimize_for_inference(made(MODELS["gpt-2"])), texts(2, 9)
     for block in cast(list[Block], swift.decoder.blocks):

@@ -11,11 +11,11 @@ from regard.runtime.optimize import pack_qkv, small_batch_int8
 from regard.runtime.packed_qkv import PackedQKV
 
 MODELS = {
-    "gpt": {"family": "gpt", "width": 16, "heads": 2, "depth": 2, "limit": 8, "dropout": 0.0},
+    "gpt": {"family": "gpt", "width": 16, "heads": 2, "depth": 2, "max_positions": 8, "dropout": 0.0},
     "gpt without biases": {
-        "family": "gpt", "width": 16, "heads": 2, "depth": 2, "limit": 8, "dropout": 0.0, "bias": False,
+        "family": "gpt", "width": 16, "heads": 2, "depth": 2, "max_positions": 8, "dropout": 0.0, "bias": False,
     },
-    "llama, grouped": {"family": "llama", "width": 16, "heads": 4, "key_heads": 2, "depth": 2, "limit": 8},
+    "llama, grouped": {"family": "llama", "width": 16, "heads": 4, "key_heads": 2, "depth": 2, "max_positions": 8},
 }  # fmt: skip
 TOKENS = torch.arange(21).view(3, 7) % 11
 
@@ -30,7 +30,7 @@ def packed(model: dict) -> Any:
     network = made(model)
     for attention in [each for each in network.modules() if isinstance(each, Attention)]:
         pack_qkv(attention, "float32", small_batch_int8())
-        assert isinstance(attention.together, PackedQKV) and attention.together.is_current
+        assert isinstance(attention.qkv, PackedQKV) and attention.qkv.is_current
     return network
 
 
@@ -60,6 +60,6 @@ def test_an_update_of_the_parts_is_one_of_the_whole() -> None:
 def test_what_is_put_in_their_place_counts(kind: str) -> None:
     network, other = packed(MODELS["gpt"]), made(MODELS["gpt"])
     for each in (network, other):
-        own = getattr(each.decoder.blocks[0].own.query, kind)
+        own = getattr(each.decoder.blocks[0].self_attention.query, kind)
         own.data = torch.full_like(own, 0.7)  # as an average of the weights does
     assert torch.allclose(network(TOKENS), other(TOKENS), atol=1e-12)

@@ -22,12 +22,12 @@ from regard.runtime.unpadded import Layout, Unpadded
 from regard.tasks.batching import by_room
 from tests.models.test_laws import alike
 
-SIZES = {"family": "bert", "width": 66, "heads": 6, "depth": 3, "feedforward": 130, "limit": 31}
+SIZES = {"family": "bert", "width": 66, "heads": 6, "depth": 3, "feedforward": 130, "max_positions": 31}
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {},
-    "roberta": {"segments": 1, "first": 2, "epsilon": 1e-5},
-    "distilbert": {"segments": 0, "pooler": False},
-    "albert": {"embedding": 17, "groups": 1, "inner": 2, "activation": "gelu_tanh"},
+    "roberta": {"token_types": 1, "position_offset": 2, "epsilon": 1e-5},
+    "distilbert": {"token_types": 0, "pooler": False},
+    "albert": {"embedding_width": 17, "hidden_groups": 1, "inner_group_size": 2, "activation": "gelu_tanh"},
     "relu": {"activation": "relu"},
 }
 LENGTHS = [5, 19, 5, 1, 11, 19, 5]
@@ -62,7 +62,7 @@ def test_states_of_real_tokens_are_the_same(fields: dict[str, Any], kernels: str
     plain, fast = made(fields), made(fields)
     assert optimize_for_inference(fast) is fast
     assert isinstance(fast.encoder, Unpadded)
-    packed: list[Any] = [each.together for each in fast.modules() if isinstance(each, Attention)]
+    packed: list[Any] = [each.qkv for each in fast.modules() if isinstance(each, Attention)]
     assert all(isinstance(each, PackedWeights) if kernels == "ours" else each.is_current for each in packed)
     for text in (texts(), texts([8, 8, 8]), texts([1]), texts([31, 2])):
         expected, found = plain.encode(text), fast.encode(text)
@@ -174,7 +174,7 @@ def test_eight_bits_answer_without_no_grad(family: str) -> None:
 
 def test_other_blocks_are_left_alone() -> None:
     torch.manual_seed(1)
-    network: Any = build({"family": "deberta", "width": 24, "heads": 2, "depth": 1, "limit": 19}, vocabulary=31)
+    network: Any = build({"family": "deberta", "width": 24, "heads": 2, "depth": 1, "max_positions": 19}, vocabulary=31)
     kind = type(network.encoder)
     assert type(fast_of(network).encoder) is kind is not Unpadded
 

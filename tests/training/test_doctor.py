@@ -175,7 +175,7 @@ family = "gpt"
 width = 12
 heads = 3
 depth = 1
-limit = 17
+max_positions = 17
 [train]
 batch_size = 5
 epochs = 3
@@ -229,7 +229,7 @@ def test_a_text_without_validation_or_in_other_letters_is_warned_of(running: Pat
     assert any("no validation part" in line for line in found(running, "data.validation=").warnings)
     (running.parent / "train.jsonl").write_text(json.dumps({"text": "the same words again " * 99}) + "\n")
     (running.parent / "validation.jsonl").write_text(json.dumps({"text": "öäü" * 99}) + "\n")
-    options = ["tokenizer.kind=byte_bpe", "tokenizer.vocab_size=300", "model.limit=3"]
+    options = ["tokenizer.kind=byte_bpe", "tokenizer.vocab_size=300", "model.max_positions=3"]
     warnings = found(running, *options).warnings
     assert any("bytes a token" in line and "one language?" in line for line in warnings)
     assert not any("unknown" in line for line in warnings)

@@ -65,9 +65,9 @@ def test_a_head_lies_above_its_body_and_a_tied_table_at_the_bottom() -> None:
 
 
 def test_layers_that_share_weights_count_as_one() -> None:
-    shared = network("bert", depth=6, groups=2, embedding=16)
+    shared = network("bert", depth=6, hidden_groups=2, embedding_width=16)
     bottom, first, second, _ = named(shared)
-    assert "widen.weight" in bottom
+    assert "embedding_projection.weight" in bottom
     assert all(name.startswith("encoder.blocks.0.") for name in first)
     assert all(name.startswith("encoder.blocks.3.") for name in second)
 

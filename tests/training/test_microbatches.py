@@ -48,7 +48,7 @@ kind = "characters"
 family = "gpt"
 preset = "tiny"
 width = 24
-limit = 16
+max_positions = 16
 dropout = {dropout}
 [train]
 batch_size = 7

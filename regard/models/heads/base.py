@@ -41,9 +41,9 @@ class Head(nn.Module):
         return self.body.config
 
     @property
-    def limit(self) -> int:
+    def max_positions(self) -> int:
         """The longest text that is read."""
-        return self.body.limit
+        return self.body.max_positions
 
     def encode(self, text: TokenBatch) -> Tensor:
         """The state of each place."""

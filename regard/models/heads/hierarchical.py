@@ -56,7 +56,7 @@ class Documents(Classifier):
         self.reader = RNNEncoder("lstm", body.config.width, WIDTH, depth=1, bidirectional=False, dropout=0.0)
 
     @property
-    def limit(self) -> int:
+    def max_positions(self) -> int:
         return LONGEST
 
     @property

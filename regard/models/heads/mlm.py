@@ -18,7 +18,7 @@ class Words(nn.Module):
         super().__init__()
         vocabulary, inside = table.num_embeddings, table.embedding_dim
         self.dense = nn.Linear(config.width, inside)
-        self.bend = ACTIVATIONS[config.output_activation or config.activation]
+        self.activation = ACTIVATIONS[config.output_activation or config.activation]
         self.norm = nn.LayerNorm(inside, config.epsilon)
         self.output = nn.Linear(inside, vocabulary)
         self.apply(initialise)
@@ -26,7 +26,7 @@ class Words(nn.Module):
             self.output.weight = table.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.output(self.norm(self.bend(self.dense(x))))
+        return self.output(self.norm(self.activation(self.dense(x))))
 
 
 class MaskedLM(Head):
@@ -52,12 +52,12 @@ class PairPooler(nn.Module):
 
     def __init__(self, width: int, activation: str):
         super().__init__()
-        self.dense, self.bend = nn.Linear(width, width), ACTIVATIONS[activation]
+        self.dense, self.activation = nn.Linear(width, width), ACTIVATIONS[activation]
         self.apply(initialise)
 
     def forward(self, states: Tensor, text: TokenBatch) -> Tensor:
         second = text.real & (text.segments == 1) if text.segments is not None else torch.zeros_like(text.real)
-        return self.bend(self.dense(self._mean(states, text.real & ~second) * self._mean(states, second)))
+        return self.activation(self.dense(self._mean(states, text.real & ~second) * self._mean(states, second)))
 
     @staticmethod
     def _mean(states: Tensor, at: Tensor) -> Tensor:

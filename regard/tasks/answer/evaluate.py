@@ -74,7 +74,7 @@ def evaluate(models: list[Any], chosen: Selection, batch_size: int = 32, quiet: 
 def _prepared(model: Any, data: DataOptions, part: str, beside: Path) -> Windows:
     """The questions in windows, cut as where the model is asked."""
     known = model.recipe.data if model.recipe else data
-    length = (known.max_length if model.recipe else 0) or min(LONGEST, model.network.limit)
+    length = (known.max_length if model.recipe else 0) or min(LONGEST, model.network.max_positions)
     data = replace(data, stride=known.stride or max(1, length // 2))
     return prepare(data, part, model.vocabulary.target, cache_folder(), length, beside)
 

@@ -57,7 +57,8 @@ def reply(
     choose = partial(best_apart, best=max(best, CHOICES))
     answers: list[Reply] = []
     for some in (asks[start : start + AT_ONCE] for start in range(0, len(asks), AT_ONCE)):
-        asking = live_windows(some, tokenizer, size[0] or min(LONGEST, network.limit), size[1], before=len(answers))
+        length = size[0] or min(LONGEST, network.max_positions)
+        asking = live_windows(some, tokenizer, length, size[1], before=len(answers))
         found = find(network, asking, range(len(some)), batch_size, choose)
         for number, (ask, each) in enumerate(zip(some, found, strict=True)):
             answers.append(_reply(tell(each, asking.spans(number), ask.context, threshold)[:best]))
@@ -95,12 +96,12 @@ def look_for(
     network: SpanClassifier, tokenizer: Tokenizer, ask: Ask, truncate: bool = False, prove: bool = False
 ) -> Trace:
     """What is attended to while an answer is looked for in a text, which must fit into one window."""
-    asking = live_windows([ask], tokenizer, network.limit)
+    asking = live_windows([ask], tokenizer, network.max_positions)
     if len(asking) > 1 and not truncate:
         size = asking.frame.size + len(tokenizer.encode(ask.question)) + len(asking.spans(0))
         raise UserError(
-            f"question and text have {size} tokens, the model sees at most {network.limit} at once: give less of the "
-            "text, or cut it with truncate=True"
+            f"question and text have {size} tokens, the model sees at most {network.max_positions} at once: give less "
+            "of the text, or cut it with truncate=True"
         )
     with record(prove) as recorder:
         seen = look(network, asking, [0])[0]

@@ -63,10 +63,10 @@ def read_rows(network: Any, texts: Texts, inputs: Sequence[Text], truncate: bool
             raise UserError(f"input {number} is empty: there is nothing to label")
     rows, tail = texts.rows(given), _tail(texts)
     for each, row in zip(given, rows, strict=True):
-        if len(row) > network.limit and not truncate:
-            raise too_long(each, len(row), network.limit)
-    room = network.limit - len(tail)
-    return [Row(row if len(row) <= network.limit else row[:room] + tail, len(row)) for row in rows]
+        if len(row) > network.max_positions and not truncate:
+            raise too_long(each, len(row), network.max_positions)
+    room = network.max_positions - len(tail)
+    return [Row(row if len(row) <= network.max_positions else row[:room] + tail, len(row)) for row in rows]
 
 
 @torch.no_grad()

@@ -36,7 +36,7 @@ def select(model: Any, file: str | None, column: str) -> Selection:
         how |= {"text": column, "split_by": "source"}
     recipe, part = part_of(model.recipe, "fill", file, " of text", **how)
     data, tokenizer = recipe.data, model.vocabulary.target
-    length = min(data.max_length or model.network.limit, model.network.limit)
+    length = min(data.max_length or model.network.max_positions, model.network.max_positions)
     text = hidden_in(data, part, tokenizer, cache_folder(), length, Path(recipe.origin))
     if isinstance(text, TokenStream):  # a short text is one row
         length = min(length, len(text) + special_tokens_of(tokenizer, 1).size)

@@ -82,7 +82,7 @@ def fill(
     best: int = MOST,
 ) -> list[Filled]:
     """Each text with its hidden words. Logits are made for hidden places alone."""
-    mask, rows = mask_token_of(tokenizer), read_texts(tokenizer, texts, network.limit, truncate)
+    mask, rows = mask_token_of(tokenizer), read_texts(tokenizer, texts, network.max_positions, truncate)
     for number, row in enumerate(rows, 1):
         if mask not in row.tokens:
             raise UserError(f"input {number} hides no word: write {tokenizer.name(mask)} in its place")

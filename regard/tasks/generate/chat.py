@@ -102,7 +102,7 @@ class Conversation:
 
     @property
     def limit(self) -> int:
-        return self.model.network.limit
+        return self.model.network.max_positions
 
     @property
     def system(self) -> str:

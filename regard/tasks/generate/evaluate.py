@@ -35,7 +35,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Loss, perplexity and bits per byte of a text; each token counts once, behind as many as a window's overlap."""
     name, stream = chosen
-    length = (model.recipe.data.max_length if model.recipe else 0) or model.network.limit
+    length = (model.recipe.data.max_length if model.recipe else 0) or model.network.max_positions
     stride = stride or max(1, length // 2)
     if stride > length:
         raise UserError(f"--stride {stride}: at most the {length} tokens that the model sees at once")

@@ -54,7 +54,7 @@ class Exam:
 
 def evaluate(model: Any, exam: Exam, shots: Sequence[int], batch_size: int = 32, quiet: bool = True) -> dict[str, Any]:
     """Accuracy for each number of shots: over all questions, and over each kind where there are several."""
-    tokenizer, limit = model.vocabulary.target, model.network.limit
+    tokenizer, limit = model.vocabulary.target, model.network.max_positions
     refuse_long(limit, max(shots), lambda few: longest(tokenizer, exam.questions(few), exam.template))
     asked = {few: exam.ask(few) for few in shots}
     rows, kinds = [], []

@@ -65,7 +65,7 @@ class Writer:
 
     def row(self, tokens: list[int], truncate: bool = False) -> Row:
         """A prompt given as tokens."""
-        limit, head = self.network.limit, len(self.tokenizer.head)
+        limit, head = self.network.max_positions, len(self.tokenizer.head)
         if not tokens:
             raise UserError("the prompt has no token: give the model at least one to go on from")
         if len(tokens) <= limit:
@@ -109,7 +109,7 @@ class Writer:
     def _groups(self, rows: list[Row], options: DecodeOptions, size: int) -> Iterator[list[int]]:
         """Rows of like length together; of the same where texts outgrow the context, which all forget at once."""
         lengths = [len(row.tokens) for row in rows]
-        within = [length + _limit(options) <= self.network.limit for length in lengths]
+        within = [length + _limit(options) <= self.network.max_positions for length in lengths]
         short = [number for number, fits in enumerate(within) if fits]
         for group in by_length([lengths[number] for number in short], size):
             yield [short[place] for place in group]
@@ -166,11 +166,11 @@ class Writer:
         text = decoder.feed(found.tokens) + decoder.finish()
         place = min((text.index(stop) for stop in options.stop if stop in text), default=-1)
         finish = "length" if not found.finished else "end" if place < 0 else "stop"
-        slid = len(row.tokens) + len(found.tokens) > self.network.limit
+        slid = len(row.tokens) + len(found.tokens) > self.network.max_positions
         if logs and slid:
             raise UserError(
                 f"log-probabilities of {len(row.tokens) + len(found.tokens)} tokens, but the model's context is "
-                f"{self.network.limit}: ask for fewer max_new_tokens"
+                f"{self.network.max_positions}: ask for fewer max_new_tokens"
             )
         told = self._logs(row.tokens, found.tokens) if logs else None
         return Continuation(

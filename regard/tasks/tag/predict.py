@@ -61,7 +61,7 @@ def read_words(
             word = sentences[number][each.firsts.index(each.tokens.index(MISSING))]
             raise UserError(f"input {number + 1}: the tokenizer leaves nothing of {word!r}, and has no unknown token")
         for span in (
-            split_into_windows(each.firsts, len(each.tokens), network.limit - frame.size) if each.firsts else ()
+            split_into_windows(each.firsts, len(each.tokens), network.max_positions - frame.size) if each.firsts else ()
         ):
             window = Window(number, *span)
             rows.append((window, *window.row(frame, each.tokens, each.firsts)))

@@ -62,7 +62,7 @@ def _translation(vocabulary: Vocabulary, found: Hypothesis) -> Translation:
 def read(network: Any, vocabulary: Vocabulary, texts: Sequence[str], truncate: bool = False) -> list[Row]:
     """Texts as tokens that the network has room for: one that is longer is refused, or cut where that is wanted."""
     check_texts(texts)
-    room = network.limit - 1  # one place is the end's
+    room = network.max_positions - 1  # one place is the end's
     rows = [Row(tokens[:room], len(tokens)) for tokens in vocabulary.source.encode_many(list(texts))]
     if not truncate:
         for text, row in zip(texts, rows, strict=True):
@@ -76,7 +76,9 @@ def generate(
 ) -> list[list[Hypothesis]]:
     """Hypotheses for each row of source ids, best first. By default at most twice the source's length and 20 more."""
     source: TokenBatch = collate(rows, None, vocabulary).to(next(network.parameters()).device)
-    limit = torch.tensor([options.max_new_tokens or 2 * len(row) + 20 for row in rows]).clamp(max=network.limit - 1)
+    limit = torch.tensor([options.max_new_tokens or 2 * len(row) + 20 for row in rows]).clamp(
+        max=network.max_positions - 1
+    )
     keys = [key_of(row) for row in rows] if options.temperature else ()
     found = search(network, source, vocabulary.target.begin, vocabulary.target.end, options, limit, keys=keys)
     if not all(found):

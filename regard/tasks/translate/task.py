@@ -33,7 +33,7 @@ class Translate(Task[PairDataset]):
         if not 1 <= requested <= room:
             raise UserError(
                 f"data.max_length = {requested}, but the model reads and writes at most {room} tokens and an end "
-                f"(model.limit = {limit}): lower data.max_length, or raise model.limit"
+                f"(model.max_positions = {limit}): lower data.max_length, or raise model.max_positions"
             )
         return requested
 

@@ -168,8 +168,8 @@ def test_an_adapter_is_written_and_added_again(tmp_path: Path) -> None:
     model: Any = regard.load(tmp_path / "run")
     assert type(model.network) is SpanClassifier and (model.folder / "adapter_config.json").is_file()
     base: Any = regard.load(place)
-    changed = model.network.body.encoder.blocks[0].own.query.weight
-    assert not torch.equal(changed, base.network.body.encoder.blocks[0].own.query.weight)
+    changed = model.network.body.encoder.blocks[0].self_attention.query.weight
+    assert not torch.equal(changed, base.network.body.encoder.blocks[0].self_attention.query.weight)
 
 
 # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -114,10 +114,10 @@ def card(model: Any) -> str:
 @pytest.mark.parametrize("family", ["roberta", "distilbert", "albert", "deberta"])
 def test_every_family_is_averaged_saved_and_opened(family: str, tmp_path: Path) -> None:
     shapes: dict[str, dict[str, Any]] = {
-        "roberta": {"segments": 1, "first": 2, "output_activation": "gelu"},
-        "distilbert": {"segments": 0, "pooler": False, "pooler_activation": "relu"},
-        "albert": {"embedding": 8, "groups": 1},
-        "deberta": {"family": "deberta", "limit": 29},
+        "roberta": {"token_types": 1, "position_offset": 2, "output_activation": "gelu"},
+        "distilbert": {"token_types": 0, "pooler": False, "pooler_activation": "relu"},
+        "albert": {"embedding_width": 8, "hidden_groups": 1},
+        "deberta": {"family": "deberta", "max_positions": 29},
     }
     model = trained(tmp_path, f'from = "{sentence_folder(tmp_path, **shapes[family])}"')
     said = json.loads((model.folder / "config.json").read_text())

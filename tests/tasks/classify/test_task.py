@@ -467,7 +467,7 @@ def test_no_label_is_silently_lost_from_a_base_without_an_output(tmp_path: Path)
     assert "keeps_lm_head" not in json.loads((lay / "run" / "checkpoint-1" / "config.json").read_text())
     with pytest.raises(UserError, match=r"train\.auxiliary = 0\.5, but the model has no output left"):
         start(recipe(lay, f'from = "{lay / "run"}"', 1, "train.auxiliary=0.5", f"output={tmp_path}/never"), quiet=True)
-    assert folder.load(lay / "run" / "checkpoint-1").network.limit == 41
+    assert folder.load(lay / "run" / "checkpoint-1").network.max_positions == 41
 
 
 def test_the_doctor_counts_labels_and_what_is_frozen(tmp_path: Path) -> None:

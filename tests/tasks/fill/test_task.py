@@ -212,7 +212,7 @@ def test_the_first_rows_of_a_batch_are_its_first(tmp_path: Path) -> None:
         ((), 'family = "deberta"\nwidth = 24\nheads = 2\nlimit = 48', r"model\.segments = 2"),
         ((), 'family = "gpt"\npreset = "tiny"', "cannot do task = 'fill'"),
         (("train.score=bleu",), SCRATCH, "possible: loss, accuracy"),
-        (("data.max_length=99",), SCRATCH, "model.limit"),
+        (("data.max_length=99",), SCRATCH, "model.max_positions"),
     ],
 )
 def test_what_cannot_be_is_refused(overrides: tuple[str, ...], model: str, said: str, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ family = "gpt"
 width = 8
 heads = 2
 depth = 2
-limit = 70
+max_positions = 70
 [train]
 batch_size = 2
 max_steps = 2

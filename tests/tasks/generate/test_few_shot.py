@@ -50,7 +50,7 @@ class Fixed(nn.Module):
 
     def __init__(self, size: int, favour: Any, limit: int = 200):
         super().__init__()
-        self.size, self.favour, self.limit = size, favour, limit
+        self.size, self.favour, self.max_positions = size, favour, limit
         self.weight = nn.Parameter(torch.zeros(1))
         self.output = nn.Identity()
 

@@ -28,7 +28,9 @@ def writer(**options: object) -> Writer:
     """A model that says the same letters over and over, by tokens of a byte each."""
     tokenizer = train_tokenizer(["a"], TokenizerOptions(kind="bytes"), ends=False)
     torch.manual_seed(3)
-    network = build({"family": "gpt", "width": 8, "heads": 1, "depth": 1, "limit": 64}, vocabulary=tokenizer.size)
+    network = build(
+        {"family": "gpt", "width": 8, "heads": 1, "depth": 1, "max_positions": 64}, vocabulary=tokenizer.size
+    )
     return Writer(network.eval(), tokenizer, -1)
 
 

@@ -184,7 +184,7 @@ def test_long_texts_and_batch_mates_change_nothing(trained: Path) -> None:
         np.testing.assert_allclose(one, other, atol=1e-5)
     long = [word for words in sentences for word in words]
     (found,) = read_words(model.network, model.vocabulary.target, [long])
-    assert len(found) == len(long) > model.network.limit
+    assert len(found) == len(long) > model.network.max_positions
     np.testing.assert_allclose(found.sum(1), 1, atol=1e-5)
     assert len(model.run(" ".join(long)).tags) == len(long)
 
