@@ -60,13 +60,13 @@ def train(name: str, run: Path) -> Path:
 
 def of_lesson(run: Path) -> dict[str, Any]:
     """Accuracy over shots and over training, scores of the heads, and attention weights of the best one."""
-    from regard.explorer.induction import heads
+    from regard.explorer.induction import head_scores
     from regard.model import load
 
     model = load(run)
     results, exam = over_shots(run, model, SHOTS[LESSON])
     results["training"] = list(over_training(run, exam))
-    results["heads"] = heads(model)
+    results["heads"] = head_scores(model)
     return results | {"attention": attention_weights(model, max(results["heads"], key=lambda head: head["answers"]))}
 
 
@@ -83,7 +83,7 @@ def over_shots(run: Path, model: Any, shots: Sequence[int]) -> tuple[dict[str, A
 
 def over_training(run: Path, exam: Any) -> Iterator[dict[str, Any]]:
     """Accuracy with the most shots, and the best scores of heads, at each checkpoint."""
-    from regard.explorer.induction import heads
+    from regard.explorer.induction import head_scores
     from regard.model import load
     from regard.tasks.generate.few_shot import evaluate
 
@@ -91,7 +91,7 @@ def over_training(run: Path, exam: Any) -> Iterator[dict[str, Any]]:
     for folder in sorted(run.glob("checkpoint-*"), key=lambda folder: int(folder.name.partition("-")[2])):
         model, step = load(folder), int(folder.name.partition("-")[2])
         (row,) = evaluate(model, exam, [MOST])["shots"]
-        scored = heads(model)
+        scored = head_scores(model)
         best = {name: max(head[name] for head in scored) for name in ("answers", "prefix_matching")}
         say(f"step {step}: accuracy {row['accuracy']} %, {best}")
         yield {"step": step, "loss": round(losses[step], 4), **row, **best}

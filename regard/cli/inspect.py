@@ -9,7 +9,7 @@ from torch import nn
 
 from regard.attention.trace import record
 from regard.errors import UserError
-from regard.explorer.induction import heads as scored_heads
+from regard.explorer.induction import head_scores
 from regard.model import load
 from regard.models.registry import family_of
 from regard.runtime.machine import processor
@@ -33,7 +33,7 @@ def describe(path: str, heads: bool = False, model_type: str | None = None) -> d
         "config": asdict(model.network.config),
         "parameters_by_part": parameters,
         "sites": sites(model.network),
-        **({"heads": scored_heads(model)} if heads else {}),
+        **({"heads": head_scores(model)} if heads else {}),
         "machine": processor(),
         "files": {file.name: _file(file) for file in sorted(folder.iterdir()) if file.is_file()},
     }

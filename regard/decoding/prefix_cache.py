@@ -1,4 +1,4 @@
-"""A conversation grows at its end: what was read of it for one answer need not be read again for the next."""
+"""A prefix cache: of a conversation, only what was added since the last answer is read."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from regard.layers.state import State
 
 
 class PrefixCache:
-    """A language model that knows the text it last read or wrote, one text at a time.
+    """A causal language model that remembers the text it last read or wrote, one text at a time.
 
-    To a search it is a generator like the network itself: of a prompt that begins alike, it reads only what is new.
+    It is searched like the network: of a prompt with the same beginning, it reads only what is new.
     """
 
     def __init__(self, network: CausalLM):
@@ -21,9 +21,9 @@ class PrefixCache:
         self.read = 0  # tokens of the last prompt that were new
 
     def start(self, source: TokenBatch) -> State:
-        """As the network's own: the prompt is read but for its last token."""
+        """As the network's: the prompt is read except for its last token."""
         tokens = source.tokens[:, :-1]
-        known = self._known(tokens)
+        known = self._common_prefix(tokens)
         self.read = tokens.size(1) - known + 1
         state = State(None, self.past.truncate(known)) if self.past is not None and known else NOTHING
         if known < tokens.size(1):
@@ -36,10 +36,10 @@ class PrefixCache:
         self.past = state.hypothesis
         return logits, state
 
-    def _known(self, tokens: Tensor) -> int:
-        """How many first tokens of a text are those of the last one; none, if its own first ones were forgotten."""
+    def _common_prefix(self, tokens: Tensor) -> int:
+        """The number of first tokens that a text shares with the last one; 0 if those were dropped from the cache."""
         if self.past is None or not self.past.memories or self.past.memories[0].start:
             return 0
         length = min(self.past.tokens.size(1), tokens.size(1))
-        other = (self.past.tokens[0, :length] != tokens[0, :length]).nonzero()
-        return int(other[0]) if len(other) else length
+        different = (self.past.tokens[0, :length] != tokens[0, :length]).nonzero()
+        return int(different[0]) if len(different) else length

@@ -56,8 +56,8 @@ def speculate(
     while len(verifier.answer) < limit and not verifier.done:
         past: KVCache = state.hypothesis
         length = past.memories[0].length if past.memories else 0
-        room = min(limit - len(verifier.answer) - 1, network.max_positions - length - 1)  # it slides when plain would
-        draft = propose(text, min(width, room)) if room > 0 else []
+        available = min(limit - len(verifier.answer), network.max_positions - length) - 1  # it slides as plain search does
+        draft = propose(text, min(width, available)) if available > 0 else []
         logits, state = network.step(torch.tensor([[text[-1], *draft]], device=prompt.device), state)
         right = verifier.accept(logits, draft)
         if draft:  # as if only the accepted tokens had been read

@@ -124,9 +124,9 @@ class _Size(NamedTuple):
         notes = []
         if self.free_heads and len(self.heads) < self.all_heads:
             notes.append(f"{len(self.heads)} of {self.all_heads} heads (heads=…)")
-        for name, some, count in (("rows", self.rows, self.all_rows), ("columns", self.columns, self.all_columns)):
-            if len(some) < count:
-                notes.append(f"{name} {some.start} to {some[-1]} of {count:,} ({name}=…)")
+        for name, shown, count in (("rows", self.rows, self.all_rows), ("columns", self.columns, self.all_columns)):
+            if len(shown) < count:
+                notes.append(f"{name} {shown.start} to {shown[-1]} of {count:,} ({name}=…)")
         return notes
 
 
@@ -192,7 +192,7 @@ def text_of(tokens: Sequence[str]) -> str:
 
 def write_page(path: Path | str, title: str, maps: list[Map]) -> Path:
     """Write the page; gives its path."""
-    data = json.dumps({"steps": STEPS, "maps": [_pack_map(each) for each in maps]}, separators=(",", ":"))
+    data = json.dumps({"steps": STEPS, "maps": [_pack_map(shown) for shown in maps]}, separators=(",", ":"))
     # A file opened from disk cannot import: the modules are joined, without their imports and exports.
     script = re.sub(r"^import .*\n|^export ", "", "\n".join(map(_static, SCRIPTS)), flags=re.MULTILINE)
     style = _static("page.css")

@@ -64,11 +64,11 @@ class AttentionMap:
 
     def _cell(self, weight: float, width: int, colour: bool) -> tuple[str, Style | str]:
         share = weight / self.largest if self.largest > 0 else 0.0
-        number = f"{weight * 100:.0f}" if width >= 4 and weight >= 0.005 else ""
+        percent = f"{weight * 100:.0f}" if width >= 4 and weight >= 0.005 else ""
         if not colour:
             block = BLOCKS[round(share * (len(BLOCKS) - 1))]
-            return (f" {number} " if number else "").center(width, block), ""
-        return number.center(width), shade(round(share * 64) / 64)
+            return (f" {percent} " if percent else "").center(width, block), ""
+        return percent.center(width), shade(round(share * 64) / 64)
 
     def _legend(self, indent: str, shown: int, colour: bool) -> Iterator[Text]:
         strip = [self._cell(self.largest * step / 15, 1, colour) for step in range(16)]

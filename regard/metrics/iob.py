@@ -1,12 +1,12 @@
 """Tags of words → spans of them.
 
-    IOB1     I-PER I-PER O I-LOC B-LOC       B only between two of a kind
+    IOB1     I-PER I-PER O I-LOC B-LOC       B only between two of a type
     IOB2     B-PER I-PER O B-LOC B-LOC
     BIOES    B-PER E-PER O S-LOC S-LOC
-    BILOU    B-PER L-PER O U-LOC U-LOC       the same, by other letters
+    BILOU    B-PER L-PER O U-LOC U-LOC       the same, with other letters
 
-All are read by the same rules, those of conlleval (Tjong Kim Sang & De Meulder 2003): a span begins at B and S, behind
-E and S, and where its kind begins; I or E after O begins one too.
+All are read by the rules of conlleval (Tjong Kim Sang & De Meulder 2003): a span begins at B and S, after E and S, and
+where the type changes; I or E after O begins one too.
 """
 
 import re
@@ -14,14 +14,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 TAG = re.compile(r"([BIESLU])-(.+)")
-
-SAME = {"L": "E", "U": "S"}  # last, unit
-
+EQUIVALENT = {"L": "E", "U": "S"}  # last, unit
 OUTSIDE = "O"
 
 
 class Entity(NamedTuple):
-    """A span of words of one kind, first and last."""
+    """A span of words of one type, first and last."""
 
     kind: str
     first: int
@@ -29,42 +27,41 @@ class Entity(NamedTuple):
 
 
 def is_span_tag(tag: str) -> bool:
-    """Whether a tag is O, or B-, I-, E-, S-, L- or U- and a kind."""
+    """Whether a tag is O, or B-, I-, E-, S-, L- or U- and a type."""
     return tag == OUTSIDE or TAG.fullmatch(tag) is not None
 
 
 def entities(tags: Iterable[str]) -> list[Entity]:
-    """The spans that a sentence's tags mean."""
-    found: list[Entity] = []
-    begun, kind, before = 0, "", OUTSIDE  # of the span that is open; no kind where none is
-    number = -1
-    for number, tag in enumerate(tags):
-        mark, now = _apart(tag)
-        if kind and _ends(before, mark, kind, now):
-            found.append(Entity(kind, begun, number - 1))
-            kind = ""
-        if not kind and now:
-            begun, kind = number, now
-        before = mark
-    return [*found, Entity(kind, begun, number)] if kind else found
+    """The spans of a sentence."""
+    spans: list[Entity] = []
+    first = 0
+    open_kind = ""  # of the span that is open; empty if none is
+    previous = OUTSIDE
+    index = -1
+    for index, tag in enumerate(tags):
+        prefix, kind = _parse(tag)
+        if open_kind and (previous in "ES" or prefix in "BSO" or kind != open_kind):
+            spans.append(Entity(open_kind, first, index - 1))
+            open_kind = ""
+        if not open_kind and kind:
+            first = index
+            open_kind = kind
+        previous = prefix
+    return [*spans, Entity(open_kind, first, index)] if open_kind else spans
 
 
-def _apart(tag: str) -> tuple[str, str]:
-    """A tag's mark and kind; what is no span's is outside."""
-    match = TAG.fullmatch(tag)
-    return (SAME.get(match[1], match[1]), match[2]) if match else (OUTSIDE, "")
-
-
-def _ends(before: str, mark: str, kind: str, now: str) -> bool:
-    """Whether an open span ends before a word, by the marks and kinds of the word before it and its own."""
-    return before in "ES" or mark in "BSO" or kind != now
-
-
-def unbegun(tags: Iterable[str]) -> int:
-    """How many words go on with a span that none began: I or E after O, after an end, or after another kind."""
-    count, before, kind = 0, OUTSIDE, ""
+def count_unopened(tags: Iterable[str]) -> int:
+    """How many words continue a span that none began: I or E after O, after an end, or after another type."""
+    count = 0
+    previous = (OUTSIDE, "")
     for tag in tags:
-        mark, now = _apart(tag)
-        count += mark in "IE" and (before in "OES" or kind != now)
-        before, kind = mark, now
+        prefix, kind = _parse(tag)
+        count += prefix in "IE" and (previous[0] in "OES" or previous[1] != kind)
+        previous = (prefix, kind)
     return count
+
+
+def _parse(tag: str) -> tuple[str, str]:
+    """A tag's prefix and type; anything but a span tag is outside."""
+    match = TAG.fullmatch(tag)
+    return (EQUIVALENT.get(match[1], match[1]), match[2]) if match else (OUTSIDE, "")

@@ -9,32 +9,28 @@ from collections import Counter
 from collections.abc import Sequence
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
-
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-# ── SQuAD's scores ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def normalise(text: str) -> str:
-    """Small letters, without punctuation, articles and spaces to spare."""
+    """Lower case, without punctuation, articles and extra spaces."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
 def exact(answer: str, golds: Sequence[str]) -> float:
-    """1 where an answer is one of the golds, normalised; no golds ask for no answer."""
-    return float(any(normalise(answer) == normalise(gold) for gold in _real(golds)))
+    """1 if an answer is one of the golds, normalised; without golds the right answer is empty."""
+    return float(any(normalise(answer) == normalise(gold) for gold in _non_empty(golds)))
 
 
 def f1(answer: str, golds: Sequence[str]) -> float:
-    """The words shared with the gold that it shares most with, as F1; where one of both is empty, whether both are."""
-    return max(_overlap(normalise(answer).split(), normalise(gold).split()) for gold in _real(golds))
+    """The F1 of the words shared with the most similar gold; if either is empty, whether both are."""
+    return max(_overlap(normalise(answer).split(), normalise(gold).split()) for gold in _non_empty(golds))
 
 
 SCORES = {"exact_match": exact, "f1": f1}
 
 
-def _real(golds: Sequence[str]) -> Sequence[str]:
+def _non_empty(golds: Sequence[str]) -> Sequence[str]:
     return [gold for gold in golds if normalise(gold)] or [""]
 
 

@@ -13,7 +13,7 @@ from regard.attention.trace import record
 from regard.cli.main import main
 from regard.config.recipe import DataOptions, Recipe, TokenizerOptions
 from regard.data.synthetic.in_context import DATASETS
-from regard.explorer.induction import answer_scores, heads, induction_scores, ordinary, share
+from regard.explorer.induction import answer_scores, attention_share, head_scores, induction_scores, text_tokens
 from regard.interop import folder as folders
 from regard.models.registry import build, sizes
 from regard.text.vocabulary import Vocabulary, train_tokenizer
@@ -25,7 +25,7 @@ def test_a_share_is_the_mean_over_queries_that_have_something_to_find() -> None:
     other = torch.full_like(weights, 1 / 3)
     seen = torch.zeros(1, 3, 3, dtype=torch.bool)
     seen[0, 1, 0] = seen[0, 2, 0] = seen[0, 2, 1] = True
-    found = share(torch.cat([weights, other], 1), seen)
+    found = attention_share(torch.cat([weights, other], 1), seen)
     assert found.tolist() == pytest.approx([(0.3 + 0.5) / 2, (1 / 3 + 2 / 3) / 2])
 
 
@@ -109,12 +109,12 @@ def test_heads_of_a_model_with_questions_of_its_own() -> None:
     network = build(shape, vocabulary=words.size).eval()
     recipe = Recipe(task="generate", output="", data=DataOptions(train=1, generate="mappings"))
     model = SimpleNamespace(network=network, vocabulary=Vocabulary(words, words), recipe=recipe)
-    rows = heads(model)
+    rows = head_scores(model)
     assert len(rows) == shape["heads"] * shape["depth"]
     assert list(rows[0]) == ["site", "head", "prefix_matching", "answers"]
-    without = heads(SimpleNamespace(network=network, vocabulary=Vocabulary(words, words), recipe=None))
+    without = head_scores(SimpleNamespace(network=network, vocabulary=Vocabulary(words, words), recipe=None))
     assert "answers" not in without[0]
-    assert not {words.begin, words.end, words.pad, words.unknown} & set(ordinary(words))
+    assert not {words.begin, words.end, words.pad, words.unknown} & set(text_tokens(words))
 
 
 def test_inspect_names_the_heads_of_a_language_model_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

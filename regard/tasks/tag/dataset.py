@@ -31,7 +31,7 @@ from regard.data.targets import Labels
 from regard.errors import UserError
 from regard.layers.inputs import TokenBatch
 from regard.layers.pytree import select_ragged, select_rows, to_device
-from regard.metrics.iob import unbegun
+from regard.metrics.iob import count_unopened
 from regard.tasks.tag.files import Sentence, read
 from regard.tasks.tag.windows import Window, split_into_windows, tokenize_words
 from regard.text.special_tokens import FramedRow, padded, special_tokens_of
@@ -126,7 +126,7 @@ def prepare(
                 writer["tags"].extend([tag_indices(sentence, tags)])
                 writer["words"].extend_texts([json.dumps(sentence.words, ensure_ascii=False)])
                 report.kept += 1
-                without_begin += unbegun(sentence.tags)
+                without_begin += count_unopened(sentence.tags)
         if not report.kept:
             raise UserError(f"no sentence left to use: {report}")
         if writer["windows"].rows > report.kept:

@@ -14,7 +14,7 @@ from regard.data.sampler import BatchOptions
 from regard.data.targets import Labels
 from regard.errors import UserError
 from regard.metrics.entities import count, report
-from regard.metrics.iob import Entity, entities, is_span_tag, unbegun
+from regard.metrics.iob import Entity, count_unopened, entities, is_span_tag
 from regard.tasks.tag.dataset import TagDataset, collate, prepare, stream
 from regard.tasks.tag.files import learn_tags, read, sentences
 from regard.tasks.tag.windows import split_into_windows, tokenize_words
@@ -210,11 +210,11 @@ def test_any_spans_are_found_again(scheme: str) -> None:
             if chance.random() < 0.7
         ]
         tags = tags_of(spans, 20, scheme)
-        assert entities(tags) == spans and (unbegun(tags) == 0 or scheme == "IOB1")
+        assert entities(tags) == spans and (count_unopened(tags) == 0 or scheme == "IOB1")
 
 
 def test_what_none_began_is_counted() -> None:
-    assert unbegun(["O", "I-A", "I-A", "B-B", "I-A", "E-A", "I-A"]) == 3
+    assert count_unopened(["O", "I-A", "I-A", "B-B", "I-A", "E-A", "I-A"]) == 3
     assert [is_span_tag(tag) for tag in ("O", "B-x", "NN", "B-", "b-x")] == [True, True, False, False, False]
 
 
