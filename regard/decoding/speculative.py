@@ -56,7 +56,7 @@ def speculate(
     while len(verifier.answer) < limit and not verifier.done:
         past: KVCache = state.hypothesis
         length = past.memories[0].length if past.memories else 0
-        available = min(limit - len(verifier.answer), network.max_positions - length) - 1  # it slides as plain search does
+        available = min(limit - len(verifier.answer), network.max_positions - length) - 1  # slides as plain search
         draft = propose(text, min(width, available)) if available > 0 else []
         logits, state = network.step(torch.tensor([[text[-1], *draft]], device=prompt.device), state)
         right = verifier.accept(logits, draft)

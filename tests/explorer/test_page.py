@@ -366,7 +366,9 @@ def test_a_page_is_called_by_the_text_that_was_read(pieces: list[str], text: str
 def long_trace() -> Trace:
     """4,003 tokens read by a GPT of six layers of twelve heads: 1.2 billion weights."""
     torch.manual_seed(1)
-    network = build({"family": "gpt", "width": 48, "heads": 12, "depth": 6, "max_positions": 4096}, vocabulary=31).eval()
+    network = build(
+        {"family": "gpt", "width": 48, "heads": 12, "depth": 6, "max_positions": 4096}, vocabulary=31
+    ).eval()
     with torch.no_grad(), record() as recorder:
         network(torch.randint(31, (1, 4003)))
     tokens = Axis([f"t{index}" for index in range(4003)])
