@@ -90,7 +90,7 @@ SYMBOLS = """
 In the equations xᵢ is the embedding of a source token, hᵢ its encoder state, n the number of source tokens; yₜ is the
 embedding of the decoder's input at step t (the previous output token), sₜ the decoder's state, f a recurrent step. W, U
 and v are learned parameters, different in every use; [a; b] is a concatenation, ⊙ the element-wise product. D is
-`model.reach`.
+`model.local_window`.
 """
 
 MAKING = """\

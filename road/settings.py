@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from regard.config.aliases import canonical_key, canonical_value
 from regard.config.recipe import EXCLUSIVE, Recipe
 
 FREE = (  # where and how visibly a run happens, not what it comes to
@@ -29,9 +30,17 @@ def settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def changed_since(then: dict[str, Any], recipe: Recipe) -> dict[str, tuple[Any, Any]]:
-    """What a recipe says otherwise than it did then; a key that did not exist then stood at its default."""
-    plain = Recipe(task=recipe.task, output="", model={"family": recipe.model["family"]})
-    return changes(settings(plain) | then, settings(recipe))
+    """What a recipe changed since it was measured. Keys that did not exist then had their default.
+
+    Keys that were renamed since have their present name; keys that the task no longer has are left out.
+    """
+    family = recipe.model["family"]
+    default = settings(Recipe(task=recipe.task, output="", model={"family": family}))
+    now = settings(recipe)
+    present = {canonical_key(key, family): value for key, value in then.items()}
+    present = {key: canonical_value(key, value) for key, value in present.items()}
+    known = {*default, *now, *CHOICES}
+    return changes(default | {key: value for key, value in present.items() if key in known}, now)
 
 
 def changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -180,7 +180,7 @@ def _sizes(sheet: Sheet, layer: Layer) -> Sizes | None:
     if name not in sheet.measured:
         return None
     chosen = sheet.settings[name]
-    window = 2 * chosen.get("model.reach", 0) + 1
+    window = 2 * chosen.get("model.local_window", 0) + 1
     return Sizes(sheet.measured[name]["source"]["tokens"], chosen["model.width"], chosen.get("model.kernel", 0), window)
 
 

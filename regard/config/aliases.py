@@ -1,7 +1,12 @@
-"""Names of recipe keys that were renamed, and the names that other tools use for the same options."""
+"""Other names of recipe keys: those of earlier versions (OLD_KEYS), and those that other tools use (ALIASES).
 
-from collections.abc import Mapping
+Recipes and overrides may use any of them; the resolved recipe has the present name. Two names of one key are an error.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from regard.errors import UserError
 
 OLD_KEYS = {
     "model.limit": "model.max_positions",
@@ -28,44 +33,134 @@ OLD_KEYS = {
     "model.normed": "model.norm_rel_embeddings",
 }
 
-BY_FAMILY = {
-    "bytenet": {"stretch": "stretch"},  # another option of the same name
-    "deberta": {"reach": "max_relative_positions"},
+OLD_KEYS_BY_FAMILY = {
+    "bytenet": {"model.stretch": "model.stretch"},  # another option of the same name
+    "deberta": {"model.reach": "model.max_relative_positions"},
 }
-
-OLD_VALUES = {"context": {"first": "none", "every": "last"}}
-"""Values of [model] that were renamed, by their new key."""
+"""Where the meaning of an old key depends on the family."""
 
 OLD_TARGETS = {"widen": "up", "narrow": "down"}
 """Words of model.lora_targets that were renamed."""
 
-OTHER_TOOLS = {
-    "hidden_size": "width", "d_model": "width", "n_embd": "width",
-    "num_hidden_layers": "depth", "n_layer": "depth", "num_layers": "depth",
-    "num_attention_heads": "heads", "n_head": "heads", "num_key_value_heads": "key_heads", "head_dim": "head_width",
-    "intermediate_size": "feedforward", "n_inner": "feedforward", "d_ff": "feedforward",
-    "max_position_embeddings": "max_positions", "n_positions": "max_positions", "block_size": "max_positions",
-    "hidden_act": "activation", "activation_function": "activation", "hidden_dropout_prob": "dropout",
-    "layer_norm_eps": "epsilon", "rms_norm_eps": "epsilon", "tie_word_embeddings": "tied",
-    "type_vocab_size": "token_types", "embedding_size": "embedding_width",
-    "num_hidden_groups": "hidden_groups", "inner_group_num": "inner_group_size",
-    "lora_r": "lora_rank",
-}  # fmt: skip
-"""Keys of [model] in other tools: Hugging Face's and nanoGPT's."""
+ALIASES = {
+    "data.train_file": "data.train",
+    "data.validation_file": "data.validation",
+    "data.test_file": "data.test",
+    "data.max_seq_length": "data.max_length",
+    "data.doc_stride": "data.stride",
+    "data.mlm_probability": "data.masked",
+    "tokenizer.do_lower_case": "tokenizer.lowercase",
+    "model.hidden_size": "model.width",
+    "model.d_model": "model.width",
+    "model.n_embd": "model.width",
+    "model.num_hidden_layers": "model.depth",
+    "model.n_layer": "model.depth",
+    "model.num_layers": "model.depth",
+    "model.num_attention_heads": "model.heads",
+    "model.n_head": "model.heads",
+    "model.num_key_value_heads": "model.key_heads",
+    "model.head_dim": "model.head_width",
+    "model.intermediate_size": "model.feedforward",
+    "model.n_inner": "model.feedforward",
+    "model.d_ff": "model.feedforward",
+    "model.max_position_embeddings": "model.max_positions",
+    "model.n_positions": "model.max_positions",
+    "model.block_size": "model.max_positions",
+    "model.hidden_act": "model.activation",
+    "model.activation_function": "model.activation",
+    "model.hidden_dropout_prob": "model.dropout",
+    "model.layer_norm_eps": "model.epsilon",
+    "model.rms_norm_eps": "model.epsilon",
+    "model.tie_word_embeddings": "model.tied",
+    "model.type_vocab_size": "model.token_types",
+    "model.embedding_size": "model.embedding_width",
+    "model.num_hidden_groups": "model.hidden_groups",
+    "model.inner_group_num": "model.inner_group_size",
+    "model.lora_r": "model.lora_rank",
+    "train.lr": "train.learning_rate",
+    "train.num_train_epochs": "train.epochs",
+    "train.max_iters": "train.max_steps",
+    "train.per_device_train_batch_size": "train.batch_size",
+    "train.lr_scheduler_type": "train.schedule",
+    "train.label_smoothing_factor": "train.label_smoothing",
+    "train.grad_clip": "train.max_grad_norm",
+    "train.metric_for_best_model": "train.score",
+    "train.save_total_limit": "train.keep",
+    "train.logging_steps": "train.log_steps",
+    "train.early_stopping_patience": "train.patience",
+    "decode.beam_size": "decode.num_beams",
+    "decode.max_tokens": "decode.max_new_tokens",
+    "decode.stop_sequences": "decode.stop",
+}
+"""Hugging Face's, nanoGPT's, JoeyNMT's and OpenAI's names."""
+
+VALUES: dict[str, dict[str, str]] = {
+    "model.context": {"first": "none", "every": "last"},
+    "model.activation": {"silu": "swish", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"},
+}
+"""Other names of values, by present key: of earlier versions and of other tools."""
+
+MENTIONED = {
+    "fp16": 'train.precision = "bfloat16"',
+    "bf16": 'train.precision = "bfloat16"',
+    "num_workers": "train.threads",
+    "do_sample": "decode.temperature",
+    "num_proc": "train.threads",
+}
+"""Keys of other tools that have no equal here, and what an error names instead."""
+
+
+def canonical_key(key: str, family: str = "", aliases: Mapping[str, str] = ALIASES) -> str:
+    """The present name of a dotted key."""
+    return OLD_KEYS_BY_FAMILY.get(family, {}).get(key) or OLD_KEYS.get(key) or aliases.get(key, key)
+
+
+def canonical_value(key: str, value: Any) -> Any:
+    """The present name of a value, by the present name of its key."""
+    if not isinstance(value, str):
+        return value
+    if key == "model.lora_targets":
+        return " ".join(OLD_TARGETS.get(word, word) for word in value.split())
+    return VALUES.get(key, {}).get(value, value)
 
 
 def current_model_keys(
-    model: Mapping[str, Any], family: str = "", others: Mapping[str, str] = OTHER_TOOLS
+    model: Mapping[str, Any], family: str = "", aliases: Mapping[str, str] = ALIASES
 ) -> dict[str, Any]:
-    """A [model] table under the present names of its keys; of a key given under two names, the later one counts."""
-    renamed = {old.removeprefix("model."): new.removeprefix("model.") for old, new in OLD_KEYS.items()}
-    renamed |= {**others} | BY_FAMILY.get(family or str(model.get("family")), {})
+    """A [model] table, or the config of a checkpoint, under the present names of its keys."""
+    family = family or str(model.get("family"))
     table = {}
-    for key, value in model.items():
-        name = renamed.get(key, key)
-        if isinstance(value, str):
-            value = OLD_VALUES.get(name, {}).get(value, value)
-        if name == "lora_targets" and isinstance(value, str):
-            value = " ".join(OLD_TARGETS.get(word, word) for word in value.split())
-        table[name] = value
+    for name, value in model.items():
+        key = canonical_key(f"model.{name}", family, aliases)
+        table[key.removeprefix("model.")] = canonical_value(key, value)
     return table
+
+
+def rename_keys(table: dict[str, Any], location: Callable[[str], str], family: str = "") -> dict[str, str]:
+    """Give the keys of a recipe's table their present names, in place; returns the names in the file by present key.
+
+    The family is that of the recipe's base; the table's own comes first.
+    """
+    written: dict[str, str] = {}
+    if isinstance(model := table.get("model"), dict):
+        family = str(model.get("family", family))
+    for section, options in table.items():
+        if not isinstance(options, dict):
+            continue
+        renamed = {}
+        for name, value in options.items():
+            key = f"{section}.{name}"
+            present = canonical_key(key, family)
+            if present in written:
+                raise UserError(f"{location(key)}: '{key}' and '{written[present]}' are the same key: give one of them")
+            written[present] = key
+            renamed[present.removeprefix(f"{section}.")] = canonical_value(present, value)
+        table[section] = renamed
+    return {present: key for present, key in written.items() if present != key}
+
+
+def suggestion(name: str) -> str:
+    """The end of an error about an unknown key that another tool has, in whatever section."""
+    keys = {target for alias, target in ALIASES.items() if alias.partition(".")[2] == name}
+    options = [f"'{key}'" for key in sorted(keys)] + ([MENTIONED[name]] if name in MENTIONED else [])
+    return f"; did you mean {' or '.join(options)}?" if options else ""

@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from regard.config.aliases import current_model_keys
+from regard.config.aliases import rename_keys
 from regard.config.options import (
     DEFAULTS,
     ONLY,
@@ -60,11 +60,12 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     """Read a recipe by path or shipped name and apply `key.sub=value` overrides; all is checked here."""
     path = _locate(name_or_path)
     table, places = _read(path)
-    for each in overrides:
-        places.overridden.add(override(table, each, Recipe))
-    if isinstance(table.get("model"), dict):
-        table["model"] = current_model_keys(table["model"])
-    _clear_superseded(table, places.overridden)
+    for assignment in overrides:
+        typed = assignment.partition("=")[0].strip()
+        key = override(table, assignment, Recipe)
+        first = places.overridden.setdefault(key, typed)
+        require(first == typed, f"command line: '{first}' and '{typed}' are the same key: give one of them")
+    _clear_superseded(table, set(places.overridden))
     _fill_in(table)
     _follow_teacher(table)
     table.setdefault("output", f"runs/{path.stem}")
@@ -115,6 +116,7 @@ def _read(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Loc
     base = table.pop("base", None)
     places = Locations(path, text)
     if base is None:
+        places.written = rename_keys(table, places)
         return table, places
     require(isinstance(base, str), f'{places("base")}: base = {show(base)}: name a recipe, such as base = "translate"')
     below = path.parent / base if base.endswith(".toml") else find_recipe(base)
@@ -126,6 +128,7 @@ def _read(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Loc
     above = (*above, path.resolve())
     require(below.resolve() not in above, f"{places('base')}: base = {show(base)}: a recipe cannot stand on itself")
     beneath, places.base = _read(below, above)
+    places.written = rename_keys(table, places, family=str(beneath.get("model", {}).get("family")))
     return _over(beneath, table), places
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from regard.config.aliases import canonical_key, canonical_value, suggestion
 from regard.errors import UserError, nearest
 
 TYPE_NAMES = {
@@ -26,13 +27,14 @@ class Locations:
     def __init__(self, path: Path, text: str) -> None:
         self.path = path
         self.lines = text.splitlines()
-        self.overridden = set[str]()
+        self.overridden: dict[str, str] = {}  # present key → as typed
+        self.written: dict[str, str] = {}  # present key → its name in the file, where that is another one
         self.base: Locations | None = None  # of the recipe that this one extends
 
     def __call__(self, key: str) -> str:
         if any(override == key or override.startswith(f"{key}.") for override in self.overridden):
             return "command line"
-        section, _, name = key.rpartition(".")
+        section, _, name = self.written.get(key, key).rpartition(".")
         current = ""
         for line_number, line in enumerate(self.lines, 1):
             if header := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
@@ -45,14 +47,16 @@ class Locations:
 
 
 def override(table: dict[str, Any], assignment: str, schema: type | None = None) -> str:
-    """Apply one `key.sub=value` to the table; the value is TOML, or else plain text. Returns the key.
+    """Apply one `key.sub=value` to the table; the value is TOML, or else plain text. Returns the key's present name.
 
     If the dataclass `schema` has text for the key, 2 is read as text.
     """
     key, equals, text = assignment.partition("=")
     if not equals or not key.strip():
         raise UserError(f"override '{assignment}' is not of the form key=value, such as train.max_steps=300")
-    *sections, name = path = key.strip().split(".")
+    model = table.get("model")
+    key = canonical_key(key.strip(), str(model.get("family")) if isinstance(model, dict) else "")
+    *sections, name = path = key.split(".")
     for section in sections:
         table = table.setdefault(section, {})
         if not isinstance(table, dict):
@@ -60,9 +64,9 @@ def override(table: dict[str, Any], assignment: str, schema: type | None = None)
     hint: Any = schema
     for field in path:
         hint = _hints(hint).get(field) if _is_section(hint) else None
-    value = _value(text.strip())
+    value = canonical_value(key, _value(text.strip()))
     table[name] = text.strip() if hint is str and not isinstance(value, str) else value
-    return key.strip()
+    return key
 
 
 def _value(text: str) -> Any:
@@ -89,7 +93,8 @@ def build(
     for name, value in table.items():
         key = f"{prefix}{name}"
         if name not in hints:
-            raise UserError(f"{location(key)}: unknown key '{key}'{_elsewhere(name, root) or nearest(name, hints)}")
+            hint = _elsewhere(name, root) or suggestion(name) or nearest(name, hints)
+            raise UserError(f"{location(key)}: unknown key '{key}'{hint}")
         hint = hints[name]
         if isinstance(value, dict) and _is_section(hint):
             values[name] = build(hint, value, f"{key}.", location, root)

@@ -54,7 +54,7 @@ class NativeLayout(Layout):
 
     def read(self, config: dict[str, Any]) -> nn.Module:
         family = FAMILIES[self.family]
-        config = current_model_keys(config, self.family, others={})
+        config = current_model_keys(config, self.family, aliases={})
         known = [field.name for field in fields(family.config)]
         for key in config:
             if key not in known and key not in SHARED:
