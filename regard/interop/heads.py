@@ -84,7 +84,12 @@ class HeadedLayout(Layout):
         self.class_prefix = BACKBONE_SUFFIX.sub("", body.architecture)
 
     def matches(self, network: nn.Module) -> bool:
-        return head_of(network) in self.heads and self.body.matches(getattr(network, "body", network))
+        head = head_of(network)
+        if head not in self.heads or not self.body.matches(getattr(network, "body", network)):
+            return False
+        modules = {name.rpartition(".")[0] for name, _ in network.named_parameters() if not name.startswith("body.")}
+        names = self.head_names.get(head)
+        return not names or modules <= names.keys()
 
     def read(self, config: dict[str, Any]) -> nn.Module:
         head = self._named_head(config) or NO_HEAD

@@ -48,6 +48,14 @@ REQUIRED: dict[str, Any] = {  # keys of PEFT that change the computation: the on
     "target_parameters": None,
 }
 
+# Patterns of alpha_pattern are regular expressions of a stranger: only those that are matched in little time.
+SAFE_PATTERN = re.compile(r"(\w|-|\\?\.|\||\^|\$|\.\*|\\d\+)+", re.ASCII)
+WILDCARD = re.compile(r"\.\*|\\d\+")
+MAX_WILDCARDS = 2
+MAX_PATTERN = 1000
+MAX_NAME = 200
+MAX_ALPHA = 1e30
+
 INITIALISATIONS = (True, False, "gaussian", "orthogonal")  # those that leave the base model's weights as they are
 
 
@@ -75,7 +83,7 @@ def base_at(folder: Path) -> Base:
 
 
 def _hashes(folder: Path) -> dict[str, str]:
-    paths = [folder / SINGLE] if (folder / SINGLE).is_file() else sorted(folder.glob(SHARDS))
+    paths = [folder / SINGLE] if (folder / SINGLE).is_file() else sorted(filter(Path.is_file, folder.glob(SHARDS)))
     hashes = {}
     for path in paths:
         with path.open("rb") as file:
@@ -152,7 +160,7 @@ def add(tensors: dict[str, Tensor], folder: Path, prefix: str, merged: bool = Tr
                 f"{tuple(weight.shape)} of {module}; wrong base model?"
             )
         if merged:
-            weight = weight + b @ a * (_alpha(config, module, folder) / len(a))
+            weight = weight + b @ a * (_alpha(config, module) / len(a))
             result[name] = weight.T if config.get("fan_in_fan_out") else weight
     return result
 
@@ -164,21 +172,30 @@ def _check(config: dict[str, Any], folder: Path) -> None:
         initialisation = config.get("init_lora_weights", True)
         if initialisation not in INITIALISATIONS:
             raise UserError(f"init_lora_weights = {initialisation} changes the base model; it is not supported")
-        if type(config.get("lora_alpha")) not in (int, float):
-            raise UserError(f"lora_alpha = {config.get('lora_alpha')} should be a number")
+        patterns = config.get("alpha_pattern") or {}
+        if not isinstance(patterns, dict):
+            raise UserError(f"alpha_pattern = {patterns!r:.80} should be an object {{pattern: alpha}}")
+        for pattern in patterns:
+            wildcards = len(WILDCARD.findall(pattern))
+            if not SAFE_PATTERN.fullmatch(pattern) or wildcards > MAX_WILDCARDS or len(pattern) > MAX_PATTERN:
+                raise UserError(
+                    f"alpha_pattern: '{pattern:.80}' is not supported; expected up to {MAX_PATTERN} letters, digits "
+                    f"and _ - . | ^ $, with at most {MAX_WILDCARDS} wildcards (.* or \\d+)"
+                )
+        for key, alpha in {"lora_alpha": config.get("lora_alpha"), **patterns}.items():
+            if type(alpha) not in (int, float) or not abs(alpha) < MAX_ALPHA:
+                raise UserError(f"{key} = {alpha!r:.40} should be a number below {MAX_ALPHA:g}")
     except UserError as error:
         raise UserError(f"{folder / CONFIG}: {error}") from None
 
 
-def _alpha(config: dict[str, Any], module: str, folder: Path) -> float:
-    """The factor of a module's matrices, times their rank; patterns match the end of a module's name."""
-    try:
-        for pattern, alpha in (config.get("alpha_pattern") or {}).items():
-            if re.fullmatch(rf"(.*\.)?({pattern})", module):
-                return float(alpha)
-    except (re.error, AttributeError, TypeError, ValueError) as error:
-        raise UserError(f"{folder / CONFIG}: alpha_pattern cannot be read ({error})") from None
-    return config["lora_alpha"]
+def _alpha(config: dict[str, Any], module: str) -> float:
+    """The factor of a module's matrices, times their rank; as in PEFT, patterns match the end of a module's name."""
+    patterns = config.get("alpha_pattern") or {}
+    return next(
+        (alpha for pattern, alpha in patterns.items() if re.fullmatch(rf"(.*\.)?({pattern})", module[-MAX_NAME:])),
+        config["lora_alpha"],
+    )
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────

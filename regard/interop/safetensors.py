@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
+from regard.data.small_files import read_text
 from regard.errors import UserError
 
 SINGLE = "model.safetensors"
@@ -92,7 +93,7 @@ def on_meta() -> Iterator[None]:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_text(path))
     except FileNotFoundError:
         raise UserError(f"{path}: not found; a checkpoint folder has config.json, {SINGLE} and a tokenizer") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -129,6 +130,8 @@ def read_weights(folder: Path, ignored: re.Pattern[str] = NEVER) -> dict[str, Te
 
 def read_file(path: Path, ignored: re.Pattern[str] = NEVER) -> dict[str, Tensor]:
     """The tensors of one file except the ignored, as float32."""
+    if path.exists() and not path.is_file():  # a FIFO or a device would never end
+        raise UserError(f"{path}: not a regular file")
     try:
         with safe_open(path, framework="pt") as file:
             names = [name for name in file.keys() if not ignored.fullmatch(name)]  # noqa: SIM118, the file is no dict

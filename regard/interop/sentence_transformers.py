@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from regard.data.small_files import read_text
 from regard.errors import UserError
 from regard.interop.safetensors import read_json, write_json
 
@@ -77,7 +78,7 @@ def write_pooling(folder: Path, pooling: Pooling, width: int) -> None:
 
 def _modules(path: Path) -> list[dict[str, Any]]:
     try:
-        modules = json.loads(path.read_text(encoding="utf-8"))
+        modules = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON that can be read ({error})") from None
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):

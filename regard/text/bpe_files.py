@@ -11,6 +11,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
+from regard.data.small_files import read_text
 from regard.errors import UserError
 from regard.text.tokenizer import MISSING, Tokenizer, read_config
 from regard.text.wordpiece import set_template
@@ -72,7 +73,7 @@ def _words(table: dict[str, int], merges: list[tuple[str, str]]) -> tokenizers.T
 def read_table(path: Path, needed_by: str) -> dict[str, int]:
     """A vocab.json: piece → id."""
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
+        table = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: {needed_by} needs this file, piece → id as JSON ({error})") from None
     if not isinstance(table, dict) or not all(type(index) is int and index >= 0 for index in table.values()):
@@ -83,7 +84,7 @@ def read_table(path: Path, needed_by: str) -> dict[str, int]:
 def _read_merges(path: Path, table: dict[str, int]) -> list[tuple[str, str]]:
     """Two pieces a line, the most frequent pair first; each, and what they make, must be a piece of vocab.json."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = read_text(path).split("\n")
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not text that can be read ({error})") from None
     merges: list[tuple[str, str]] = []

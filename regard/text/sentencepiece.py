@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from regard.data.small_files import read_bytes
 from regard.errors import UserError
 from regard.text.bpe_files import read_table
 from regard.text.streaming import Detokenizer, PieceDetokenizer
@@ -82,8 +83,11 @@ def load_marian(folder: Path) -> tuple[SentencePieceTokenizer, SentencePieceToke
     table = _table(folder / "vocab.json")
     target_vocab = folder / "target_vocab.json"
     target_table = _table(target_vocab) if target_vocab.exists() else table
-    source = SentencePieceTokenizer((folder / "source.spm").read_bytes(), table)
-    return source, SentencePieceTokenizer((folder / "target.spm").read_bytes(), target_table)
+    try:
+        source, target = (read_bytes(folder / name) for name in ("source.spm", "target.spm"))
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be read ({error})") from None
+    return SentencePieceTokenizer(source, table), SentencePieceTokenizer(target, target_table)
 
 
 def save_marian(source: SentencePieceTokenizer, target: SentencePieceTokenizer, folder: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self
 import tokenizers
 from tokenizers import decoders, processors
 
+from regard.data.small_files import read_text
 from regard.errors import UserError
 from regard.text.byte_level import FALLBACK, readable, to_bytes
 from regard.text.streaming import ByteDetokenizer, Detokenizer, PieceDetokenizer
@@ -146,7 +147,7 @@ class Tokenizer:
     def load(cls, path: Path, ids: Mapping[str, int] | None = None) -> Self:
         """A tokenizer.json, ours or foreign; special ids as given, else by tokenizer_config.json, else by name."""
         try:
-            inner = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+            inner = tokenizers.Tokenizer.from_str(read_text(path))
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror})") from None
         except Exception as error:  # the library raises bare Exceptions
@@ -176,13 +177,13 @@ def read_config(path: Path) -> dict:
     template = path.with_name("chat_template.jinja")
     try:
         if path.exists():
-            config = json.loads(path.read_text(encoding="utf-8"))
+            config = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON that can be read ({error})") from None
     if not isinstance(config, dict):
         raise UserError(f"{path}: should hold a JSON object {{…}}, not a {type(config).__name__}")
     try:
-        return config | ({"chat_template": template.read_text(encoding="utf-8")} if template.exists() else {})
+        return config | ({"chat_template": read_text(template)} if template.exists() else {})
     except (OSError, ValueError) as error:
         raise UserError(f"{template}: not text that can be read ({error})") from None
 

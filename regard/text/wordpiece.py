@@ -9,6 +9,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
+from regard.data.small_files import read_text
 from regard.errors import UserError
 from regard.text.tokenizer import Tokenizer, read_config
 
@@ -65,7 +66,7 @@ def _configured_name(value: object, default: str) -> str:
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = read_text(path).split("\n")
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not text that can be read ({error})") from None
     return {line.rstrip("\r"): index for index, line in enumerate(lines[:-1] if not lines[-1] else lines)}

@@ -1,6 +1,7 @@
 """A checkpoint folder that does not fit is refused, and the message names the file and the cause."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -130,6 +131,40 @@ def test_a_folder_that_does_not_fit_is_refused_by_name(spoil: Any, message: str,
     with pytest.raises(UserError, match=message) as refusal:
         load(folder)
     assert str(folder) in str(refusal.value)
+
+
+SMALL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "model.safetensors",
+)
+
+
+@pytest.mark.parametrize("name", SMALL_FILES)
+@pytest.mark.parametrize("kind", ["FIFO", "device"])
+def test_a_file_that_never_ends_is_refused(name: str, kind: str, good: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "spoiled"
+    copytree(good, folder)
+    (folder / name).unlink(missing_ok=True)
+    if kind == "FIFO":
+        os.mkfifo(folder / name)
+    else:
+        (folder / name).symlink_to("/dev/zero")
+    with pytest.raises(UserError, match="not a regular file") as refusal:
+        load(folder)
+    assert str(folder / name) in str(refusal.value)
+
+
+def test_a_huge_config_is_refused_before_it_is_read(good: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "spoiled"
+    copytree(good, folder)
+    with (folder / "config.json").open("r+b") as file:
+        file.truncate(1 << 33)  # sparse
+    with pytest.raises(UserError, match=r"config\.json: .*8,589,934,592 bytes, over the limit"):
+        load(folder)
 
 
 def test_a_size_beyond_the_file_takes_no_memory(tmp_path: Path) -> None:

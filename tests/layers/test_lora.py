@@ -291,12 +291,36 @@ def change_tensors(place: Path, change: Any) -> None:
     save_file(change(found), place / adapter.WEIGHTS)
 
 
+PATTERNS = {
+    "that backtracks": "((.|..|...)+)+!",
+    "of wildcards": "a.*b.*c.*d",
+    "with a huge count": "a{99999999999}",
+    "of nested groups": "(" * 2000 + "a" + ")" * 2000,
+    "without end": "a" * 5000,
+}
+
+
 HARMS: dict[str, tuple[Any, str]] = {
     "another kind": (lambda f: change_config(f, peft_type="IA3"), "peft_type = IA3"),
     "dora": (lambda f: change_config(f, use_dora=True), "use_dora = True"),
     "another start": (lambda f: change_config(f, init_lora_weights="pissa"), "init_lora_weights = pissa"),
-    "no alpha": (lambda f: change_config(f, lora_alpha="16"), "lora_alpha = 16 should be a number"),
+    "no alpha": (lambda f: change_config(f, lora_alpha="16"), "lora_alpha = '16' should be a number"),
     "no base": (lambda f: change_config(f, base_model_name_or_path=None), "names no base"),
+    **{
+        f"a pattern {name}": (
+            lambda f, pattern=pattern: change_config(f, alpha_pattern={pattern: 1}),
+            "alpha_pattern: ",
+        )
+        for name, pattern in PATTERNS.items()
+    },
+    "patterns in a list": (lambda f: change_config(f, alpha_pattern=["q_proj"]), "alpha_pattern = ['q_proj']"),
+    "an endless alpha": (lambda f: change_config(f, lora_alpha=10**400), "lora_alpha = 1000"),
+    "an endless alpha of a pattern": (lambda f: change_config(f, alpha_pattern={"q_proj": 10**400}), "q_proj = 1000"),
+    "rank 0": (
+        lambda f: change_tensors(f, lambda t: {n: e[:0] if "lora_A" in n else e[:, :0] for n, e in t.items()}),
+        "do not match the base weight",
+    ),
+    "nobody's base": (lambda f: change_config(f, base_model_name_or_path="~nosuchuser/x"), "which was not found"),
     "half": (lambda f: change_tensors(f, lambda t: dict([*t.items()][1:])), "should have lora_A.weight and lora_B"),
     "other sizes": (
         lambda f: change_tensors(f, lambda t: {name: each[:, :-1].clone() for name, each in t.items()}),
@@ -318,3 +342,15 @@ def test_what_is_no_adapter_of_this_kind_is_refused(harm: str, trained: Path, tm
         regard.load(place)
     assert said in str(error.value)
     assert str(place) in str(error.value)
+
+
+@pytest.mark.parametrize("pattern", ["q_proj", r"layers\.\d+\.self_attn.*", "x|self_attn.q_proj$"])
+def test_an_alpha_pattern_changes_the_modules_it_matches(pattern: str, trained: Path, tmp_path: Path) -> None:
+    """As in PEFT, at the end of a module's name."""
+    place = peft_only(trained / "run" / "checkpoint-2", tmp_path / "theirs")
+    plain = folder.load(place).network.state_dict()
+    change_config(place, alpha_pattern={pattern: 321})
+    changed = folder.load(place).network.state_dict()
+    differing = {name for name in plain if not torch.equal(plain[name], changed[name])}
+    assert differing and differing >= {name for name in plain if name.endswith(".query.weight")}
+    assert "*" in pattern or all(name.endswith(".query.weight") for name in differing)
