@@ -93,7 +93,7 @@ class HeadedLayout(Layout):
 
     def read(self, config: dict[str, Any]) -> nn.Module:
         head = self._named_head(config) or NO_HEAD
-        keys = {key: value for key, value in config.items() if key not in self._head_keys(head)}
+        keys = {key: value for key, value in config.items() if key not in (*OUR_KEYS, *LABEL_KEYS)}
         if POOLER in self.body.keys:
             keys[POOLER] = checked(config, POOLER, head in self.body.pooled)
         return HEADS[head](self.body.read(keys), config)
@@ -110,8 +110,8 @@ class HeadedLayout(Layout):
         config = self.body.describe(getattr(network, "body", network), foreign)
         if POOLER in self.body.keys and head != SEQUENCE and config[POOLER] != (head in self.body.pooled):
             keys[POOLER] = config[POOLER]
-        unused = {key for key in self._head_keys(head) if key not in keys}
-        return {key: value for key, value in (config | keys).items() if key not in unused}
+        head_keys = OUR_KEYS + (LABEL_KEYS if head in (SEQUENCE, TOKEN, *UNPUBLISHED) else ())
+        return {key: value for key, value in (config | keys).items() if key in keys or key not in head_keys}
 
     def tensor_specs(self, network: Any) -> TensorSpecs:
         head = head_of(network)
@@ -184,24 +184,20 @@ class HeadedLayout(Layout):
         known = [self.class_prefix + head for head in self.heads]
         raise UserError(f"architectures = {architectures} is unknown{nearest(name, known)}")
 
-    def _head_keys(self, head: str) -> tuple[str, ...]:
-        """The keys of config.json that describe the head."""
-        return OUR_KEYS + (LABEL_KEYS if head in (SEQUENCE, TOKEN, *UNPUBLISHED) else ())
-
     def _head_spec(self, head: str, name: str, tied: bool) -> TensorSpec:
         """Where the file stores a parameter of the head.
 
         The output's bias has two names: copies where the output is tied to the embedding, else the second counts.
         """
-        part, kind = name.rsplit(".", 1)
-        theirs = self.head_names.get(head, {}).get(part, part)
-        if (part, kind) != ("words.output", "bias") or not theirs.endswith("decoder"):
+        module, kind = name.rsplit(".", 1)
+        theirs = self.head_names.get(head, {}).get(module, module)
+        if (module, kind) != ("words.output", "bias") or not theirs.endswith("decoder"):
             return TensorSpec((f"{theirs}.{kind}",))
         names = (f"{theirs.removesuffix('decoder')}bias", f"{theirs}.bias")
         return TensorSpec(names) if tied else TensorSpec(names[::-1], write_copies=True)
 
     def _has_tensors_of(self, head: str, tensors: Mapping[str, Tensor]) -> bool:
-        modules = [theirs for part, theirs in self.head_names.get(head, {}).items() if part != "words.output"]
+        modules = [theirs for ours, theirs in self.head_names.get(head, {}).items() if ours != "words.output"]
         return bool(modules) and all(
             f"{theirs}.weight" in tensors or f"{theirs}.gamma" in tensors for theirs in modules
         )
