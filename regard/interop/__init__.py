@@ -1,1 +1,1 @@
-"""Checkpoint folders in Hugging Face's shape ↔ our networks: the only place with foreign names."""
+"""Checkpoint folders of other libraries ↔ our networks: the only package with foreign names."""

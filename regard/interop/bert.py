@@ -248,6 +248,6 @@ def _outer_names(prefix: str, pooler: str) -> dict[str, tuple[str, ...]]:
         "positions.table": "position_embeddings",
         "token_types": "token_type_embeddings",
     }
-    parts = {f"embed.{ours}": f"{prefix}embeddings.{theirs}" for ours, theirs in tables.items()}
-    parts |= {"embed.norm": f"{prefix}embeddings.LayerNorm", "pooler.dense": prefix + pooler}
-    return {f"{ours}.{kind}": (f"{theirs}.{kind}",) for ours, theirs in parts.items() for kind in KINDS}
+    modules = {f"embed.{ours}": f"{prefix}embeddings.{theirs}" for ours, theirs in tables.items()}
+    modules |= {"embed.norm": f"{prefix}embeddings.LayerNorm", "pooler.dense": prefix + pooler}
+    return {f"{ours}.{kind}": (f"{theirs}.{kind}",) for ours, theirs in modules.items() for kind in KINDS}

@@ -111,7 +111,7 @@ class DebertaV2(Published):
 
     def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
         norm = "embed.norm.1" if config.embedding_width else "embed.norm"
-        parts = {
+        modules = {
             "embed.table": "embeddings.word_embeddings",
             "embed.positions.table": "embeddings.position_embeddings",
             "embed.token_types": "embeddings.token_type_embeddings",
@@ -122,7 +122,7 @@ class DebertaV2(Published):
             "encoder.blocks.0.convolution": "encoder.conv.conv",
             "encoder.blocks.0.norm": "encoder.conv.LayerNorm",
         }
-        return {f"{ours}.{kind}": (f"{self.prefix}{name}.{kind}",) for ours, name in parts.items() for kind in KINDS}
+        return {f"{ours}.{kind}": (f"{self.prefix}{name}.{kind}",) for ours, name in modules.items() for kind in KINDS}
 
     def adapt_tensors(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
         """The masked-LM head under its legacy names, and no absolute positions where only pretraining used them."""
@@ -175,11 +175,13 @@ class Deberta(DebertaV2):
         specs = dict(super().tensor_specs(network))
         for name, spec in specs.items():
             module, _, kind = name.rpartition(".")
-            part = module.rpartition(".self_attention.")[2]
-            if part in PACKED and kind == "weight":
-                specs[name] = spec._replace(part=PACKED.index(part), parts=len(PACKED), groups=network.config.heads)
-            elif part in PACKED:
-                names = tuple(theirs.replace("in_proj.bias", f"{part[0]}_bias") for theirs in spec.names)
+            projection = module.rpartition(".self_attention.")[2]
+            if projection in PACKED and kind == "weight":
+                specs[name] = spec._replace(
+                    part=PACKED.index(projection), parts=len(PACKED), groups=network.config.heads
+                )
+            elif projection in PACKED:
+                names = tuple(theirs.replace("in_proj.bias", f"{projection[0]}_bias") for theirs in spec.names)
                 specs[name] = spec._replace(names=names)
         return specs
 

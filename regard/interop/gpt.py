@@ -53,10 +53,10 @@ class OpenAI(PublishedCausalLM):
     }
     ignored = re.compile(r"(transformer\.)?(h\.\d+\.attn\.(bias|masked_bias)|position_ids)")
 
-    def tensor_spec(self, part: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
-        transposed = kind == "weight" and part.startswith(("self_attention.", "feedforward."))
-        if part in FUSED:
-            return TensorSpec(names, FUSED.index(part), len(FUSED), transposed)
+    def tensor_spec(self, module: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
+        transposed = kind == "weight" and module.startswith(("self_attention.", "feedforward."))
+        if module in FUSED:
+            return TensorSpec(names, FUSED.index(module), len(FUSED), transposed)
         return TensorSpec(names, transposed=transposed)
 
     def matches(self, network: Any) -> bool:

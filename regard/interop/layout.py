@@ -32,7 +32,7 @@ class Layout:
     keys: Keys = {}
     ignored: re.Pattern[str] = NEVER  # tensors without information, such as masks saved as buffers
     prefix: str = ""  # of names in a file; files of a bare backbone may leave it out
-    head_names: Mapping[str, Mapping[str, str]] = {}  # for each supported head: our part → its name, if that differs
+    head_names: Mapping[str, Mapping[str, str]] = {}  # for each supported head: our module → its name, if that differs
     pooled: Set[str] = frozenset()  # the heads whose backbone has a pooler in published files
     lm_modules: Set[str] = frozenset()  # of a language model's output, which a classifier's file may still contain
 
@@ -116,21 +116,21 @@ class Published(Layout):
         specs = {}
         outer_names = self.outer_names(network.config)
         for name, _ in network.named_parameters():
-            part, kind = name.rsplit(".", 1)
+            module, kind = name.rsplit(".", 1)
             theirs = outer_names.get(name, ())
             if not theirs and (match := BLOCK_PARAMETER.fullmatch(name)):
-                side, index, part, kind = match.groups()
-                theirs = (f"{self.block_prefix(network.config, side, int(index))}{self.block_names[part]}.{kind}",)
+                side, index, module, kind = match.groups()
+                theirs = (f"{self.block_prefix(network.config, side, int(index))}{self.block_names[module]}.{kind}",)
             unprefixed = (their_name.removeprefix(self.prefix) for their_name in theirs)
-            specs[name] = self.tensor_spec(part, kind, tuple(dict.fromkeys([*theirs, *unprefixed])))
+            specs[name] = self.tensor_spec(module, kind, tuple(dict.fromkeys([*theirs, *unprefixed])))
         return specs
 
     def block_prefix(self, config: Any, side: str, index: int) -> str:
         """The prefix of names inside a block."""
         return self.block.format(side=side, index=index)
 
-    def tensor_spec(self, part: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
-        """How tensors of these names hold the weight or bias (`kind`) of our module `part`."""
+    def tensor_spec(self, module: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
+        """How tensors of these names hold the weight or bias (`kind`) of our `module`."""
         return TensorSpec(names)
 
 

@@ -81,7 +81,7 @@ class Marian(Published):
     def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
         return EMBEDDINGS[config.tied] | {"output.bias": (BIAS,)}
 
-    def tensor_spec(self, part: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
+    def tensor_spec(self, module: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
         return TensorSpec(names, leading_axis=names == (BIAS,))
 
     def matches(self, network: Any) -> bool:
@@ -149,9 +149,9 @@ class Marian(Published):
 
 def _width_axis(name: str) -> int | None:
     """Which axis of a parameter is the model's width: the one that reads the residual stream, or writes to it."""
-    part, kind = name.rsplit(".", 1)
-    last = part.rsplit(".", 1)[-1]
-    if last == "norm" or (last in ("output", "down") and part != "output"):
+    module, kind = name.rsplit(".", 1)
+    last = module.rsplit(".", 1)[-1]
+    if last == "norm" or (last in ("output", "down") and module != "output"):
         return 0
     return 1 if kind == "weight" else None
 

@@ -210,8 +210,8 @@ def write(folder: Path, network: nn.Module, specs: TensorSpecs, base: Base, task
         modules.setdefault(spec.names[0].removesuffix(".weight"), []).append((spec, adapter))
     tensors = {}
     ranks = {}
-    for module, parts in modules.items():
-        a, b = _matrices(parts)
+    for module, members in modules.items():
+        a, b = _matrices(members)
         tensors |= {f"{PREFIX}{module}{LORA_A}": a, f"{PREFIX}{module}{LORA_B}": b}
         ranks[BLOCK.sub("", module)] = len(a)
     matrices = [f"{name}.{part}" for name in adapted for part in ("lora_a", "lora_b")]
@@ -231,7 +231,7 @@ def write(folder: Path, network: nn.Module, specs: TensorSpecs, base: Base, task
         "target_modules": sorted(ranks),
         "rank_pattern": fused,
         "alpha_pattern": {module: _integer(first.alpha * size / rank) for module, size in fused.items()},
-        "fan_in_fan_out": any(spec.transposed for parts in modules.values() for spec, _ in parts),
+        "fan_in_fan_out": any(spec.transposed for members in modules.values() for spec, _ in members),
         "modules_to_save": list(dict.fromkeys(specs[name].names[0].rpartition(".")[0] for name in new)) or None,
         "lora_dropout": 0.0,
         "bias": "none",
@@ -240,17 +240,17 @@ def write(folder: Path, network: nn.Module, specs: TensorSpecs, base: Base, task
     write_json(folder / CONFIG, config)
 
 
-def _matrices(parts: list[tuple[TensorSpec, Adapted]]) -> tuple[Tensor, Tensor]:
+def _matrices(members: list[tuple[TensorSpec, Adapted]]) -> tuple[Tensor, Tensor]:
     """lora_A and lora_B of one tensor in the file, for one projection of ours or for several that it holds."""
-    downs = [adapter.lora_a.detach().cpu().float() for _, adapter in parts]
-    ups = [adapter.lora_b.detach().cpu().float() for _, adapter in parts]
-    spec = parts[0][0]
+    downs = [adapter.lora_a.detach().cpu().float() for _, adapter in members]
+    ups = [adapter.lora_b.detach().cpu().float() for _, adapter in members]
+    spec = members[0][0]
     if spec.parts == 1:
         return downs[0], ups[0]
     rank = len(downs[0])
-    blocks = [torch.zeros(len(ups[0]), rank * len(parts)) for _ in range(spec.parts)]
+    blocks = [torch.zeros(len(ups[0]), rank * len(members)) for _ in range(spec.parts)]
     for index, up in enumerate(ups):
-        blocks[parts[index][0].part][:, index * rank : (index + 1) * rank] = up
+        blocks[members[index][0].part][:, index * rank : (index + 1) * rank] = up
     return torch.cat(downs), spec._replace(transposed=False).to_file(blocks)
 
 

@@ -63,10 +63,10 @@ def _check_sizes(vocabulary: Vocabulary, network: Any, folder: Path) -> None:
 def _with_begin(vocabulary: Vocabulary, config: dict[str, Any], path: Path) -> Vocabulary:
     """With the first token of the decoder; the tokenizer's end token must be the one of config.json."""
     target = vocabulary.target
-    ends = config.get("eos_token_id", target.end)
-    known = ends if isinstance(ends, list) else [ends]
+    eos_ids = config.get("eos_token_id", target.end)
+    known = eos_ids if isinstance(eos_ids, list) else [eos_ids]
     if target.end not in known and not isinstance(target, IdOnlyTokenizer):
-        raise UserError(f"{path}: eos_token_id = {ends}, but the tokenizer ends with {target.end}")
+        raise UserError(f"{path}: eos_token_id = {eos_ids}, but the tokenizer ends with {target.end}")
     begin = config.get("decoder_start_token_id", target.begin)
     if not isinstance(begin, int) or not 0 <= begin < target.size:
         raise UserError(f"{path}: decoder_start_token_id = {begin} is no token of the vocabulary")

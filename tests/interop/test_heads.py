@@ -83,7 +83,8 @@ def test_what_pretraining_left_in_a_classifiers_file_is_ignored(
 
 
 def test_keys_of_a_former_head_are_not_kept(tmp_path: Path) -> None:
-    network = SpanClassifier(build(BODIES["bert"] | {"pooler": False}, vocabulary=TOKENS), True)
+    body: Any = build(BODIES["bert"] | {"pooler": False}, vocabulary=TOKENS)
+    network = SpanClassifier(body, True)
     save(tmp_path / "a", network, vocabulary(TOKENS), {})
     assert config_of(tmp_path / "a")["no_answer"] is True
     loaded: Any = load(tmp_path / "a")
@@ -94,7 +95,8 @@ def test_keys_of_a_former_head_are_not_kept(tmp_path: Path) -> None:
 
 def test_a_head_that_no_published_class_has_is_saved_as_ours(tmp_path: Path) -> None:
     """Pairs without a pooler are compared by layers of our own."""
-    network: Any = Pretraining(build(BODIES["bert"] | {"pooler": False}, vocabulary=TOKENS)).eval()
+    body: Any = build(BODIES["bert"] | {"pooler": False}, vocabulary=TOKENS)
+    network: Any = Pretraining(body).eval()
     save(tmp_path, network, vocabulary(TOKENS), {})
     assert config_of(tmp_path)["model_type"] == "regard-bert"
     ids = torch.randint(0, TOKENS, (3, 7))
