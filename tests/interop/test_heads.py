@@ -19,11 +19,11 @@ from regard.models.registry import FAMILIES, build
 
 TOKENS = 53
 BODIES: dict[str, dict[str, Any]] = {
-    "bert": {"family": "bert", "width": 22, "heads": 2, "depth": 2, "limit": 17},
-    "regard-bert": {"family": "bert", "width": 22, "heads": 2, "depth": 2, "limit": 17, "segments": 0},
-    "gpt2": {"family": "gpt", "width": 22, "heads": 2, "depth": 2, "limit": 17},
-    "regard-gpt": {"family": "gpt", "width": 22, "heads": 2, "depth": 2, "limit": 17, "bias": False},
-    "llama": {"family": "llama", "width": 30, "heads": 3, "depth": 2, "limit": 17},
+    "bert": {"family": "bert", "width": 22, "heads": 2, "depth": 2, "max_positions": 17},
+    "regard-bert": {"family": "bert", "width": 22, "heads": 2, "depth": 2, "max_positions": 17, "token_types": 0},
+    "gpt2": {"family": "gpt", "width": 22, "heads": 2, "depth": 2, "max_positions": 17},
+    "regard-gpt": {"family": "gpt", "width": 22, "heads": 2, "depth": 2, "max_positions": 17, "bias": False},
+    "llama": {"family": "llama", "width": 30, "heads": 3, "depth": 2, "max_positions": 17},
 }
 
 
