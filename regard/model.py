@@ -215,12 +215,12 @@ class Model:
             )
             return read_texts(self.vocabulary.target, texts, limit, truncate)
         if self.is_causal_lm:
-            return [Read(row.tokens, [], row.cut) for row in self.writer().prompts(texts, truncate)]
+            return [Read(row.tokens, [], row.truncated) for row in self.writer().prompts(texts, truncate)]
         if self.is_classifier:
-            return [Read(row.tokens, [], row.cut) for row in read_rows(self.network, self.texts, texts, truncate)]
+            return [Read(row.tokens, [], row.truncated) for row in read_rows(self.network, self.texts, texts, truncate)]
         end = [self.vocabulary.source.end]
         rows = read(self.network, self.vocabulary, texts, truncate)
-        return [Read(row.tokens + end, [], row.cut) for row in rows]
+        return [Read(row.tokens + end, [], row.truncated) for row in rows]
 
     def trace(self, text: str, target: str | None = None, prove: bool = False, **options: Any) -> Trace:
         """What is attended to while `target`, or the model's own answer, is written: one pass over all of it."""

@@ -101,7 +101,7 @@ def attention_weights(model: Any, head: dict[str, Any]) -> dict[str, Any]:
     """Attention weights of a head at each position before an answer, in a prompt of the validation split."""
     from regard.data.synthetic.prompts import completion, prompt
 
-    lesson = model.recipe.data.generate
+    lesson = model.recipe.data.synthetic
     template, pairs = LESSONS[lesson].template, next(tasks(lesson, 5, "validation", 1)).pairs
     shown = [pairs[index] for index in ORDER]
     query = shown.pop()

@@ -50,7 +50,7 @@ def job(experiment: Experiment, runs: Path) -> Job:
     """The model's job, once its data files are found."""
     recipe = load_recipe(experiment.recipe)
     for split in ("train", "validation", "test"):
-        if not recipe.data.generate and getattr(recipe.data, split):
+        if not recipe.data.synthetic and getattr(recipe.data, split):
             file_of(recipe.data, split, Path(recipe.origin))
     return Job(experiment, recipe, runs / experiment.name)
 

@@ -31,17 +31,26 @@ from regard.config.recipe_files import shipped_recipes
 from regard.data.synthetic.pairs import GENERATORS
 from regard.models.registry import FAMILIES, outline
 from regard.models.seq2seq import CONTEXTS
+from regard.tasks.registry import TASKS
+from regard.tasks.registry import options_of as tables_of
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS]
-SECTIONS = {
-    "data": DataOptions,
+SECTIONS = {  # the tables that all tasks share; [data] and [train] of a task may have more keys
     "tokenizer": TokenizerOptions,
-    "train": TrainOptions,
     "distil": DistilOptions,
     "decode": DecodeOptions,
 }
+
+
+def of_all_tasks(section: str) -> list[Field[Any]]:
+    """The keys of a table, with those that single tasks add; where defaults differ by task, the common one."""
+    common = {"data": DataOptions, "train": TrainOptions}[section]
+    own = {option.name: option for task in TASKS for option in fields(getattr(tables_of(task), section))}
+    return list((own | {option.name: option for option in fields(common)}).values())
+
+
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CHOICES = ("family", "preset", "from", "pooling", *ADAPTERS)  # what [model] has besides the family's own fields
 
@@ -254,11 +263,13 @@ def assert_documented(shown: dict[str, str], options: list[Field[Any]], prefix: 
 
 def test_every_key_of_a_recipe_is_documented_with_its_default() -> None:
     page = ROOT / "docs" / "recipes.md"
-    top = [each for each in fields(Recipe) if each.name not in (*SECTIONS, "model")]
+    top = [each for each in fields(Recipe) if each.name not in (*SECTIONS, "data", "train", "model")]
     assert_documented(table(section(page, "## The top")), top, "")
     for name, options in SECTIONS.items():
         assert is_dataclass(options)
         assert_documented(table(section(page, f"## {name}")), list(fields(options)), f"{name}.")
+    for name in ("data", "train"):
+        assert_documented(table(section(page, f"## {name}")), of_all_tasks(name), f"{name}.")
 
 
 def test_every_key_of_a_family_is_documented_with_its_default() -> None:
@@ -272,6 +283,7 @@ def test_every_key_of_a_family_is_documented_with_its_default() -> None:
 
 def test_every_dotted_key_anywhere_is_a_key() -> None:
     keys = {f"{name}.{each.name}" for name, options in SECTIONS.items() for each in fields(options)}
+    keys |= {f"{name}.{each.name}" for name in ("data", "train") for each in of_all_tasks(name)}
     keys |= {f"model.{each.name}" for family in FAMILIES.values() for each in fields(family.config)}
     keys |= {f"model.{name}" for name in CHOICES}
     for page in PAGES:

@@ -123,11 +123,11 @@ def test_pairs_are_read_in_two_segments(tmp_path: Path) -> None:
     assert np.abs(vector - blind).max() > 1e-3
 
 
-@pytest.mark.parametrize("kind", ["one", "several", "number"])
+@pytest.mark.parametrize("kind", ["single_label", "multi_label", "regression"])
 def test_a_trace_reads_and_tells_what_a_run_does(kind: str, tmp_path: Path) -> None:
     """A line with a tab is a pair to both, and the answer is of the same kind."""
-    names = ["x"] if kind == "number" else ["x", "y", "z"]
-    model: Any = regard.load(folder(tmp_path, lambda body: Classifier(body, names, paired=True, kind=kind)))
+    names = ["x"] if kind == "regression" else ["x", "y", "z"]
+    model: Any = regard.load(folder(tmp_path, lambda body: Classifier(body, names, paired=True, problem_type=kind)))
     line = "hello\tthe quotes"
     trace = model.trace(line)
     assert trace.answer == model.run(line).text == model.trace(("hello", "the quotes")).answer
@@ -136,7 +136,7 @@ def test_a_trace_reads_and_tells_what_a_run_does(kind: str, tmp_path: Path) -> N
 
 
 def test_what_is_no_text_is_told_by_its_number(tmp_path: Path) -> None:
-    vectors: Any = regard.load(folder(tmp_path / "one"))
+    vectors: Any = regard.load(folder(tmp_path / "single_label"))
     labels: Any = regard.load(folder(tmp_path / "two", lambda body: Classifier(body, ["x", "y"])))
     for wrong in ("\ud800", 3, ("hello", None), ("a", "b", "c"), None):
         for told in (vectors.embed, labels.run):
@@ -181,11 +181,11 @@ def test_what_an_encoder_cannot_do_is_said(tmp_path: Path) -> None:
     assert model.embed("a " * 40, truncate=True).shape == (22,)
 
 
-@pytest.mark.parametrize("kind", ["one", "several", "number"])
+@pytest.mark.parametrize("kind", ["single_label", "multi_label", "regression"])
 def test_labels_and_numbers_are_told_by_their_kind(kind: str, tmp_path: Path) -> None:
     """Also of pairs, whose second text is in a segment of its own; and by a folder that was saved and loaded."""
-    names = ["x"] if kind == "number" else ["x", "y", "z"]
-    model: Any = regard.load(folder(tmp_path, lambda body: Classifier(body, names, kind=kind)))
+    names = ["x"] if kind == "regression" else ["x", "y", "z"]
+    model: Any = regard.load(folder(tmp_path, lambda body: Classifier(body, names, problem_type=kind)))
     inputs: list[Any] = [("hello", "the quotes"), *TEXTS]
     for given, answer in zip(inputs, model.run(inputs), strict=True):
         pair = given if isinstance(given, tuple) else (given,)
@@ -193,12 +193,12 @@ def test_labels_and_numbers_are_told_by_their_kind(kind: str, tmp_path: Path) ->
         with torch.no_grad():
             ids, types = torch.tensor([encoded.ids]), torch.tensor([encoded.type_ids])
             (logits,) = model.module(input_ids=ids, token_type_ids=types).logits
-        if kind == "number":
+        if kind == "regression":
             assert answer.value == pytest.approx(float(logits[0]), abs=1e-5)
             continue
-        chances = logits.softmax(-1) if kind == "one" else logits.sigmoid()
+        chances = logits.softmax(-1) if kind == "single_label" else logits.sigmoid()
         assert answer.scores == pytest.approx(dict(zip(names, chances.tolist(), strict=True)), abs=1e-6)
-        if kind == "one":
+        if kind == "single_label":
             assert answer.label == names[int(logits.argmax())]
         else:
             assert {*answer.labels} == {name for name, logit in zip(names, logits, strict=True) if logit >= 0}

@@ -30,7 +30,7 @@ LENGTH_GROUPS = 6
 
 COLUMN_OPTIONS = {  # the options of `regard evaluate` for the columns of its FILE
     **dict.fromkeys(("data.text", "data.question", "data.source", "--source"), "--source"),
-    **dict.fromkeys(("data.text2", "data.context", "--other"), "--other"),
+    **dict.fromkeys(("data.text_pair", "data.context", "--other"), "--other"),
     **dict.fromkeys(("data.label", "data.answer", "data.target", "--target"), "--target"),
 }
 

@@ -8,7 +8,7 @@ from regard.config.recipe import load_recipe
 from regard.config.recipe_files import SHIPPED, about, find_recipe, shipped_recipes
 from regard.errors import UserError, nearest
 from regard.models.registry import FAMILIES
-from regard.tasks.registry import TASKS
+from regard.tasks.registry import TASKS, task_of
 
 SECTIONS = ("recipes", "models", "tasks")
 
@@ -73,7 +73,7 @@ def recipes(names: list[str]) -> dict[str, Any]:
 
 
 def _task(name: str) -> dict[str, Any]:
-    task = TASKS[name]
+    task = task_of(name)
     summary = inspect.getdoc(inspect.getmodule(task)) or ""
     families = [family for family, facts in FAMILIES.items() if task.supports(facts)]
     return {"about": summary.partition("\n")[0], "families": families}

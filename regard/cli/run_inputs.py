@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.cli.options import Rows, given_texts
-from regard.config.recipe import DataOptions
 from regard.data.files import BRACES, each_of, expand, find, json_lines, lines, rows
 from regard.errors import UserError
 from regard.tasks.answer.files import questions
+from regard.tasks.registry import options_of
 from regard.tasks.tag.files import sentences
 
 FIRST = {"answer": ("question",), "translate": ("source", "text"), "tag": ("text", "tokens")}  # columns; else "text"
@@ -56,21 +56,21 @@ class Roles(NamedTuple):
     usual: tuple[str, ...]  # else the first of these that a file has
     second: str  # of the second text, if there is one
     task: str
-    data: DataOptions
+    data: Any
     unsure: bool  # whether a tab in a text would be taken for the border between two
     quiet: bool
 
 
 def roles_of(model: Any, task: str, wanted: Rows, context: bool, quiet: bool = False) -> Roles:
     """As asked, else as in the model's recipe, else by the usual names."""
-    data = model.recipe.data if model.recipe else DataOptions()
+    data = model.recipe.data if model.recipe else options_of(task).data()
     usual = FIRST.get(model.task, ("text",))
-    usual = tuple(filter(None, (getattr(data, usual[0]), *usual)))
+    usual = tuple(filter(None, (getattr(data, usual[0], ""), *usual)))
     second = _second(model, task, wanted.other, data, context)
     return Roles(wanted.column, usual, second, task, data, model.is_classifier and model.network.paired is None, quiet)
 
 
-def _second(model: Any, task: str, other: str, data: DataOptions, context: bool) -> str:
+def _second(model: Any, task: str, other: str, data: Any, context: bool) -> str:
     """The column of what is read beside a text: the one that a question is asked of, or the second of a pair."""
     if task == "answer":
         if context and other:
@@ -79,7 +79,7 @@ def _second(model: Any, task: str, other: str, data: DataOptions, context: bool)
     paired = model.network.paired if model.is_classifier else model.is_encoder and task in ("embed", "fill") and None
     if other and paired is False:
         raise UserError(f"--other {other}: this model reads one text at a time")
-    return other or (data.text2 or "text2" if paired else "")
+    return other or (data.text_pair or "text_pair" if paired else "")
 
 
 def _inputs(path: Path, roles: Roles) -> Iterator[Given]:

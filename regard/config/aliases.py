@@ -9,6 +9,19 @@ from typing import Any
 from regard.errors import UserError
 
 OLD_KEYS = {
+    "data.generate": "data.synthetic",
+    "data.text2": "data.text_pair",
+    "data.label_until": "data.label_prefix_until",
+    "data.label_kind": "data.problem_type",
+    "data.segment": "data.segment_length",
+    "data.pairs": "data.pair_task",
+    "data.masked": "data.mask_probability",
+    "data.whole_words": "data.whole_word_mask",
+    "train.auxiliary": "train.lm_loss_weight",
+    "train.average_decay": "train.ema_decay",
+    "distil.soft": "distil.kl_weight",
+    "distil.hard": "distil.task_weight",
+    "distil.cosine": "distil.cosine_weight",
     "model.limit": "model.max_positions",
     "model.embedding": "model.embedding_width",
     "model.inform": "model.context",
@@ -48,7 +61,7 @@ ALIASES = {
     "data.test_file": "data.test",
     "data.max_seq_length": "data.max_length",
     "data.doc_stride": "data.stride",
-    "data.mlm_probability": "data.masked",
+    "data.mlm_probability": "data.mask_probability",
     "tokenizer.do_lower_case": "tokenizer.lowercase",
     "model.hidden_size": "model.width",
     "model.d_model": "model.width",
@@ -95,6 +108,9 @@ ALIASES = {
 """Hugging Face's, nanoGPT's, JoeyNMT's and OpenAI's names."""
 
 VALUES: dict[str, dict[str, str]] = {
+    "data.problem_type": {"one": "single_label", "several": "multi_label", "number": "regression"},
+    "data.pair_task": {"next": "nsp", "order": "sop"},
+    "train.score": {"squared_error": "mse"},
     "model.context": {"first": "none", "every": "last"},
     "model.activation": {"silu": "swish", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"},
 }

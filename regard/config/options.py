@@ -1,64 +1,22 @@
-"""The tables of a recipe as frozen dataclasses: [data], [tokenizer], [train], [decode]; each checks its own values."""
+"""The tables of a recipe that all tasks share, as frozen dataclasses; each checks its own values."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from regard.config.schema import show
 from regard.errors import UserError
 
+if TYPE_CHECKING:
+    from regard.config.recipe import Recipe
+
 Score = Literal[
     "auto", "loss", "bleu", "chrf", "exact", "accuracy", "f1", "macro_f1", "micro_f1", "exact_match",
-    "matthews_correlation", "pearsonr", "spearmanr", "squared_error",
+    "matthews_correlation", "pearsonr", "spearmanr", "mse", "subset_accuracy",
 ]  # fmt: skip
 
-DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {  # of a task, where they differ from those below
-    "answer": {
-        "data": {"max_length": 0},
-        "tokenizer": {"kind": "wordpiece"},
-        "train": {"schedule": "linear", "warmup_steps": 100, "betas": [0.9, 0.999], "label_smoothing": 0.0},
-    },
-    "classify": {
-        "data": {"max_length": 0, "stratify": True},
-        "tokenizer": {"kind": "byte_bpe"},
-        "train": {"schedule": "cosine", "warmup_steps": 50, "betas": [0.9, 0.999], "label_smoothing": 0.0},
-    },
-    "fill": {
-        "data": {"max_length": 0},
-        "tokenizer": {"kind": "wordpiece"},
-        "train": {"schedule": "linear", "warmup_steps": 500, "betas": [0.9, 0.999], "label_smoothing": 0.0},
-    },
-    "generate": {
-        "data": {"max_length": 0},
-        "tokenizer": {"kind": "byte_bpe"},
-        "train": {
-            "schedule": "cosine",
-            "warmup_steps": 100,
-            "weight_decay": 0.1,
-            "betas": [0.9, 0.95],
-            "label_smoothing": 0.0,
-        },
-    },
-    "tag": {
-        "data": {"max_length": 0},
-        "tokenizer": {"kind": "wordpiece"},
-        "train": {"schedule": "linear", "warmup_steps": 100, "betas": [0.9, 0.999], "label_smoothing": 0.0},
-    },
-}
-
-_LABELLED = ("text2", "label_until", "label_kind", "label_separator", "stratify", "segment")
-
-ONLY: Mapping[str, Mapping[str, tuple[str, ...]]] = {  # the tasks that read a key; all read the rest
-    "data": {
-        **dict.fromkeys(_LABELLED, ("classify",)),
-        **dict.fromkeys(("question", "context", "answer"), ("answer",)),
-        **dict.fromkeys(("pairs", "masked", "whole_words"), ("fill",)),
-        "stride": ("answer", "classify"),
-        "split_by": ("answer", "classify", "fill", "generate", "translate"),
-    },
-    "train": dict.fromkeys(("auxiliary", "class_weights"), ("classify",)),
-}
+TokenizerKind = Literal["bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"]
+Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
 
 
 def require(holds: bool, message: str) -> None:
@@ -69,81 +27,56 @@ def require(holds: bool, message: str) -> None:
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Where samples come from: files, or counts where `generate` makes them; a fraction is held out of `train`."""
+    """Where samples come from: files, or counts where `synthetic` names a generator; a fraction is held out of `train`.
+
+    Each task extends this table with its own keys (regard/tasks/<task>/options.py).
+    """
 
     train: str | int = ""
     validation: str | int | float = ""
     test: str | int | float = ""
-    generate: str = ""
-    source: str = ""  # names of sides or columns
-    target: str = ""
-    columns: tuple[str, ...] = ()  # names for a TSV without a header
-    prefix: str = ""  # the column whose value becomes a first token "<value>"
-    text: str = ""  # the column of a language model's documents, or of texts to be labelled,
-    text2: str = ""  # and of those to be read beside them
-    label: str = ""
-    label_until: str = ""  # a label ends before this mark: "NUM" of "NUM:date"
-    label_kind: Literal["one", "several", "number"] = "one"  # what a text has
-    label_separator: str = ","  # stands between several labels of a text
-    stratify: bool = False  # of texts with one label, whether each label has its share in a part held out of train
-    question: str = ""  # columns of questions, of the texts that they are asked of,
-    context: str = ""
-    answer: str = ""  # and of their answers
-    segment: int = 0  # tokens of each segment in which a long text is read to be labelled; 0 = it is read whole
-    stride: int = 0  # tokens from one window or segment to the next; 0 = a third of the longest, or 3/4 of segment
-    pairs: Literal["none", "next", "order"] = "none"  # what a second text is, beside words to be told
-    masked: float = 0.15  # the share of tokens that are hidden,
-    whole_words: bool = False  # a word's pieces together
-    split_by: str = "source"  # equal values of this column never lie in two parts; or "containing_text"
-    max_length: int = 256  # tokens; longer samples are skipped and counted; 0 = as many as the model reads
+    synthetic: str = ""
+    columns: tuple[str, ...] = ()  # names for a table without a header
+    split_by: str = "source"  # equal values of this column never are in two splits; or "containing_text"
+    max_length: int = 0  # tokens; longer samples are skipped and counted; 0 = as many as the model reads
+
+    @classmethod
+    def of(cls, recipe: "Recipe") -> Self:
+        """The recipe's [data] as the options of this task."""
+        assert isinstance(recipe.data, cls), f"task = '{recipe.task}' with the data options of another task"
+        return recipe.data
 
     def __post_init__(self) -> None:
-        for name in ("max_length", "stride", "segment"):
-            require(getattr(self, name) >= 0, f"data.{name} = {getattr(self, name)}: must be 0 or more")
-        if self.segment:
-            require(self.segment > 2, f"data.segment = {self.segment}: must be more than the two tokens round a text")
-            require(
-                self.stride <= self.segment - 2,
-                f"data.stride = {self.stride}: a segment of {self.segment} tokens has {self.segment - 2} of the text, "
-                "and none may be passed over",
-            )
-            require(
-                not self.text2,
-                f"data.segment = {self.segment}: a document is one text: remove data.text2 = '{self.text2}'",
-            )
-        require(bool(self.label_separator), "data.label_separator is empty: give the mark between labels, such as |")
-        require(
-            self.split_by != "containing_text" or not self.text2,
-            "data.split_by = 'containing_text' is for single texts: with data.text2 name a column, or leave it out",
-        )
-        require(0 < self.masked < 1, f"data.masked = {self.masked}: must lie between 0 and 1")
+        require(self.max_length >= 0, f"data.max_length = {self.max_length}: must be 0 or more")
         for name in ("train", "validation", "test"):
             value = getattr(self, name)
-            if self.generate:
+            if self.synthetic:
                 require(
                     isinstance(value, int) or value == "",
-                    f"data.{name} = {show(value)}: with `generate` it is a number of samples, such as 1000",
+                    f"data.{name} = {show(value)}: with `synthetic` it is a number of samples, such as 1000",
                 )
             if isinstance(value, float):
-                require(0 < value < 1, f"data.{name} = {value}: a part held out of train must lie between 0 and 1")
+                require(0 < value < 1, f"data.{name} = {value}: a split held out of train must lie between 0 and 1")
             elif isinstance(value, int):
                 require(value >= 0, f"data.{name} = {value}: a number of samples cannot be negative")
                 require(
-                    bool(self.generate) or value == 0,
-                    f"data.{name} = {value}: a number of samples needs `generate`; otherwise name a file",
+                    bool(self.synthetic) or value == 0,
+                    f"data.{name} = {value}: a number of samples needs `synthetic`; otherwise name a file",
                 )
 
-    @property
-    def segment_stride(self) -> int:
-        """Tokens from one segment to the next: of 200 in each, as many as 150, so that they overlap."""
-        return self.stride or max(1, min(3 * self.segment // 4, self.segment - 2))
+
+@dataclass(frozen=True)
+class DocumentOptions(DataOptions):
+    """Plain text: files of running text, or documents in a column of a table."""
+
+    text: str = ""  # the column of the documents
 
 
 @dataclass(frozen=True)
 class TokenizerOptions:
     """How text is cut into tokens; `joint` is one vocabulary for source and target."""
 
-    kind: Literal["bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"] = "bpe"
+    kind: TokenizerKind = "bpe"
     vocab_size: int = 8000
     joint: bool = True
     folder: str = ""  # a run or checkpoint folder whose tokenizer is taken, in place of a learnt one
@@ -172,7 +105,7 @@ class TrainOptions:
     layer_decay: float = 1.0  # a layer's rate is that of the one above it times this
     freeze: str | int = ""  # "embeddings", "body" (all but the head), or a number of layers from the bottom
     unfreeze_steps: int = 0  # the head is trained first, and one layer more from the top every so many steps; 0 = off
-    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
+    schedule: Schedule = "inverse_sqrt"
     warmup_steps: int = 400
     weight_decay: float = 0.01
     betas: tuple[float, float] = (0.9, 0.98)
@@ -180,9 +113,7 @@ class TrainOptions:
     label_smoothing: float = 0.1
     max_grad_norm: float = 1.0  # 0 = no clipping
     gradient_accumulation_steps: int = 1
-    average_decay: float = 0.0  # of the weights' moving average; 0 = off
-    class_weights: Literal["none", "balanced"] = "none"  # "balanced": rare labels count as much as frequent ones
-    auxiliary: float = 0.0  # how much the text's own loss counts beside that of its label
+    ema_decay: float = 0.0  # of the exponential moving average of the weights; 0 = off
     patience: int = 0  # evaluations without a better score before the run stops; 0 = off
     score: Score = "auto"  # in it the best checkpoint is best
     eval_steps: int = 500
@@ -198,12 +129,12 @@ class TrainOptions:
     def __post_init__(self) -> None:
         at_least_one = ("gradient_accumulation_steps", "eval_steps", "eval_samples", "save_steps", "log_steps", "keep")
         not_negative = ("batch_tokens", "batch_size", "max_steps", "epochs", "minutes", "learning_rate", "warmup_steps")
-        not_negative += ("weight_decay", "max_grad_norm", "patience", "threads", "auxiliary", "unfreeze_steps")
+        not_negative += ("weight_decay", "max_grad_norm", "patience", "threads", "unfreeze_steps")
         for name in at_least_one:
             require(getattr(self, name) >= 1, f"train.{name} = {getattr(self, name)}: must be at least 1")
         for name in not_negative:
             require(getattr(self, name) >= 0, f"train.{name} = {getattr(self, name)}: must be 0 or more")
-        for name in ("label_smoothing", "average_decay"):
+        for name in ("label_smoothing", "ema_decay"):
             value = getattr(self, name)
             require(0 <= value < 1, f"train.{name} = {value}: must be at least 0 and below 1")
         fits = self.dropout == -1 or 0 <= self.dropout < 1
@@ -221,20 +152,21 @@ class TrainOptions:
 
 @dataclass(frozen=True)
 class DistilOptions:
-    """Learning from a teacher beside the data, and how much each loss counts. Sanh et al. 2019, section 3."""
+    """Knowledge distillation from a teacher, and the weight of each loss term. Sanh et al. 2019, section 3."""
 
     teacher: str = ""  # a run or checkpoint folder
-    temperature: float = 2.0  # at which both say how likely each answer is
-    soft: float = 5.0  # what the teacher says,
-    hard: float = 2.0  # what the data says,
-    cosine: float = 1.0  # and the direction of the last states
+    temperature: float = 2.0  # of both softmax distributions
+    kl_weight: float = 5.0  # of the divergence from the teacher's distribution,
+    task_weight: float = 2.0  # of the loss on the labels,
+    cosine_weight: float = 1.0  # and of the cosine distance of the last hidden states
 
     def __post_init__(self) -> None:
         require(self.temperature > 0, f"distil.temperature = {self.temperature}: must be above 0")
-        for name in ("soft", "hard", "cosine"):
+        for name in ("kl_weight", "task_weight", "cosine_weight"):
             require(getattr(self, name) >= 0, f"distil.{name} = {getattr(self, name)}: must be 0 or more")
         require(
-            self.soft + self.cosine > 0, "distil.soft = 0 and distil.cosine = 0 leave nothing to learn from a teacher"
+            self.kl_weight + self.cosine_weight > 0,
+            "distil.kl_weight = 0 and distil.cosine_weight = 0 leave nothing to learn from a teacher",
         )
 
 
@@ -289,3 +221,11 @@ class DecodeOptions:
     def forbids(self) -> bool:
         """Whether it may happen that no token is allowed to follow."""
         return bool(self.no_repeat_ngram_size or self.min_new_tokens or self.suppress_tokens)
+
+
+class TaskOptions(NamedTuple):
+    """The recipe tables of a task: subclasses that add keys or change defaults."""
+
+    data: type[DataOptions] = DataOptions
+    train: type[TrainOptions] = TrainOptions
+    tokenizer: type[TokenizerOptions] = TokenizerOptions

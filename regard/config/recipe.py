@@ -1,20 +1,20 @@
 """A recipe: a TOML file that says what to train, on which data, and how; read into frozen dataclasses."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, make_dataclass
 from difflib import get_close_matches
+from functools import cache
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from regard.config.aliases import rename_keys
 from regard.config.options import (
-    DEFAULTS,
-    ONLY,
     DataOptions,
     DecodeOptions,
     DistilOptions,
+    TaskOptions,
     TokenizerOptions,
     TrainOptions,
     require,
@@ -22,6 +22,7 @@ from regard.config.options import (
 from regard.config.recipe_files import find_recipe, is_shipped, shipped_recipes
 from regard.config.schema import Locations, build, override, show, write, write_key
 from regard.errors import UserError, nearest
+from regard.tasks.registry import canonical, options_of, owners
 
 __all__ = [
     "EXCLUSIVE", "DataOptions", "DecodeOptions", "DistilOptions", "Recipe", "TokenizerOptions",
@@ -60,19 +61,21 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     """Read a recipe by path or shipped name and apply `key.sub=value` overrides; all is checked here."""
     path = _locate(name_or_path)
     table, places = _read(path)
-    for assignment in overrides:
+    for assignment in sorted(overrides, key=lambda given: not given.startswith("task=")):  # it decides what keys mean
         typed = assignment.partition("=")[0].strip()
-        key = override(table, assignment, Recipe)
+        key = override(table, assignment, _with_tables_of(table.get("task")))
         first = places.overridden.setdefault(key, typed)
         require(first == typed, f"command line: '{first}' and '{typed}' are the same key: give one of them")
     _clear_superseded(table, set(places.overridden))
-    _fill_in(table)
     _follow_teacher(table)
     table.setdefault("output", f"runs/{path.stem}")
     beside = Path.cwd() if is_shipped(path) else path.resolve().parent  # no data lies beside what ships
     table.setdefault("origin", str(beside))
     require("task" in table, f'{path}: `task` is missing, such as task = "translate"')
-    recipe = build(Recipe, table, "", places)
+    kind = _with_tables_of(table["task"], places)
+    _reject_other_tasks(table, places)
+    built = build(kind, table, "", places)
+    recipe = Recipe(**{option.name: getattr(built, option.name) for option in fields(Recipe)})
     try:
         _check_whole(recipe)
     except UserError as error:
@@ -160,12 +163,44 @@ def _text(path: Path) -> str:
         raise UserError(f"{path}:{line}: not UTF-8 (byte 0x{raw[error.start]:02x}), as TOML must be") from None
 
 
-def _fill_in(table: dict[str, Any]) -> None:
-    """The task's own defaults, where the recipe says nothing."""
-    task = table.get("task")
-    for section, values in DEFAULTS.get(task if isinstance(task, str) else "", {}).items():
-        if isinstance(given := table.setdefault(section, {}), dict):
-            table[section] = values | given
+@cache
+def _recipe_type(task: str) -> type[Recipe]:
+    """Recipe, with the tables of a task as its types."""
+    tables = options_of(task)._asdict()
+    options = [(name, kind, field(default_factory=kind)) for name, kind in tables.items()]
+    return make_dataclass("Recipe", options, bases=(Recipe,), frozen=True)
+
+
+def _with_tables_of(task: Any, location: Callable[[str], str] | None = None) -> type[Recipe]:
+    """The type of a task's recipes; where the task is unknown, an error at its `location`, or the common type."""
+    try:
+        return _recipe_type(canonical(task)) if isinstance(task, str) else Recipe
+    except UserError as error:
+        if location is None:
+            return Recipe
+        raise UserError(f"{location('task')}: {error}") from None
+
+
+def _reject_other_tasks(table: dict[str, Any], location: Callable[[str], str]) -> None:
+    """A key of another task is an error; with its default, as earlier versions wrote it out, it is dropped."""
+    task = canonical(table["task"])
+    table["task"] = task
+    for section in TaskOptions._fields:
+        options = table.get(section)
+        if not isinstance(options, dict):
+            continue
+        known = {option.name for option in fields(getattr(options_of(task), section))}
+        for name in [name for name in options if name not in known]:
+            tasks = owners(section, name)
+            if not tasks:
+                continue
+            default = getattr(getattr(options_of(tasks[0]), section), name)
+            require(
+                options[name] in (default, ""),
+                f"{location(f'{section}.{name}')}: {section}.{name} = {show(options[name])} is not an option of task = "
+                f"'{task}': remove it; it is for {', '.join(tasks)}",
+            )
+            del options[name]
 
 
 def _follow_teacher(table: dict[str, Any]) -> None:
@@ -200,8 +235,6 @@ def _check_whole(recipe: Recipe) -> None:
     for section, options in (sections | {"decode": vars(recipe.decode)}).items():
         for name, value in options.items():
             require(not isinstance(value, float) or isfinite(value), f"{section}.{name} = {value}: must be finite")
-    for section, only in ONLY.items():
-        _check_use(recipe.task, section, getattr(recipe, section), only)
     for key, seed in (("seed", recipe.seed), ("decode.seed", recipe.decode.seed)):
         require(0 <= seed < 2**63, f"{key} = {seed}: must lie within 0 … 2⁶³ − 1")
     for meaning, group in EXCLUSIVE.items():
@@ -213,7 +246,7 @@ def _check_whole(recipe: Recipe) -> None:
         not recipe.train.patience or bool(recipe.data.validation),
         f"train.patience = {recipe.train.patience} needs data.validation: without it nothing is scored",
     )
-    require(bool(recipe.data.train), "data.train is missing: a file, or a number of samples with data.generate")
+    require(bool(recipe.data.train), "data.train is missing: a file, or a number of samples with data.synthetic")
     require(
         "family" in recipe.model or "from" in recipe.model,
         'model.family is missing, such as family = "transformer" (or from = "folder" for weights to start from)',
@@ -239,14 +272,3 @@ def _check_whole(recipe: Recipe) -> None:
     for name in ("family", "preset", "from"):
         value = recipe.model.get(name, "")
         require(isinstance(value, str), f"model.{name} = {show(value)} does not fit; expected text")
-
-
-def _check_use(task: str, section: str, options: Any, only: Mapping[str, tuple[str, ...]]) -> None:
-    """A key that the task does not read is an error, not a silence."""
-    for option in fields(options):
-        value, tasks = getattr(options, option.name), only.get(option.name, (task,))
-        require(
-            task in tasks or value == option.default,
-            f"{section}.{option.name} = {show(value)} changes nothing for task = '{task}': remove it; it is for "
-            f"{', '.join(tasks)}",
-        )

@@ -12,14 +12,12 @@ news.jsonl .tsv .csv  a document a row
 import codecs
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from regard.config.options import DocumentOptions
 from regard.data.files import expand, not_utf8, rows, unpacked
 from regard.data.splits.hashed import file_of, fractions, own_file, split_of
 from regard.errors import UserError
-
-if TYPE_CHECKING:
-    from regard.config.recipe import DataOptions
 
 CHUNK_BYTES = 1 << 16  # read at once
 
@@ -44,7 +42,7 @@ class Document(NamedTuple):
         return not any(chunk.strip() for chunk in self.chunks(CHUNK_BYTES))
 
 
-def documents(data: "DataOptions", split: str, base_dir: Path | None = None) -> Iterator[Document]:
+def documents(data: DocumentOptions, split: str, base_dir: Path | None = None) -> Iterator[Document]:
     """A split's documents in order, including blank ones."""
     path = file_of(data, split, base_dir)
     files = expand(path)
@@ -70,7 +68,7 @@ def in_rows(path: Path) -> bool:
     return path.name.removesuffix(".gz").endswith((".jsonl", ".tsv", ".csv"))
 
 
-def _rows(path: Path, data: "DataOptions", split: str, held_out: tuple[float, float]) -> Iterator[Document]:
+def _rows(path: Path, data: DocumentOptions, split: str, held_out: tuple[float, float]) -> Iterator[Document]:
     """One document a row, from the column `data.text`; else from the first column, in JSON lines from `text`."""
     column = data.text or ("text" if path.name.removesuffix(".gz").endswith(".jsonl") else "")
     group_column = "" if data.split_by == "source" else data.split_by
@@ -82,14 +80,14 @@ def _rows(path: Path, data: "DataOptions", split: str, held_out: tuple[float, fl
             yield Document(location, lambda size, text=text: text_chunks(text, size), True, True, group)
 
 
-def unnamed_column(data: "DataOptions", split: str, base_dir: Path | None = None) -> bool:
+def unnamed_column(data: DocumentOptions, split: str, base_dir: Path | None = None) -> bool:
     """Whether a header would be taken as a document, because no option names a column."""
     files = expand(file_of(data, split, base_dir)).values()
     separated = any(file.name.removesuffix(".gz").endswith((".tsv", ".csv")) for file in files)
     return separated and not data.text and not data.columns and data.split_by == "source"
 
 
-def tokenizer_texts(data: "DataOptions", split: str, base_dir: Path | None = None) -> Iterator[str]:
+def tokenizer_texts(data: DocumentOptions, split: str, base_dir: Path | None = None) -> Iterator[str]:
     """What a tokenizer is trained on: the text that is not blank, a few lines at once with their line breaks."""
     for document in documents(data, split, base_dir):
         if not document.is_blank:

@@ -116,7 +116,11 @@ def prepare_pairs(
                 show(report.read)
         if not report.kept:
             long = any(reason.startswith("longer") for reason in report.skipped)
-            hint = "; raise data.max_length, or read texts to be labelled in segments (data.segment)" if long else ""
+            hint = (
+                "; raise data.max_length, or read texts to be labelled in segments (data.segment_length)"
+                if long
+                else ""
+            )
             raise UserError(f"no sample left to use: {report}{hint}")
 
     return prepare(folder, layouts, write, PairDataset, report)

@@ -82,8 +82,8 @@ class Numbers:
             holds = False
         if not holds:
             raise UserError(
-                f"{record.location}: the label {record.target!r} is no number, as data.label_kind = 'number' asks for "
-                "('one' takes words)"
+                f"{record.location}: the label {record.target!r} is no number, but data.problem_type is 'regression' "
+                "('single_label' takes words)"
             )
 
     def tensor(self, rows: Sequence[np.ndarray]) -> Tensor:
@@ -92,17 +92,17 @@ class Numbers:
 
 Targets = Labels | LabelSets | Numbers
 
-KINDS: Mapping[str, type[Labels]] = {"one": Labels, "several": LabelSets}
+KINDS: Mapping[str, type[Labels]] = {"single_label": Labels, "multi_label": LabelSets}
 
 
 def targets_of(kind: str, labels: Sequence[str] = ()) -> Targets:
-    """What makes tokens of labels, by `data.label_kind`."""
-    return Numbers() if kind == "number" else KINDS[kind](labels)
+    """What makes tokens of labels, by `data.problem_type`."""
+    return Numbers() if kind == "regression" else KINDS[kind](labels)
 
 
 def told_label(kept: str, kind: str) -> str:
     """A label as it is kept, for people."""
-    return ", ".join(json.loads(kept)) if kind == "several" else kept
+    return ", ".join(json.loads(kept)) if kind == "multi_label" else kept
 
 
 def known(records: Iterable[Record], targets: Targets) -> Iterator[Record]:

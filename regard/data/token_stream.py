@@ -6,10 +6,11 @@ text of document 1, end, text of document 2, end, …
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from regard.config.options import DocumentOptions
 from regard.data.cache import Report, cache_path, options_key, smallest_uint
 from regard.data.documents import CHUNK_BYTES, Document, documents, unnamed_column
 from regard.data.files import hash_files
@@ -18,9 +19,6 @@ from regard.data.splits.hashed import file_of
 from regard.errors import UserError
 from regard.progress import Progress, shown
 from regard.text.vocabulary import MISSING, Tokenizer
-
-if TYPE_CHECKING:
-    from regard.config.recipe import DataOptions
 
 FORMAT = "stream 2"  # part of every key: increase it when what is written changes
 
@@ -52,7 +50,7 @@ class TokenStream(RaggedDataset):
 
 
 def prepare_stream(
-    data: "DataOptions",
+    data: DocumentOptions,
     split: str,
     tokenizer: Tokenizer,
     cache: Path,

@@ -69,7 +69,7 @@ def head_scores(model: Any) -> list[dict[str, Any]]:
     """Each head of a causal language model with its scores; of answers if its recipe has an in-context dataset."""
     tokenizer = model.vocabulary.target
     scores = {"prefix_matching": induction_scores(model.network, text_tokens(tokenizer))}
-    dataset = model.recipe.data.generate if model.recipe else ""
+    dataset = model.recipe.data.synthetic if model.recipe else ""
     if dataset in LESSONS:
         prompts, answers = answerable_prompts(dataset, tokenizer, model.network.max_positions)
         scores["answers"] = answer_scores(model.network, prompts, answers)

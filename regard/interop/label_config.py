@@ -9,7 +9,11 @@ from regard.interop.config_keys import checked
 from regard.models.heads.hierarchical import Documents
 from regard.models.heads.sequence import Classifier
 
-PROBLEM_TYPES = {"single_label_classification": "one", "multi_label_classification": "several", "regression": "number"}
+PROBLEM_TYPES = {
+    "single_label_classification": "single_label",
+    "multi_label_classification": "multi_label",
+    "regression": "regression",
+}
 LABEL_KEYS = ("id2label", "label2id", "num_labels", "problem_type")
 
 # Keys of regard, which other libraries ignore:
@@ -46,15 +50,15 @@ def _head_options(config: dict[str, Any]) -> dict[str, Any]:
     problem = config.get("problem_type")
     if problem is not None and problem not in PROBLEM_TYPES:
         raise UserError(f"problem_type = '{problem}' is unknown{nearest(str(problem), PROBLEM_TYPES)}")
-    labels = labels_of(config, least=2 if PROBLEM_TYPES.get(str(problem)) == "one" else 1)
-    kind = PROBLEM_TYPES[problem] if problem else "number" if len(labels) == 1 else "one"
+    labels = labels_of(config, least=2 if PROBLEM_TYPES.get(str(problem)) == "single_label" else 1)
+    kind = PROBLEM_TYPES[problem] if problem else "regression" if len(labels) == 1 else "single_label"
     scale = config.get(SCALE, 1.0)
     if type(scale) not in (int, float) or not 0 < scale < math.inf or math.frexp(scale)[0] != 0.5:
         raise UserError(f"{SCALE} = {scale!r} should be a power of two")
     pooling = config.get(POOLING)
     if pooling not in (None, "mean"):
         raise UserError(f"{POOLING} = {pooling!r:.40} is unknown; expected 'mean', or no such key")
-    return {"labels": labels, "kind": kind, "scale": float(scale), "averaged": pooling == "mean"}
+    return {"labels": labels, "problem_type": kind, "scale": float(scale), "averaged": pooling == "mean"}
 
 
 def labels_of(config: dict[str, Any], least: int = 2) -> tuple[str, ...]:
@@ -86,8 +90,8 @@ def label_keys(labels: Sequence[str]) -> dict[str, Any]:
 
 def classifier_keys(network: Classifier, foreign: dict[str, Any]) -> dict[str, Any]:
     """The keys of config.json for a classifier; `foreign` is the config it was loaded with."""
-    problem = next(name for name, kind in PROBLEM_TYPES.items() if kind == network.kind)
-    is_default = foreign.get("problem_type") is None and network.kind == "one"
+    problem = next(name for name, kind in PROBLEM_TYPES.items() if kind == network.problem_type)
+    is_default = foreign.get("problem_type") is None and network.problem_type == "single_label"
     keys = label_keys(network.labels) | {"problem_type": None if is_default else problem}
     if network.scale != 1:
         keys[SCALE] = network.scale

@@ -37,9 +37,9 @@ Or, with transformers:
 """
 
 PREDICTIONS = {
-    "one": "model.config.id2label[int(model(**inputs).logits.argmax())]",
-    "several": "[model.config.id2label[label] for label in (model(**inputs).logits[0] >= 0).nonzero()[:, 0].tolist()]",
-    "number": "float(model(**inputs).logits[0, 0])",
+    "single_label": "model.config.id2label[int(model(**inputs).logits.argmax())]",
+    "multi_label": "[model.config.id2label[i] for i in (model(**inputs).logits[0] >= 0).nonzero()[:, 0].tolist()]",
+    "regression": "float(model(**inputs).logits[0, 0])",
 }
 
 ENCODE = """
@@ -111,7 +111,7 @@ def _with_transformers(network: Any, vocabulary: Vocabulary, config: dict[str, A
     if task == "generate":
         return GENERATE
     if task == "classify":
-        return CLASSIFY.format(prediction=PREDICTIONS[network.kind])
+        return CLASSIFY.format(prediction=PREDICTIONS[network.problem_type])
     auto_class = "AutoModelForPreTraining" if head_of(network) == PRETRAINING else AUTO_CLASSES[task]
     types = "" if network.config.token_types else ", return_token_type_ids=False"
     return ENCODE.format(auto=auto_class, types=types)

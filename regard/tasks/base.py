@@ -76,6 +76,7 @@ class Task(Generic[S]):
     scores: tuple[str, ...] = ("loss",)  # metrics of `validate`; the first one selects the best checkpoint
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss", "mse"})
     batches_per_epoch: int
+    data: Any  # the task's own options
     training: S
     validation: S | None
     teacher: Teacher | None = None
@@ -101,7 +102,8 @@ class Task(Generic[S]):
 
     def __init__(self, recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path) -> None:
         self.recipe = recipe
-        self.options = recipe.train
+        self.options: Any = recipe.train
+        self.data = recipe.data
         self.cache = cache
         self.vocabulary = vocabulary
         self.tokenizer = vocabulary.target
@@ -113,7 +115,7 @@ class Task(Generic[S]):
                 f"train.score = '{self.score_name}' is not a metric of task = '{self.name}'; possible: {possible}"
             )
         self.ascending = self.score_name not in self.lower_is_better
-        self.length = self.max_tokens(recipe.data.max_length, int(network.max_positions))
+        self.length = self.max_tokens(self.data.max_length, int(network.max_positions))
         self.prepare()
 
     def bind(self, network: Any) -> None:
@@ -139,7 +141,7 @@ class Task(Generic[S]):
             reason = "nothing named" if training is None else training.report
             raise UserError(f"data.train has no sample to train on: {reason}")
         self.training = training
-        share = self.recipe.data.validation
+        share = self.data.validation
         try:
             self.validation = self.dataset("validation")
         except UserError as error:
@@ -254,3 +256,11 @@ def warn_without_validation(splits: Iterable[str], findings: Findings) -> None:
         findings.warnings.append(
             "no validation split: the best checkpoint cannot be selected; set data.validation, such as 0.02"
         )
+
+
+def reject_classifier(loaded: Loaded, recipe: Recipe) -> Loaded:
+    """The model as it is; a classifier cannot be trained on another task."""
+    if loaded.network.task == "classify":
+        named = f"model.from = '{recipe.model['from']}'" if "from" in recipe.model else "the model"
+        raise UserError(f"{named} is a classifier: it cannot do task = '{recipe.task}'")
+    return loaded

@@ -1,4 +1,4 @@
-"""Texts as rows of tokens, on their way into a network."""
+"""Rows of tokens, grouped into batches of similar length."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -10,70 +10,73 @@ from regard.errors import UserError
 from regard.layers.recurrent import recurs
 from regard.runtime.threads import in_turns
 
-ROOM, CPU_ROOM = 2048, 512  # tokens, above which products over more of them are no faster
+MAX_TOKENS = 2048  # of a batch, beyond which larger matrix products are not faster
+MAX_TOKENS_CPU = 512
 
 T = TypeVar("T")
 
 
 class Row(NamedTuple):
-    """The tokens of an input that are read, of so many that it has."""
+    """The tokens of an input that the network reads, and how many the input has."""
 
     tokens: list[int]
     length: int
 
     @property
-    def cut(self) -> bool:
+    def truncated(self) -> bool:
         return self.length > len(self.tokens)
 
 
 def check_texts(texts: Sequence[Any], pairs: bool = False) -> None:
-    """Refuse what is no text, by its number; where `pairs` are read, two together are one input."""
-    for number, text in enumerate(texts, 1):
-        two = pairs and isinstance(text, list | tuple) and len(text) == 2
-        if not all(map(is_text, text if two else (text,))):
-            raise UserError(f"input {number} is not text: {text!r:.60}")
+    """Reject what is not text; with `pairs`, two texts may be one input."""
+    for index, text in enumerate(texts):
+        is_pair = pairs and isinstance(text, list | tuple) and len(text) == 2
+        if not all(map(is_text, text if is_pair else (text,))):
+            raise UserError(f"is not text: {text!r:.60}", index)
 
 
-def shown(text: Any) -> str:
-    """An input as it is shown: a pair with a line between."""
+def show_text(text: Any) -> str:
+    """An input for people: a pair with a line between."""
     return text if isinstance(text, str) else " | ".join(text)
 
 
-def too_long(text: Any, tokens: int, limit: int) -> UserError:
-    """What is said of an input that has more tokens than a network reads."""
+def too_long(text: Any, tokens: int, max_positions: int, index: int | None = None) -> UserError:
+    """The error about an input of more tokens than the network reads."""
     return UserError(
-        f"an input has {tokens} tokens, the model reads at most {limit}: {shown(text)[:60]!r}…; shorten it, or cut it "
-        "with --truncate (truncate=True)"
+        f"has {tokens} tokens, the model reads at most {max_positions}: {show_text(text)[:60]!r}…; shorten it, or "
+        "truncate it with --truncate (truncate=True)",
+        index,
     )
 
 
-def by_length(lengths: list[int], size: int) -> Iterator[list[int]]:
-    """Numbers of rows in groups of like length, longest first: what will not fit in memory fails at once."""
-    order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
-    return (order[start : start + size] for start in range(0, len(order), size))
+def by_length(lengths: list[int], batch_size: int) -> Iterator[list[int]]:
+    """Indices of rows in batches of similar length, longest first: what does not fit in memory fails at once."""
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    return (order[start : start + batch_size] for start in range(0, len(order), batch_size))
 
 
-def by_room(lengths: list[int], size: int, room: int = ROOM) -> Iterator[list[int]]:
-    """The same for networks that read a whole text at once: at least `size` rows, and more while there is room."""
-    some: list[int] = []
+def by_tokens(lengths: list[int], batch_size: int, max_tokens: int = MAX_TOKENS) -> Iterator[list[int]]:
+    """The same by number of tokens: at least `batch_size` rows, and more up to `max_tokens`."""
+    batch: list[int] = []
     tokens = 0
-    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
-        if len(some) >= size and tokens + lengths[number] > room:
-            yield some
-            some, tokens = [], 0
-        some.append(number)
-        tokens += lengths[number]
-    if some:
-        yield some
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if len(batch) >= batch_size and tokens + lengths[index] > max_tokens:
+            yield batch
+            batch = []
+            tokens = 0
+        batch.append(index)
+        tokens += lengths[index]
+    if batch:
+        yield batch
 
 
-def each_room(
-    network: torch.nn.Module, lengths: list[int], size: int, read: Callable[[list[int]], T]
+def encode_batches(
+    network: torch.nn.Module, lengths: list[int], batch_size: int, encode: Callable[[list[int]], T]
 ) -> Iterator[tuple[list[int], T]]:
-    """Numbers of rows with what reading them gives: on a CPU a few rows at a time, and two such groups at once.
+    """Indices of rows with the result of `encode`: on a CPU small batches, two of them in parallel.
 
-    What steps from token to token takes as long for many rows as for few.
+    A recurrent network takes as long for many rows as for few, so it gets large batches.
     """
     if next(network.parameters()).device.type == "cpu" and not recurs(network):
-        return in_turns(read, by_room(lengths, 1, CPU_ROOM))
-    return ((numbers, read(numbers)) for numbers in by_room(lengths, size))
+        return in_turns(encode, by_tokens(lengths, 1, MAX_TOKENS_CPU))
+    return ((indices, encode(indices)) for indices in by_tokens(lengths, batch_size))

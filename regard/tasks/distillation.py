@@ -39,17 +39,17 @@ class Teacher:
     def loss(self, hard: Tensor, found: Predicted, shown: Predicted, real: Tensor, count: int) -> Tensor:
         """The sum over a batch's `count` targets, to which the hard loss is a sum already."""
         options = self.options
-        loss = options.hard * hard
-        if options.soft:
-            apart = SOFT[getattr(self.network, "kind", "one")]
+        loss = options.task_weight * hard
+        if options.kl_weight:
+            apart = SOFT[getattr(self.network, "problem_type", "single_label")]
             losses = [
                 apart(said / self.scale, wanted / self.scale, options.temperature)
                 for said, wanted in zip(found.logits, shown.logits, strict=True)
             ]
-            loss = loss + options.soft * count * sum(losses)
-        if options.cosine:
+            loss = loss + options.kl_weight * count * sum(losses)
+        if options.cosine_weight:
             alike = F.cosine_similarity(found.states[real].float(), shown.states[real].float(), dim=-1)
-            loss = loss + options.cosine * count * (1 - alike).mean()
+            loss = loss + options.cosine_weight * count * (1 - alike).mean()
         return loss
 
 
@@ -71,7 +71,7 @@ def _distance(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     return F.mse_loss(student, teacher)
 
 
-SOFT = {"one": divergence, "several": _divergence_each, "number": _distance}  # by what a text has
+SOFT = {"single_label": divergence, "multi_label": _divergence_each, "regression": _distance}  # by what a text has
 
 
 def read_teacher(
@@ -88,14 +88,14 @@ def read_teacher(
         )
     if loaded.vocabulary.target.table != vocabulary.target.table:
         raise UserError(f"{named} reads other tokens than its student: let both have one tokenizer (tokenizer.folder)")
-    for name in ("labels", "kind"):
+    for name in ("labels", "problem_type"):
         if getattr(network, name, None) != getattr(student, name, None):
             theirs, own = getattr(network, name), getattr(student, name)
             raise UserError(f"{named} has {name} {theirs}, its student {own}: they must be the same")
-    if options.cosine and network.config.width != student.config.width:
+    if options.cosine_weight and network.config.width != student.config.width:
         raise UserError(
             f"{named} has states of width {network.config.width}, its student of {student.config.width}: directions "
-            "cannot be compared; give distil.cosine = 0"
+            "cannot be compared; give distil.cosine_weight = 0"
         )
     weights = sorted({*folder.glob(SINGLE), *folder.glob(SHARDS), *folder.glob("adapter_model.safetensors")})
     hashes = {path.name: hash_file(path) for path in weights}

@@ -1,46 +1,90 @@
-"""What a model is for, by name."""
+"""The tasks by name, imported when they are used: importing one task does not import another, nor torch.
 
-from pathlib import Path
-from typing import Any
+A new task is a package with `options.py` (OPTIONS) and `task.py`, and a line here. Other packages may register theirs.
+"""
 
-from regard.config.recipe import Recipe
-from regard.data.cache import cache_folder
+from dataclasses import fields
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from regard.config.options import TaskOptions
 from regard.errors import UserError, nearest
-from regard.interop.folder import Loaded
-from regard.models import registry as models
-from regard.tasks.answer.task import Answer
-from regard.tasks.classify.task import Classify
-from regard.tasks.fill.task import Fill
-from regard.tasks.generate.task import Generate
-from regard.tasks.tag.task import Tag
-from regard.tasks.translate.task import Translate
-from regard.text.vocabulary import Vocabulary
 
-Trained = Answer | Classify | Fill | Generate | Tag | Translate
+if TYPE_CHECKING:
+    from pathlib import Path
 
-TASKS: dict[str, type[Trained]] = {each.name: each for each in (Answer, Classify, Fill, Generate, Tag, Translate)}
+    from regard.config.recipe import Recipe
+    from regard.tasks.base import Task
+    from regard.text.vocabulary import Vocabulary
+
+TASKS = {  # name → package : class
+    "answer": "regard.tasks.answer:Answer",
+    "classify": "regard.tasks.classify:Classify",
+    "embed": "regard.tasks.embed:Embed",
+    "fill": "regard.tasks.fill:Fill",
+    "generate": "regard.tasks.generate:Generate",
+    "tag": "regard.tasks.tag:Tag",
+    "translate": "regard.tasks.translate:Translate",
+}
+
+ALIASES = {  # names in other tools
+    "question-answering": "answer",
+    "text-classification": "classify",
+    "feature-extraction": "embed",
+    "fill-mask": "fill",
+    "text-generation": "generate",
+    "token-classification": "tag",
+    "translation": "translate",
+}
 
 
-def require(task: str, family: str | None = None) -> None:
-    """Refuse a task of an unknown name, or one that a family cannot do, before any work is done for it."""
-    if task not in TASKS:
-        raise UserError(f"task = '{task}' is unknown{nearest(task, TASKS)}")
-    if family in models.FAMILIES and not TASKS[task].supports(models.FAMILIES[family]):
-        able = [name for name, each in models.FAMILIES.items() if TASKS[task].supports(each)]
+def register(name: str, package: str) -> None:
+    """Add a task: `register("reverse", "mypackage.reverse:Reverse")`."""
+    TASKS[name] = package
+
+
+def canonical(name: str) -> str:
+    """The task's own name; an unknown one is an error."""
+    name = ALIASES.get(name, name)
+    if name not in TASKS:
+        raise UserError(f"task = '{name}' is unknown{nearest(name, TASKS)}")
+    return name
+
+
+@cache
+def _options_of(package: str) -> TaskOptions:
+    return import_module(f"{package}.options").OPTIONS
+
+
+def options_of(name: str) -> TaskOptions:
+    """The recipe tables of a task; loads no torch."""
+    return _options_of(TASKS[canonical(name)].partition(":")[0])
+
+
+def task_of(name: str) -> "type[Task]":
+    """The class of a task."""
+    package, _, kind = TASKS[canonical(name)].partition(":")
+    return getattr(import_module(f"{package}.task"), kind)
+
+
+def owners(section: str, key: str) -> list[str]:
+    """The tasks whose table has this key."""
+    return [name for name in TASKS if key in {option.name for option in fields(getattr(options_of(name), section))}]
+
+
+def require_support(task: str, family: str) -> None:
+    """Reject a task that models of a family cannot do, before any work is done for it."""
+    from regard.models.registry import FAMILIES
+
+    kind = task_of(task)
+    if family in FAMILIES and not kind.supports(FAMILIES[family]):
+        able = [name for name, each in FAMILIES.items() if kind.supports(each)]
         raise UserError(f"model.family = '{family}' cannot do task = '{task}'; possible families: {', '.join(able)}")
 
 
-def learn_vocabulary(recipe: Recipe) -> Vocabulary:
-    """Tokenizers trained on the recipe's training part."""
-    return TASKS[recipe.task].train_tokenizer(recipe)
+def build(recipe: "Recipe", vocabulary: "Vocabulary", network: Any, cache: "Path | None" = None) -> "Task":
+    """The recipe's task with its data prepared for this network."""
+    from regard.data.cache import cache_folder
 
-
-def fit(loaded: Loaded, recipe: Recipe) -> Loaded:
-    """A network with what the recipe's task needs on it."""
-    return TASKS[recipe.task].attach_head(loaded, recipe)
-
-
-def build(recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path | None = None) -> Trained:
-    """The recipe's task with its data prepared, for this network: for what it reads, and the labels that it knows."""
-    require(recipe.task)
-    return TASKS[recipe.task](recipe, vocabulary, network, cache or cache_folder())
+    return task_of(recipe.task)(recipe, vocabulary, network, cache or cache_folder())

@@ -39,13 +39,14 @@ def _answer(model: "Model", inputs: list[Any], ways: Options, options: Options) 
         raise UserError(f"threshold = {threshold!r} should be a number: by how much no answer must be better than one")
     ways.pop("truncate", None)  # a long text is read whole, in windows
     asks = [asked(each, number, context) for number, each in enumerate(inputs, 1)]
-    size = (model.recipe.data.max_length, model.recipe.data.stride) if model.recipe else (0, 0)
+    data: Any = model.recipe.data if model.recipe else None
+    size = (data.max_length, data.stride) if model.recipe else (0, 0)
     tokenizer = model.vocabulary.target
     return reply(model.network, tokenizer, asks, size, best=best, threshold=threshold, **ways)
 
 
 def _classify(model: "Model", texts: list[Any], ways: Options, options: Options) -> list[Any]:
-    known = ("threshold",) if model.network.kind == "several" else ()
+    known = ("threshold",) if model.network.problem_type == "multi_label" else ()
     _allow(options, known, "a model that tells several labels" if known else "a model that tells labels")
     threshold = options.get("threshold", LIKELY)
     if type(threshold) not in (int, float) or not 0 <= threshold <= 1:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from regard.cli.output import document
-from regard.config.recipe import DataOptions, Recipe
+from regard.config.recipe import Recipe
 from regard.data.cache import hash_file
 from regard.data.files import expand
 from regard.data.splits.hashed import file_of, own_file
 from regard.data.splits.substrings import CONTAINING
 from regard.errors import UserError
+from regard.tasks.registry import options_of
 
 KEY = "predictions"  # under it a scorer hands them over, beside its figures
 
@@ -39,8 +40,8 @@ def chosen(recipe: Recipe | None, task: str, file: str | None, wanted: str, **da
     """A recipe, and its part to score: the file, read as the model's recipe says with `data` over it; else the test
     part of that recipe, else its validation part. What is `wanted` of a file is told where there is nothing."""
     if file:
-        known = recipe or Recipe(task=task, output="")
-        whole = {"train": "", "validation": "", "test": file, "generate": ""}
+        known = recipe or Recipe(task=task, output="", data=options_of(task).data())
+        whole = {"train": "", "validation": "", "test": file, "synthetic": ""}
         return replace(known, data=replace(known.data, **whole, **data), origin=str(Path.cwd())), "test"
     if recipe is None:
         raise UserError(f"this model came without a recipe that names a test part: give a FILE{wanted}")
@@ -53,7 +54,11 @@ def chosen(recipe: Recipe | None, task: str, file: str | None, wanted: str, **da
 def moved(model: Any, part: str) -> bool:
     """Whether the part was held out of a file that has changed since, in a way by which samples change their part."""
     data, facts = model.recipe.data, model.folder.parent / "environment.json"
-    if own_file(data, part) or not (data.stratify or data.split_by == CONTAINING) or not facts.is_file():
+    if (
+        own_file(data, part)
+        or not (getattr(data, "stratify", False) or data.split_by == CONTAINING)
+        or not facts.is_file()
+    ):
         return False
     known = json.loads(facts.read_text(encoding="utf-8")).get("data", {})
     files = expand(file_of(data, "train", Path(model.recipe.origin)))
@@ -62,5 +67,5 @@ def moved(model: Any, part: str) -> bool:
 
 def columns(recipe: Recipe | None, **named: str) -> dict[str, str]:
     """Names of columns as they are given; where one is not, the recipe's."""
-    data = recipe.data if recipe else DataOptions()
-    return {role: name or getattr(data, role) for role, name in named.items()}
+    data = recipe.data if recipe else None
+    return {role: name or getattr(data, role, "") for role, name in named.items()}

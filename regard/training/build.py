@@ -19,8 +19,9 @@ from regard.models import registry as models
 from regard.models.heads.mlm import MaskedLM
 from regard.models.layer_selection import shorten
 from regard.runtime.device import choose_device
+from regard.tasks.base import Task
 from regard.tasks.distillation import read_teacher
-from regard.tasks.registry import TASKS, Trained, build, fit, learn_vocabulary, require
+from regard.tasks.registry import TASKS, build, canonical, require_support, task_of
 from regard.text.vocabulary import Vocabulary
 from regard.training import checkpoint
 from regard.training.display import Display
@@ -88,10 +89,10 @@ def prepare_network(recipe: Recipe, run: Path | None = None) -> Loaded:
     return loaded
 
 
-def prepare_task(recipe: Recipe, loaded: Loaded) -> Trained:
+def prepare_task(recipe: Recipe, loaded: Loaded) -> Task:
     """The recipe's task with its data, for this network, and its teacher if it has one."""
-    if recipe.distil.teacher and not TASKS[recipe.task].supports_distillation:
-        able = ", ".join(name for name, each in TASKS.items() if each.supports_distillation)
+    if recipe.distil.teacher and not task_of(recipe.task).supports_distillation:
+        able = ", ".join(name for name in TASKS if task_of(name).supports_distillation)
         raise UserError(f"distil.teacher: task = '{recipe.task}' cannot be learnt from a teacher; possible: {able}")
     task = build(recipe, loaded.vocabulary, loaded.network)
     if recipe.distil.teacher:
@@ -102,23 +103,25 @@ def prepare_task(recipe: Recipe, loaded: Loaded) -> Trained:
 
 def _network(recipe: Recipe, run: Path | None) -> Loaded:
     """A new network with a learnt vocabulary, or the weights that `model.from` names; a run has its own by now."""
-    require(recipe.task)
+    canonical(recipe.task)
     choose_device(recipe.train.device)
     newest = checkpoint.newest(run)[0] if run else None
     if "from" in recipe.model:
         return _load_weights(recipe, newest)
-    require(recipe.task, recipe.model["family"])
+    require_support(recipe.task, recipe.model["family"])
     models.outline(recipe.model, joint=recipe.tokenizer.joint)  # what cannot be built is refused before it is learnt
     vocabulary = Vocabulary.load(newest) if newest else _vocabulary(recipe)
     sizes = models.sizes(recipe.model["family"], vocabulary.source.size, vocabulary.target.size)
     torch.manual_seed(recipe.seed)
-    return fit(Loaded(models.build(recipe.model, **sizes), vocabulary, _chosen(recipe.decode), {}), recipe)
+    return task_of(recipe.task).attach_head(
+        Loaded(models.build(recipe.model, **sizes), vocabulary, _chosen(recipe.decode), {}), recipe
+    )
 
 
 def _vocabulary(recipe: Recipe) -> Vocabulary:
     """That of the folder that the recipe names, else a learnt one."""
     folder = recipe.tokenizer.folder
-    return Vocabulary.load(find_model(folder).folder) if folder else learn_vocabulary(recipe)
+    return Vocabulary.load(find_model(folder).folder) if folder else task_of(recipe.task).train_tokenizer(recipe)
 
 
 def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
@@ -131,12 +134,12 @@ def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
             f"model.family = '{recipe.model['family']}', but model.from = '{recipe.model['from']}' is a {family}: "
             "remove model.family"
         )
-    require(recipe.task, family)
+    require_support(recipe.task, family)
     if "depth" in recipe.model and not newest:
         shorten(loaded.network, recipe.model["depth"])
     base = (loaded.base if newest else folders.base_at(folder, loaded)) if adapting else None
     torch.manual_seed(recipe.seed)
-    loaded = fit(loaded._replace(pooling=supported_pooling(folder)), recipe)
+    loaded = task_of(recipe.task).attach_head(loaded._replace(pooling=supported_pooling(folder)), recipe)
     if adapting:
         adapt(loaded.network, adapting)
         for part in getattr(loaded.network, "new", ()):

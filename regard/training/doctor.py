@@ -183,7 +183,7 @@ def _cost(cost: Cost, batches_per_epoch: int, recipe: Recipe, findings: Findings
     options = recipe.train
     a_step = options.gradient_accumulation_steps / batches_per_epoch  # epochs
     steps = options.max_steps or round(options.epochs / a_step) or round(60 * options.minutes / cost.seconds)
-    averaged = options.average_decay > 0
+    averaged = options.ema_decay > 0
     memory, has = cost.memory_bytes(averaged), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     each = cost.checkpoint_bytes(averaged, adapted=bool(recipe.model.get("lora_rank")))
     disk = each * _most_checkpoints(options, steps, scored=bool(recipe.data.validation))

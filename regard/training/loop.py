@@ -110,7 +110,7 @@ class Loop:
         self.threads = torch.get_num_threads()
         self.pieces = 1 if reduced or objective.indivisible else pieces_for(network, group.device)
         self.optimizer = AdamW(network, self.options, self.pieces)
-        self.ema = EMA(network, self.options.average_decay, self.pieces)
+        self.ema = EMA(network, self.options.ema_decay, self.pieces)
         self.unfreezing = GradualUnfreezing(network, self.options.unfreeze_steps)
         self.gradients = Gradients(network, objective, recipe.seed, self.autocast, self.pieces)
         self.length = RunLength(self.folder, self.options)

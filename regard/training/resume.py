@@ -67,7 +67,7 @@ def _refuse_mismatch(tensors: dict[str, Tensor], weights: dict[str, Tensor], ema
     averaged = any(name.startswith("average/") for name in tensors)
     if averaged != bool(ema.weights):
         raise UserError(
-            f"train.average_decay = {ema.decay} in recipe.toml, but {folder} was written "
+            f"train.ema_decay = {ema.decay} in recipe.toml, but {folder} was written "
             f"{'with' if averaged else 'without'} averaged weights: restore its former value"
         )
     expected = {f"weights/{name}": tuple(tensor.shape) for name, tensor in weights.items()}

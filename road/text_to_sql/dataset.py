@@ -1,4 +1,4 @@
-"""`data.generate = "sql"`: the entry point by which regard finds this dataset (group `regard.synthetic`)."""
+"""`data.synthetic = "sql"`: the entry point by which regard finds this dataset (group `regard.synthetic`)."""
 
 from collections.abc import Iterator
 

@@ -119,15 +119,15 @@ RECIPES = {  # how the recipe is spoiled, what is given beside it, what must be 
         ["mine.toml", "tokenizer.kind=bpe", "tokenizer.vocab_size=7"],
         ("vocab_size = 7",),
     ),
-    "generated and read": (None, ["mine.toml", "data.generate=reverse"], ("data.train", "generate")),
+    "generated and read": (None, ["mine.toml", "data.synthetic=reverse"], ("data.train", "generate")),
     "part of what is generated": (
         None,
-        ["mine.toml", "data.generate=reverse", "data.train=53", "data.validation=0.1"],
+        ["mine.toml", "data.synthetic=reverse", "data.train=53", "data.validation=0.1"],
         ("data.validation = 0.1", "generate"),
     ),
     "no such generator": (
         None,
-        ["mine.toml", "data.generate=revers", "data.train=53", "data.validation=7"],
+        ["mine.toml", "data.synthetic=revers", "data.train=53", "data.validation=7"],
         ("'revers'", "'reverse'"),
     ),
     "no such device": (None, ["mine.toml", "train.device=gpu"], ("'gpu'", "cuda")),
@@ -223,7 +223,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of six steps with checkpoints 2, 4, 6 and its best at 3 or 6, to be copied and harmed."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "mine.toml").write_text(RECIPE.replace('"train.tsv"', "211").replace('"validation.tsv"', "23"))
-    given = ["data.generate=reverse", f"output={folder / 'run'}", "train.keep=9", "--quiet"]
+    given = ["data.synthetic=reverse", f"output={folder / 'run'}", "train.keep=9", "--quiet"]
     with pytest.raises(SystemExit) as left:
         main(["train", str(folder / "mine.toml"), *given])
     assert left.value.code == 0

@@ -20,7 +20,7 @@ import regard
 from regard.cli.options import Rows
 from regard.cli.output import plain
 from regard.cli.run_inputs import from_file
-from regard.config.recipe import DataOptions, Recipe
+from regard.config.recipe import Recipe
 from regard.errors import UserError
 from regard.interop.folder import save
 from regard.models.heads.mlm import MaskedLM
@@ -28,6 +28,7 @@ from regard.models.heads.sequence import Classifier
 from regard.models.heads.span import SpanClassifier
 from regard.models.heads.token import TokenClassifier
 from regard.models.registry import build
+from regard.tasks.registry import options_of
 from tests.test_model import folder
 
 TEXTS = ["hello, quotes", "the\nspaces", "", 'a "quote" and', "and the"]
@@ -145,7 +146,7 @@ def test_columns_are_those_of_the_recipe(tmp_path: Path) -> None:
     table = written(tmp_path / "t.csv", "text,body\na\tb,hello\tthe\n")
 
     def inputs(file: Path, task: str = "classify", **data: Any) -> list[Any]:
-        known = replace(model, recipe=Recipe(task, "", data=DataOptions(train="x", **data)))
+        known = replace(model, recipe=Recipe(task, "", data=options_of(task).data(train="x", **data)))
         return [each.input for each in from_file(known, task, Rows(str(file)))]
 
     assert inputs(table) == ["a b"] and inputs(table, text="body") == ["hello the"]  # no border between two texts

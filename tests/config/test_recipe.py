@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from regard.config import recipe_files
 from regard.config.recipe import (
-    DataOptions,
     DecodeOptions,
     Recipe,
     TokenizerOptions,
@@ -22,6 +21,7 @@ from regard.config.recipe import (
 )
 from regard.config.recipe_files import shipped_recipes
 from regard.errors import UserError
+from regard.tasks.translate.options import TranslateData
 
 SMALL = """task = "translate"
 
@@ -52,7 +52,7 @@ plain = st.recursive(
     max_leaves=7,
 )
 data = st.builds(
-    DataOptions,
+    TranslateData,
     train=text.filter(bool),
     validation=text | st.floats(0.001, 0.999),
     test=text,
@@ -71,7 +71,7 @@ train = st.builds(
 )
 recipes = st.builds(
     Recipe,
-    task=text,
+    task=st.just("translate"),
     output=text,
     seed=st.integers(0, 2**63 - 1),
     origin=text,
@@ -136,7 +136,7 @@ def test_an_override_replaces_the_choice_it_excludes(path: Path) -> None:
         ("tokenizer.kind=bpee", "did you mean 'bpe'"),
         ("tokenizer.joint=1", "expected true or false"),
         ("train.learning_rate=-1", "train.learning_rate = -1.0: must be 0 or more"),
-        ("train.average_decay=1", "below 1"),
+        ("train.ema_decay=1", "below 1"),
         ("decode.num_beams=0", "decode.num_beams = 0: must be at least 1"),
         ("decode.top_p=0", "decode.top_p"),
         ("decode.num_return_sequences=3", "needs as many num_beams"),

@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.config.recipe import DataOptions, TokenizerOptions
+from regard.config.recipe import TokenizerOptions
 from regard.data import cache as prepared
 from regard.data.files import find, rows
 from regard.data.pairs import Sample
 from regard.data.splits.hashed import split_of
 from regard.errors import UserError
 from regard.tasks.translate.dataset import prefixes, prepare, prepare_samples, read
+from regard.tasks.translate.options import TranslateData
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 
 PAIRS = [("ein Hund", "a dog"), ("zwei\u2028Hunde", "two\u0085dogs"), ("drei Männer", "three men"), ("vier", "four")]
@@ -37,7 +38,7 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def pairs(folder: Path, name: str, **fields) -> list[tuple[str, str]]:
-    data = DataOptions(train=name, **fields)
+    data = TranslateData(train=name, **fields)
     return [(record.source, record.target) for record in read(data, "train", folder)]
 
 
@@ -156,7 +157,7 @@ def test_files_are_found_beside_then_in_the_data_folders(tmp_path: Path, monkeyp
 
 def test_a_prepared_corpus_holds_what_was_read(tmp_path: Path, cache: Path) -> None:
     write(tmp_path / "t.tsv", "\n".join("\t".join(pair) for pair in PAIRS))
-    corpus = prepare(DataOptions(train="t.tsv"), "train", VOCABULARY, cache, tmp_path)
+    corpus = prepare(TranslateData(train="t.tsv"), "train", VOCABULARY, cache, tmp_path)
     assert len(corpus) == len(PAIRS)
     for index, pair in enumerate(PAIRS):
         assert corpus.text(index) == pair
@@ -171,7 +172,7 @@ def test_a_prepared_corpus_holds_what_was_read(tmp_path: Path, cache: Path) -> N
 def test_what_is_skipped_is_counted_with_its_first_place(tmp_path: Path, cache: Path) -> None:
     rows = ["a\tb", "\tb", "", " \tb", "a\t\u3000", "a" * 12 + "\tb", "a\t" + "b" * 1_000_000, "a\tb"]
     write(tmp_path / "t.tsv", "\n".join(rows))
-    corpus = prepare(DataOptions(train="t.tsv", max_length=11), "train", VOCABULARY, cache, tmp_path)
+    corpus = prepare(TranslateData(train="t.tsv", max_length=11), "train", VOCABULARY, cache, tmp_path)
     report = corpus.report
     assert (report.read, report.kept, len(corpus)) == (8, 2, 2)
     told = {reason: (skip.count, skip.first.rsplit(":", 1)[1]) for reason, skip in report.skipped.items()}
@@ -183,11 +184,11 @@ def test_what_is_skipped_is_counted_with_its_first_place(tmp_path: Path, cache: 
         "longer than 1100 characters": (1, "7"),
     }
     assert "2 skipped: empty source (first: " in str(report)
-    again = prepare(DataOptions(train="t.tsv", max_length=11), "train", VOCABULARY, cache, tmp_path)
+    again = prepare(TranslateData(train="t.tsv", max_length=11), "train", VOCABULARY, cache, tmp_path)
     assert again.report == report
     write(tmp_path / "t.tsv", "\tb\n\n")
     with pytest.raises(UserError, match="no sample left to use: 2 samples read, 0 kept; 1 skipped: empty source"):
-        prepare(DataOptions(train="t.tsv"), "train", VOCABULARY, cache, tmp_path)
+        prepare(TranslateData(train="t.tsv"), "train", VOCABULARY, cache, tmp_path)
 
 
 @given(value=st.text(st.characters(exclude_categories=["Cs"])), first=st.floats(0, 0.4), second=st.floats(0, 0.4))
@@ -205,26 +206,26 @@ def test_held_out_parts_share_no_value_and_lose_no_sample(tmp_path: Path) -> Non
     write(tmp_path / "t.tsv", "\n".join(rows))
     columns = ("x", "y", "group")
     for split_by, field in (("source", 0), ("group", 2)):
-        data = DataOptions(train="t.tsv", validation=0.2, test=0.1, columns=columns, split_by=split_by)
+        data = TranslateData(train="t.tsv", validation=0.2, test=0.1, columns=columns, split_by=split_by)
         parts = {name: [(r.source, r.target, r.group) for r in read(data, name, tmp_path)] for name in
                  ("train", "validation", "test")}  # fmt: skip
         assert sorted(row[1] for part in parts.values() for row in part) == sorted(row.split("\t")[1] for row in rows)
         values = [{row[2] for row in part} for part in parts.values()]
         assert sum(map(len, values)) == len(set.union(*values))
         assert values[0] <= {row.split("\t")[field] for row in rows}
-    data = DataOptions(train="t.tsv", validation=0.2, test=0.1, columns=columns)
+    data = TranslateData(train="t.tsv", validation=0.2, test=0.1, columns=columns)
     assert 0.15 < sum(1 for _ in read(data, "validation", tmp_path)) / len(rows) < 0.25
     write(tmp_path / "t.tsv", "\n".join(reversed(rows)))
     assert sorted(r.target for r in read(data, "test", tmp_path)) == sorted(
         row.split("\t")[1] for row in rows if split_of(row.split("\t")[0], 0.2, 0.1) == "test"
     )
     with pytest.raises(UserError, match="leave nothing to train on"):
-        next(read(DataOptions(train="t.tsv", validation=0.5, test=0.6), "train", tmp_path))
+        next(read(TranslateData(train="t.tsv", validation=0.5, test=0.6), "train", tmp_path))
 
 
 def test_a_prefix_is_the_first_token_of_the_source(tmp_path: Path, cache: Path) -> None:
     write(tmp_path / "t.tsv", "lang\tx\ty\nde\tein Hund\ta dog\nen\tdrei\tthree\n")
-    data = DataOptions(train="t.tsv", source="x", target="y", prefix="lang")
+    data = TranslateData(train="t.tsv", source="x", target="y", prefix="lang")
     assert prefixes(data, "train", tmp_path) == ["<de>", "<en>"]
     corpus = prepare(data, "train", VOCABULARY, cache, tmp_path)
     assert corpus.text(0) == ("<de> ein Hund", "a dog")
@@ -239,7 +240,7 @@ def test_prepared_once_and_again_when_anything_differs(tmp_path: Path, cache: Pa
     seen: list[int] = []
 
     def folders(vocabulary: Vocabulary = VOCABULARY, part: str = "train", **fields) -> int:
-        prepare(DataOptions(train="t.tsv", **fields), part, vocabulary, cache, tmp_path, progress=seen.append)
+        prepare(TranslateData(train="t.tsv", **fields), part, vocabulary, cache, tmp_path, progress=seen.append)
         return len(list(cache.iterdir()))
 
     assert (folders(), folders()) == (1, 1)
@@ -256,7 +257,7 @@ def test_files_of_one_name_in_two_folders_are_both_part_of_the_key(tmp_path: Pat
     for side, text in (("de", "ein\n"), ("en", "a\n")):
         (tmp_path / side).mkdir()
         write(tmp_path / side / "train.txt", text)
-    data = DataOptions(train="{de,en}/train.txt")
+    data = TranslateData(train="{de,en}/train.txt")
     first = prepare(data, "train", VOCABULARY, cache, tmp_path)
     assert list(first.hashes) == ["de/train.txt", "en/train.txt"]
     write(tmp_path / "de" / "train.txt", "drei\n")
@@ -269,7 +270,7 @@ def test_files_of_one_name_in_two_folders_are_both_part_of_the_key(tmp_path: Pat
 @pytest.mark.parametrize("left", [0.0, 0.5, 0.99])
 def test_a_damaged_corpus_is_prepared_again(name: str, left: float, tmp_path: Path, cache: Path) -> None:
     write(tmp_path / "t.tsv", "\n".join("\t".join(pair) for pair in PAIRS))
-    options = DataOptions(train="t.tsv"), "train", VOCABULARY, cache, tmp_path
+    options = TranslateData(train="t.tsv"), "train", VOCABULARY, cache, tmp_path
     prepare(*options)
     path = next(cache.iterdir()) / name
     content = path.read_bytes()
@@ -284,7 +285,7 @@ def test_a_first_line_that_may_be_a_header_is_told(tmp_path: Path, cache: Path) 
     write(tmp_path / "t.tsv", "ein\tdrei\nvier\tzwei\n")
 
     def told(name: str = "t.tsv", **fields) -> tuple[int, bool]:
-        report = prepare(DataOptions(train=name, **fields), "train", VOCABULARY, cache, tmp_path).report
+        report = prepare(TranslateData(train=name, **fields), "train", VOCABULARY, cache, tmp_path).report
         return report.kept, "line 1 is taken as a sample: no header is named" in str(report)
 
     assert told() == told() == (2, True)  # also from the cache
@@ -316,7 +317,8 @@ from regard.data.sampler import BatchOptions, batches_per_epoch
 from regard.tasks.translate.dataset import stream
 from regard.tasks.translate.dataset import Sample, prepare
 from regard.text.vocabulary import Vocabulary, train_tokenizer
-from regard.config.recipe import DataOptions, TokenizerOptions
+from regard.tasks.translate.options import TranslateData
+from regard.config.recipe import TokenizerOptions
 def anonymous():
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status["RssAnon"].split()[0])
@@ -327,7 +329,7 @@ with (folder / "t.tsv").open("w") as file:
 tokenizer = train_tokenizer(["0123456789 "], TokenizerOptions(kind="characters"))
 vocabulary = Vocabulary(tokenizer, tokenizer)
 before = anonymous()
-corpus = prepare(DataOptions(train="t.tsv"), "train", vocabulary, folder / "cache", folder)
+corpus = prepare(TranslateData(train="t.tsv"), "train", vocabulary, folder / "cache", folder)
 options = BatchOptions(batch_tokens=4096, window=1024)
 number = batches_per_epoch(corpus, options)
 assert sum(len(batch.index) for batch in itertools.islice(stream(corpus, vocabulary, options), number)) == count

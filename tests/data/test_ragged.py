@@ -91,7 +91,7 @@ def test_splits_are_part_of_the_key_and_names_of_files_are_not() -> None:
     assert len(keys) == 5
     moved = DataOptions(train="elsewhere/a.tsv", validation="v.tsv")
     assert options_key(moved, "train") == options_key(DataOptions(train="a.tsv", validation="w.tsv"), "train")
-    made = DataOptions(train=10, validation=3, generate="dates")
+    made = DataOptions(train=10, validation=3, synthetic="dates")
     assert options_key(replace(made, validation=4), "train") == options_key(made, "train")
     assert options_key(replace(made, train=11), "train") != options_key(made, "train")
 

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from needs import need
 
-from regard.config.recipe import DataOptions, TokenizerOptions
+from regard.config.options import DocumentOptions
+from regard.config.recipe import TokenizerOptions
 from regard.data import documents as running
 from regard.data import token_stream as stream
 from regard.data.documents import documents, read_chunks, tokenizer_texts
@@ -23,6 +24,7 @@ from regard.data.splits.hashed import split_of
 from regard.data.token_stream import TokenStream, prepare_documents, prepare_stream
 from regard.errors import UserError
 from regard.tasks.translate.dataset import read
+from regard.tasks.translate.options import TranslateData
 from regard.text.vocabulary import Tokenizer, Vocabulary, train_tokenizer
 
 LINES = [
@@ -63,7 +65,7 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def prepared(folder: Path, cache: Path, name: str, part: str = "train", **fields) -> TokenStream:
-    return prepare_stream(DataOptions(train=name, **fields), part, BYTES, cache, folder)
+    return prepare_stream(DocumentOptions(train=name, **fields), part, BYTES, cache, folder)
 
 
 def text_of(found: TokenStream) -> str:
@@ -83,7 +85,7 @@ def test_tokens_do_not_show_the_cuts(
     monkeypatch.setattr(stream, "BATCH_CHARACTERS", 997)
     text = made_up(300)
     write(tmp_path / "t.txt", text)
-    found = prepare_stream(DataOptions(train="t.txt"), "train", tokenizers[kind], cache, tmp_path)
+    found = prepare_stream(DocumentOptions(train="t.txt"), "train", tokenizers[kind], cache, tmp_path)
     assert isinstance(found.tokens, np.memmap)
     assert found.tokens.tolist() == tokenizers[kind].encode(text)
     assert (len(found), found.bytes, found.documents) == (len(found.tokens), len(text.encode()), 1)
@@ -108,7 +110,7 @@ def test_real_text_does_not_show_the_cuts(kind: str, cache: Path, monkeypatch: p
     path = folder / "tinyshakespeare" / "input.txt.gz"
     need(path.is_file(), "set REGARD_DATA to a folder with tinyshakespeare/input.txt.gz")
     monkeypatch.setattr(stream, "CHUNK_BYTES", 3001)
-    data = DataOptions(train="tinyshakespeare/input.txt.gz")
+    data = DocumentOptions(train="tinyshakespeare/input.txt.gz")
     tokenizer = train_tokenizer(tokenizer_texts(data, "train"), options(kind, 1000))
     text = gzip.decompress(path.read_bytes()).decode()
     found = prepare_stream(data, "train", tokenizer, cache)
@@ -190,7 +192,7 @@ def test_a_tokenizer_without_an_end_is_told(tmp_path: Path, cache: Path) -> None
     model = library.models.WordLevel({"a": 0, "b": 1}, unk_token="a")
     library.Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
     write(tmp_path / "d.jsonl", '{"text": "b"}\n{"text": "b"}\n')
-    data, tokenizer = DataOptions(train="d.jsonl"), Tokenizer.load(tmp_path / "tokenizer.json")
+    data, tokenizer = DocumentOptions(train="d.jsonl"), Tokenizer.load(tmp_path / "tokenizer.json")
     found = prepare_stream(data, "train", tokenizer, cache, tmp_path)
     assert found.tokens.tolist() == [1, 1]
     assert "no end token" in str(found.report)
@@ -208,11 +210,11 @@ def test_documents_made_on_the_spot_are_kept_by_their_key(cache: Path) -> None:
 def test_lessons_are_short_and_whole(tmp_path: Path) -> None:
     text = made_up(5000)
     write(tmp_path / "t.txt", text)
-    found = list(tokenizer_texts(DataOptions(train="t.txt"), "train", tmp_path))
+    found = list(tokenizer_texts(DocumentOptions(train="t.txt"), "train", tmp_path))
     assert "".join(found) == text
     assert max(map(len, found)) <= 2 * running.TRAINER_CHUNK
     write(tmp_path / "d.jsonl", '{"text": "a\\nb"}\n{"text": " "}\n{"text": "c"}\n')
-    assert list(tokenizer_texts(DataOptions(train="d.jsonl"), "train", tmp_path)) == ["a\nb", "c"]
+    assert list(tokenizer_texts(DocumentOptions(train="d.jsonl"), "train", tmp_path)) == ["a\nb", "c"]
 
 
 # ── parts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -252,7 +254,7 @@ def test_parts_of_documents_are_decided_by_their_hash(tmp_path: Path, cache: Pat
     texts = [f"text {number}" for number in range(701)]
     write(tmp_path / "d.jsonl", "\n".join(json.dumps({"text": text, "book": text[-1]}) for text in texts))
     fields: dict[str, Any] = {"validation": 0.2, "test": 0.1}
-    data = DataOptions(train="d.jsonl", **fields)
+    data = DocumentOptions(train="d.jsonl", **fields)
     seen: list[str] = []
     for part in ("train", "validation", "test"):
         own = ["".join(document.chunks(100)) for document in documents(data, part, tmp_path)]
@@ -260,7 +262,7 @@ def test_parts_of_documents_are_decided_by_their_hash(tmp_path: Path, cache: Pat
         assert prepared(tmp_path, cache, "d.jsonl", part, **fields).documents == len(own)
         seen += own
     assert sorted(seen) == sorted(texts)
-    books = DataOptions(train="d.jsonl", validation=0.5, split_by="book")
+    books = DocumentOptions(train="d.jsonl", validation=0.5, split_by="book")
     sides = [{"".join(d.chunks(9))[-1] for d in documents(books, part, tmp_path)} for part in ("train", "validation")]
     assert not sides[0] & sides[1]
     for number in range(41):
@@ -329,13 +331,13 @@ def test_patterns_are_looked_for_like_files(tmp_path: Path, cache: Path, monkeyp
     write(tmp_path / "data" / "b" / "1.txt", "x")
     assert find("b/*.txt", tmp_path / "beside") == tmp_path / "data" / "b" / "*.txt"
     write(tmp_path / "odd [1]" / "b" / "2.txt", "y")
-    found = prepare_stream(DataOptions(train="b/*.txt"), "train", BYTES, cache, tmp_path / "odd [1]")
+    found = prepare_stream(DocumentOptions(train="b/*.txt"), "train", BYTES, cache, tmp_path / "odd [1]")
     assert text_of(found) == "y"
     write(tmp_path / "data" / "x[1].txt", "z")
     assert find("x[1].txt", tmp_path) == tmp_path / "data" / "x[1].txt"  # a file of that very name
     write(tmp_path / "data" / "b" / "0.txt", "one\ttwo")
     write(tmp_path / "data" / "b" / "1.txt", "three\tfour")
-    rows = list(read(DataOptions(train="b/*.txt"), "train", tmp_path))  # of pairs, too
+    rows = list(read(TranslateData(train="b/*.txt"), "train", tmp_path))  # of pairs, too
     assert [(row.source, row.target) for row in rows] == [("one", "two"), ("three", "four")]
 
 
@@ -347,7 +349,7 @@ def test_prepared_once_and_again_when_anything_differs(tmp_path: Path, cache: Pa
     seen: list[int] = []
 
     def folders(part: str = "train", tokenizer: Tokenizer = BYTES, **fields) -> int:
-        data = DataOptions(train="t.txt", **fields)
+        data = DocumentOptions(train="t.txt", **fields)
         prepare_stream(data, part, tokenizer, cache, tmp_path, progress=seen.append)
         return len(list(cache.iterdir()))
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from regard.attention.trace import record
 from regard.cli.main import main
-from regard.config.recipe import DataOptions, Recipe, TokenizerOptions
+from regard.config.options import DocumentOptions
+from regard.config.recipe import Recipe, TokenizerOptions
 from regard.data.synthetic.in_context import DATASETS
 from regard.explorer.induction import answer_scores, attention_share, head_scores, induction_scores, text_tokens
 from regard.interop import folder as folders
@@ -107,7 +108,7 @@ def test_heads_of_a_model_with_questions_of_its_own() -> None:
     torch.manual_seed(1)
     shape: dict[str, Any] = GPT | dict(max_positions=90)
     network = build(shape, vocabulary=words.size).eval()
-    recipe = Recipe(task="generate", output="", data=DataOptions(train=1, generate="mappings"))
+    recipe = Recipe(task="generate", output="", data=DocumentOptions(train=1, synthetic="mappings"))
     model = SimpleNamespace(network=network, vocabulary=Vocabulary(words, words), recipe=recipe)
     rows = head_scores(model)
     assert len(rows) == shape["heads"] * shape["depth"]

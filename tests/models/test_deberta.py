@@ -148,5 +148,5 @@ def test_hastened_it_reads_the_same_and_nearly_in_eight_bits(version: str) -> No
 def test_stopped_and_resumed_is_never_stopped(tmp_path: Path) -> None:
     """Layer by layer, with the distances at the bottom among the embeddings."""
     model = 'family = "deberta"\nwidth = 24\nheads = 2\ndepth = 2\nlimit = 40\nbuckets = 8'
-    options = ("train.average_decay=0.8", "train.eval_steps=100", "train.layer_decay=0.7", "train.unfreeze_steps=1")
+    options = ("train.ema_decay=0.8", "train.eval_steps=100", "train.layer_decay=0.7", "train.unfreeze_steps=1")
     goes_on_to_the_same_bits(lay_out(tmp_path), model, *options)

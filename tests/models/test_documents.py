@@ -24,7 +24,7 @@ from tests.test_model import folder
 
 SCRATCH = 'family = "bert"\npreset = "tiny"\nwidth = 24\nheads = 2\nlimit = 16\ndropout = 0.0'
 LENGTHS = [23, 2, 10, 11, 31, 16, 17, 3, 19]
-SEGMENT = ("data.segment=10", "data.stride=6", "tokenizer.kind=words")
+SEGMENT = ("data.segment_length=10", "data.stride=6", "tokenizer.kind=words")
 
 
 def network(segment: int = 10, stride: int = 6, **fields: Any) -> Any:
@@ -170,7 +170,7 @@ def test_published_weights_are_taken_and_a_stopped_run_goes_on(adapter: bool, tm
     place = folder(tmp_path)
     lay_out(tmp_path)
     model = f'from = "{place}"' + ("\nlora_rank = 2" if adapter else "")
-    options = ("data.segment=12", "train.average_decay=0.8", "train.eval_steps=100", "train.unfreeze_steps=2")
+    options = ("data.segment_length=12", "train.ema_decay=0.8", "train.eval_steps=100", "train.unfreeze_steps=2")
     start(recipe(tmp_path, model, 6, *options, f"output={tmp_path / 'whole'}"), quiet=True)
     start(recipe(tmp_path, model, 4, *options), quiet=True)
     resume(tmp_path / "run", quiet=True, overrides=["train.max_steps=6"])
@@ -203,10 +203,10 @@ def test_relatives_without_their_own_pooler_are_written_too(kind: str, tmp_path:
 @pytest.mark.parametrize(
     ("model", "option", "said"),
     [
-        (SCRATCH, "data.segment=17", "data.segment = 17, but the encoder reads at most 16 tokens"),
-        (SCRATCH, "data.segment=2", "must be more than the two tokens round a text"),
+        (SCRATCH, "data.segment_length=17", "data.segment_length = 17, but the encoder reads at most 16 tokens"),
+        (SCRATCH, "data.segment_length=2", "must be more than the two tokens round a text"),
         (SCRATCH, "data.stride=9", "a segment of 10 tokens has 8 of the text, and none may be passed over"),
-        (SCRATCH, "data.text2=label", "a document is one text"),
+        (SCRATCH, "data.text_pair=label", "a document is one text"),
         ('family = "gpt"\npreset = "tiny"', "seed=1", "segments are read by an encoder"),
     ],
 )
@@ -219,16 +219,21 @@ def test_what_cannot_be_is_refused(model: str, option: str, said: str, tmp_path:
 def test_a_tokenizer_must_put_a_token_on_either_side(tmp_path: Path) -> None:
     """Else the first and the last word of a document would stand round each of its segments."""
     lay_out(tmp_path)
-    options = ("data.segment=0", "data.stride=0", f"output={tmp_path / 'other'}", "tokenizer.kind=words")
+    options = ("data.segment_length=0", "data.stride=0", f"output={tmp_path / 'other'}", "tokenizer.kind=words")
     start(recipe(tmp_path, 'family = "gpt"\npreset = "tiny"\nwidth = 24\nheads = 2', 1, *options), quiet=True)
     with pytest.raises(UserError, match="one before and one behind a text"):
-        start(recipe(tmp_path, SCRATCH, 2, "data.segment=10", f"tokenizer.folder={tmp_path / 'other'}"), quiet=True)
+        start(
+            recipe(tmp_path, SCRATCH, 2, "data.segment_length=10", f"tokenizer.folder={tmp_path / 'other'}"), quiet=True
+        )
 
 
 def test_a_model_goes_on_reading_as_it_was_made_to(tmp_path: Path) -> None:
     whole = folder(tmp_path / "a", lambda body: Classifier(body, ("early", "late")))
     cut = folder(tmp_path / "b", lambda body: Documents(body, ("early", "late"), 9, 5))
     lay_out(tmp_path)
-    for place, option, said in ((whole, "data.segment=9", "reads texts whole"), (cut, "seed=1", "in segments of 9")):
+    for place, option, said in (
+        (whole, "data.segment_length=9", "reads texts whole"),
+        (cut, "seed=1", "in segments of 9"),
+    ):
         with pytest.raises(UserError, match=said):
             start(recipe(tmp_path, f'from = "{place}"', 2, option), quiet=True)

@@ -127,7 +127,7 @@ def test_a_state_that_looks_back_is_seen_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pooling", ["last", "mean", "attention"])
 def test_stopped_and_resumed_is_never_stopped(pooling: str, tmp_path: Path) -> None:
-    options = ("train.average_decay=0.8", "train.layer_decay=0.7", "train.eval_steps=100")
+    options = ("train.ema_decay=0.8", "train.layer_decay=0.7", "train.eval_steps=100")
     goes_on_to_the_same_bits(lay_out(tmp_path), SCRATCH.format(pooling), *options)
 
 

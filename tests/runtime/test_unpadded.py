@@ -19,7 +19,7 @@ from regard.models.registry import build
 from regard.runtime.linear import DynamicInt8Linear, PackedWeights
 from regard.runtime.optimize import optimize_for_inference
 from regard.runtime.unpadded import Layout, Unpadded
-from regard.tasks.batching import by_room
+from regard.tasks.batching import by_tokens
 from tests.models.test_laws import alike
 
 SIZES = {"family": "bert", "width": 66, "heads": 6, "depth": 3, "feedforward": 130, "max_positions": 31}
@@ -196,11 +196,11 @@ def test_tokens_come_back_to_their_places() -> None:
 
 def test_batches_have_room_for_so_many_tokens_or_rows() -> None:
     lengths = [3, 50, 7, 7, 1, 20, 4, 9, 2, 2]
-    groups = list(by_room(lengths, size=2, room=20))
+    groups = list(by_tokens(lengths, batch_size=2, max_tokens=20))
     assert sorted(number for group in groups for number in group) == list(range(len(lengths)))
     flat = [lengths[number] for group in groups for number in group]
     assert flat == sorted(lengths, reverse=True)
     for group in groups:
         assert len(group) <= 2 or sum(lengths[number] for number in group) <= 20
     assert [len(group) for group in groups[:2]] == [2, 2]
-    assert list(by_room([], 3)) == []
+    assert list(by_tokens([], 3)) == []

@@ -62,7 +62,9 @@ def test_a_student_begins_with_its_teacher_s_layers(tmp_path: Path) -> None:
 def test_the_loss_is_the_paper_s(tmp_path: Path) -> None:
     """KL at a temperature, times its square; the data's; and the cosine of the states of real places."""
     teacher(tmp_path)
-    options = [f"distil.{name}" for name in ("temperature=3.0", "soft=0.5", "hard=0.25", "cosine=2.0")]
+    options = [
+        f"distil.{name}" for name in ("temperature=3.0", "kl_weight=0.5", "task_weight=0.25", "cosine_weight=2.0")
+    ]
     network, task = prepared(student(tmp_path, "depth = 2", 4, *options))
     batch = next(task.batches(0, 0, 1))
     network.eval()
@@ -85,14 +87,14 @@ def test_several_labels_are_each_a_yes_or_a_no() -> None:
     said, shown = torch.randn(5, 3), torch.randn(5, 3)
     wanted, at = torch.sigmoid(shown / 2), torch.sigmoid(said / 2)
     apart = wanted * (wanted / at).log() + (1 - wanted) * ((1 - wanted) / (1 - at)).log()
-    assert torch.allclose(SOFT["several"](said, shown, 2.0), 4 * apart.mean(), atol=1e-5)
+    assert torch.allclose(SOFT["multi_label"](said, shown, 2.0), 4 * apart.mean(), atol=1e-5)
 
 
 def test_numbers_are_learnt_in_the_units_of_the_data_s_own_loss() -> None:
     """So that soft and hard keep their shares, whatever the size of the numbers."""
     said, shown = torch.randn(5, 1), torch.randn(5, 1)
-    network = SimpleNamespace(kind="number", eval=lambda: network, requires_grad_=lambda _: network)
-    options = DistilOptions("a", soft=1.0, hard=1.0, cosine=0.0)
+    network = SimpleNamespace(kind="regression", eval=lambda: network, requires_grad_=lambda _: network)
+    options = DistilOptions("a", kl_weight=1.0, task_weight=1.0, cosine_weight=0.0)
     losses = []
     for scale in (1.0, 64.0):
         found, wanted = (Predicted(torch.zeros(0), (scale * each,)) for each in (said, shown))
@@ -146,7 +148,7 @@ def test_hidden_words_are_learnt_from_a_teacher(pairs: str, tmp_path: Path) -> N
     lay_out_texts(tmp_path)
     deep = 'family = "bert"\nwidth = 24\nheads = 2\nlimit = 48\ndepth = 4\ndropout = 0.0'
     start(of_words(tmp_path, f"output={tmp_path / 'teacher'}", model=deep, pairs=pairs, steps=9), quiet=True)
-    taught = [f"distil.teacher={tmp_path / 'teacher'}", "distil.hard=0"]
+    taught = [f"distil.teacher={tmp_path / 'teacher'}", "distil.task_weight=0"]
     options = of_words(tmp_path, *taught, model=deep.replace("depth = 4", "depth = 2"), pairs=pairs, steps=12)
     network, task = prepared(options)
     batch = next(task.batches(99, 0, 1))
@@ -158,11 +160,11 @@ def test_hidden_words_are_learnt_from_a_teacher(pairs: str, tmp_path: Path) -> N
 
 def test_a_student_of_its_own_family_has_its_teacher_s_tokens(tmp_path: Path) -> None:
     teacher(tmp_path)
-    options = student(tmp_path, SCRATCH.replace("24", "16"), 1, "distil.cosine=0")
+    options = student(tmp_path, SCRATCH.replace("24", "16"), 1, "distil.cosine_weight=0")
     assert options.tokenizer.folder == str(tmp_path / "teacher")
     network, task = prepared(options)
     assert network.config.width == 16 and torch.isfinite(task.loss(network, next(task.batches(0, 0, 1))))
-    with pytest.raises(UserError, match=r"width 24, its student of 16.*distil.cosine = 0"):
+    with pytest.raises(UserError, match=r"width 24, its student of 16.*distil.cosine_weight = 0"):
         prepared(student(tmp_path, SCRATCH.replace("24", "16"), 1))
 
 
@@ -173,7 +175,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"distil\.temperature"):
         student(tmp_path, "depth = 2", 4, "distil.temperature=0")
     with pytest.raises(UserError, match="nothing to learn"):
-        student(tmp_path, "depth = 2", 4, "distil.soft=0", "distil.cosine=0")
+        student(tmp_path, "depth = 2", 4, "distil.kl_weight=0", "distil.cosine_weight=0")
     start(of_labels(tmp_path, DEEP, 1, f"output={tmp_path / 'other'}", "tokenizer.vocab_size=270"), quiet=True)
     with pytest.raises(UserError, match="other tokens"):
         prepared(student(tmp_path, f'from = "{tmp_path / "other"}"'))

@@ -18,7 +18,7 @@ from regard.errors import UserError
 from regard.training import checkpoint
 from regard.training.run_folder import open_run, start_run
 
-OPTIONS = ("train.max_steps=61", "train.save_steps=5", "train.eval_steps=7", "train.average_decay=0.9", "train.keep=2")
+OPTIONS = ("train.max_steps=61", "train.save_steps=5", "train.eval_steps=7", "train.ema_decay=0.9", "train.keep=2")
 OPTIONS += ("train.learning_rate=0.01", "train.warmup_steps=11", "train.schedule=cosine")
 TOY = Path(__file__).parents[1] / "toy.py"
 

@@ -91,7 +91,7 @@ def test_settings_that_cannot_work_out_are_warned_of(recipe: Path) -> None:
 
 
 def test_memory_and_time_add_up(recipe: Path) -> None:
-    facts = found(recipe, "train.average_decay=0.9", "train.max_steps=0", "train.epochs=3").facts
+    facts = found(recipe, "train.ema_decay=0.9", "train.max_steps=0", "train.epochs=3").facts
     network, time = facts["network"], facts["time"]
     assert network["weight_bytes"] == 4 * network["parameters"]
     assert network["optimizer_bytes"] == 3 * network["weight_bytes"]  # two moments and the average
@@ -122,7 +122,7 @@ def _tensor_bytes(file: Path) -> int:
     return len(raw) - 8 - int.from_bytes(raw[:8], "little")
 
 
-@pytest.mark.parametrize("given", [[], ["train.freeze=embeddings", "train.average_decay=0.9"]])
+@pytest.mark.parametrize("given", [[], ["train.freeze=embeddings", "train.ema_decay=0.9"]])
 def test_checkpoints_take_the_room_that_was_foretold(recipe: Path, given: list[str]) -> None:
     given = ["train.max_steps=4", "train.save_steps=2", "train.keep=3", *given]
     foretold = found(recipe, *given).facts["network"]["checkpoints_bytes"]

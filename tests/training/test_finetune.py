@@ -82,7 +82,7 @@ def test_dropout_acts_from_the_first_step(base: Path, tmp_path: Path) -> None:
     regard.load(folder).save(still)
     config = json.loads((still / "config.json").read_text())
     (still / "config.json").write_text(json.dumps(config | {"dropout": 0.0}))
-    options = ("train.eval_steps=100", "train.average_decay=0")
+    options = ("train.eval_steps=100", "train.ema_decay=0")
     runs = [
         train(tmp_path, f"from-{place.name}", f'from = "{place}"', 1, "train.warmup_steps=0", *options)
         for place in (folder, still)
@@ -138,7 +138,7 @@ def test_a_run_is_trained_by_one_process(base: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "key"),
     [
-        ("average_decay = 0.9", "average_decay = 0.0", "train.average_decay"),
+        ("average_decay = 0.9", "average_decay = 0.0", "train.ema_decay"),
         ("width = 12", "width = 24", "model.width"),
         ("depth = 1", "depth = 2", "model.depth"),
         ("batch_size = 11", "batch_size = 12", "train.batch_size"),
@@ -162,7 +162,7 @@ def test_what_a_run_has_settled_is_not_edited(base: Path, old: str, new: str, ke
 
 
 def test_a_run_goes_on_longer_and_writes_down_what_holds(base: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    for given in ("model.width=24", "train.average_decay=0", "train.threads=2", "output=other", "decode.num_beams=2"):
+    for given in ("model.width=24", "train.ema_decay=0", "train.threads=2", "output=other", "decode.num_beams=2"):
         with pytest.raises(UserError, match=given.partition("=")[0]):
             resume(base, overrides=[given])
     with pytest.raises(UserError, match="did you mean 'max_steps'"):

@@ -102,7 +102,7 @@ def test_each_layer_learns_at_its_own_rate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("freeze", "moving"), [("embeddings", 4), ("2", 2), ("body", 1), ("3", 1)])
 def test_what_is_frozen_stays_and_the_rest_moves(freeze: str, moving: int, tmp_path: Path) -> None:
-    chosen = recipe(lay_out(tmp_path), BERT, 3, f"train.freeze={freeze}", "train.average_decay=0.5")
+    chosen = recipe(lay_out(tmp_path), BERT, 3, f"train.freeze={freeze}", "train.ema_decay=0.5")
     loaded: Any = prepare_network(chosen).network
     start(chosen, quiet=True)
     run = tmp_path / "run"
@@ -133,7 +133,7 @@ def test_nothing_is_waited_for_that_is_not_there() -> None:
     assert moving and all(name.startswith(("decoder.blocks.1.", "decoder.final.")) for name in moving)
 
 
-TRICKS = ("train.layer_decay=0.7", "train.unfreeze_steps=2", "train.average_decay=0.8", "train.schedule=linear")
+TRICKS = ("train.layer_decay=0.7", "train.unfreeze_steps=2", "train.ema_decay=0.8", "train.schedule=linear")
 WAYS = {
     "scratch": (BERT, "train.freeze=embeddings"),
     "published": ('from = "{base}"', "train.freeze=1"),

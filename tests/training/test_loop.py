@@ -141,7 +141,7 @@ def test_the_average_is_applied_and_taken_away() -> None:
 def test_the_saved_model_is_the_averaged_one(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
-    _, network = go(tmp_path / "run", "train.average_decay=0.9", "train.learning_rate=0.05", "train.warmup_steps=2")
+    _, network = go(tmp_path / "run", "train.ema_decay=0.9", "train.learning_rate=0.05", "train.warmup_steps=2")
     folder = tmp_path / "run" / "checkpoint-23"
     saved, training = load_file(folder / "model.safetensors"), load_file(folder / "training.safetensors")
     assert torch.equal(saved["mix.weight"], training["average/mix.weight"])
@@ -333,8 +333,8 @@ class Wide(ToyTask):
 
 def test_the_cost_is_that_of_the_largest_batch_and_of_whole_checkpoints(tmp_path: Path) -> None:
     run, costs = tmp_path / "run", []
-    go(run, "train.average_decay=0.9")
-    recipe = make_recipe(tmp_path / "none", "train.average_decay=0.9")
+    go(run, "train.ema_decay=0.9")
+    recipe = make_recipe(tmp_path / "none", "train.ema_decay=0.9")
     for task in (ToyTask(11), Wide(11)):
         output = RunOutput(run, lambda folder: None, Display(True))
         loop = Loop(Network(), task, recipe, output, Group(torch.device("cpu")))

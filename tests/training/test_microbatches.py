@@ -78,7 +78,7 @@ RECIPES: dict[str, Any] = {
     "generate": text,
     "classify": classified,
     "weighted": lambda place, dropout: classified(place, dropout, "train.class_weights=balanced"),
-    "auxiliary": lambda place, dropout: classified(place, dropout, "train.auxiliary=0.5", family="gpt"),
+    "auxiliary": lambda place, dropout: classified(place, dropout, "train.lm_loss_weight=0.5", family="gpt"),
     "tag": lambda place, dropout: test_tagging.made(place, model=BERT.format(dropout=dropout)),
     "answer": lambda place, dropout: test_answering.recipe(
         test_answering.lay_out(place, silent=True), BERT.format(dropout=dropout)

@@ -1,4 +1,4 @@
-"""Synthetic sentences with tagged entities: `data.generate = "names"`.
+"""Synthetic sentences with tagged entities: `data.synthetic = "names"`.
 
     Dovemi   Lortal   moved to Zanfurt on 3     May    1986   .
     B-PER    I-PER    O     O  B-LOC   O  B-DAY I-DAY  I-DAY  O
@@ -66,7 +66,7 @@ GENERATORS = {"names": names}
 def generate(name: str, seed: int, split: str, count: int) -> Iterator[TaggedWords]:
     """The sentences of a generator, by its name."""
     if name not in GENERATORS:
-        raise UserError(f"data.generate = '{name}' makes no tagged sentences{nearest(name, GENERATORS)}")
+        raise UserError(f"data.synthetic = '{name}' makes no tagged sentences{nearest(name, GENERATORS)}")
     return GENERATORS[name](seed, split, count)
 
 

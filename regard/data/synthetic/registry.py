@@ -15,7 +15,7 @@ GROUP = "regard.synthetic"
 
 
 def dataset_names() -> list[str]:
-    """All that `data.generate` may name for a language model."""
+    """All that `data.synthetic` may name for a language model."""
     return sorted({*DATASETS, *entry_points(group=GROUP).names})
 
 
@@ -25,12 +25,12 @@ def in_context_dataset(name: str) -> InContextDataset:
         return DATASETS[name]
     declared = entry_points(group=GROUP, name=name)
     if not declared:
-        raise UserError(f"data.generate = '{name}' makes no documents{nearest(name, dataset_names())}")
+        raise UserError(f"data.synthetic = '{name}' makes no documents{nearest(name, dataset_names())}")
     entry = next(iter(declared))
     try:
         dataset = entry.load()
     except (ImportError, AttributeError) as error:
-        raise UserError(f"data.generate = '{name}': {entry.value} cannot be imported: {error}") from None
+        raise UserError(f"data.synthetic = '{name}': {entry.value} cannot be imported: {error}") from None
     if not isinstance(dataset, InContextDataset):
-        raise UserError(f"data.generate = '{name}': {entry.value} is a {type(dataset).__name__}, no InContextDataset")
+        raise UserError(f"data.synthetic = '{name}': {entry.value} is a {type(dataset).__name__}, no InContextDataset")
     return dataset

@@ -46,12 +46,12 @@ class Documents(Classifier):
         labels: Sequence[str],
         segment: int,
         stride: int,
-        kind: str = "one",
+        problem_type: str = "single_label",
         scale: float = 1.0,
         averaged: bool = False,
     ):
         """Segments have `segment` tokens, with what stands round them; a new one begins every `stride` tokens."""
-        super().__init__(body, labels, kind=kind, scale=scale, width=WIDTH, averaged=averaged)
+        super().__init__(body, labels, problem_type=problem_type, scale=scale, width=WIDTH, averaged=averaged)
         self.segment, self.stride = segment, stride
         self.reader = RNNEncoder("lstm", body.config.width, WIDTH, depth=1, bidirectional=False, dropout=0.0)
 

@@ -21,7 +21,11 @@ from regard.layers.inputs import TokenBatch
 from regard.layers.pooling import mean_pooling
 from regard.models.heads.base import Head
 
-KINDS = ("one", "several", "number")  # a text has one of the labels, any of them (a sigmoid each), or a value
+KINDS = (
+    "single_label",
+    "multi_label",
+    "regression",
+)  # a text has one of the labels, any of them (a sigmoid each), or a value
 
 
 def last(states: Tensor, text: TokenBatch) -> Tensor:
@@ -46,7 +50,7 @@ class Classifier(Head):
         body: Any,
         labels: Sequence[str],
         paired: bool | None = None,
-        kind: str = "one",
+        problem_type: str = "single_label",
         scale: float = 1.0,
         width: int = 0,
         averaged: bool = False,
@@ -56,7 +60,7 @@ class Classifier(Head):
         `averaged`: from the mean of an encoder's states, not from its pooler. `paired`: of two texts, where known.
         """
         super().__init__(body)
-        self.labels, self.paired, self.kind = tuple(labels), paired, kind
+        self.labels, self.paired, self.problem_type = tuple(labels), paired, problem_type
         self.scale = scale  # the head tells values in units of it, so that it learns as fast whatever their size
         is_encoder = isinstance(body, Encoder)
         self.averaged = averaged
@@ -102,9 +106,9 @@ class Classifier(Head):
 
     def chances(self, logits: Tensor) -> Tensor:
         """How likely each label is: among all where a text has one, by itself where it has several; or the value."""
-        if self.kind == "number":
+        if self.problem_type == "regression":
             return logits
-        return logits.sigmoid() if self.kind == "several" else logits.softmax(-1)
+        return logits.sigmoid() if self.problem_type == "multi_label" else logits.softmax(-1)
 
     def silenced(self) -> "Classifier":
         """Without the body's own output, where it is a table of its own that nothing here would use."""

@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from regard.config.recipe import DataOptions, Recipe
+from regard.config.recipe import Recipe
 from regard.data.cache import cache_folder
 from regard.errors import UserError
 from regard.metrics.bootstrap import paired_test
 from regard.metrics.squad import SCORES
 from regard.progress import counted
+from regard.tasks.answer.options import AnswerData
 from regard.tasks.answer.spans import best_threshold, report, tell
 from regard.tasks.answer.task import LONGEST, find
 from regard.tasks.answer.windows import Windows, prepare
@@ -26,7 +27,7 @@ class Selection(NamedTuple):
     """Where the questions stand that are scored."""
 
     name: str
-    data: DataOptions
+    data: AnswerData
     part: str
     beside: Path
 
@@ -49,7 +50,7 @@ def select(
     roles: dict[str, Any] = named(recipe, question=question, context=context, answer=answer)
     roles |= {"columns": names} if names else {}
     asked, part = part_of(recipe, "answer", file, " of questions", split_by="source", **roles)
-    return Selection(file or part, asked.data, part, Path(asked.origin))
+    return Selection(file or part, AnswerData.of(asked), part, Path(asked.origin))
 
 
 def evaluate(models: list[Any], chosen: Selection, batch_size: int = 32, quiet: bool = True) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def evaluate(models: list[Any], chosen: Selection, batch_size: int = 32, quiet: 
     return found | ({"comparison": _compare(said, golds)} if len(models) > 1 else {})
 
 
-def _prepared(model: Any, data: DataOptions, part: str, beside: Path) -> Windows:
+def _prepared(model: Any, data: AnswerData, part: str, beside: Path) -> Windows:
     """The questions in windows, cut as where the model is asked."""
     known = model.recipe.data if model.recipe else data
     length = (known.max_length if model.recipe else 0) or min(LONGEST, model.network.max_positions)

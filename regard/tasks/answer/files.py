@@ -12,15 +12,13 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from regard.data.documents import decoded
 from regard.data.files import COLUMNS, each_of, is_text, json_lines, rows, several
 from regard.data.splits.hashed import file_of, held
 from regard.errors import UserError
-
-if TYPE_CHECKING:
-    from regard.config.recipe import DataOptions
+from regard.tasks.answer.options import AnswerData
 
 BEGIN = re.compile(r'"data"\s*:\s*\[')
 
@@ -49,12 +47,12 @@ class Question(NamedTuple):
     location: str
 
 
-def read(data: "DataOptions", split: str, base_dir: Path | None = None) -> Iterator[Question]:
+def read(data: AnswerData, split: str, base_dir: Path | None = None) -> Iterator[Question]:
     """Every question of a split in the order of its file; splits are held out by the text of a question."""
     yield from held(questions(file_of(data, split, base_dir), data), data, split)
 
 
-def questions(path: Path, data: "DataOptions") -> Iterator[Question]:
+def questions(path: Path, data: AnswerData) -> Iterator[Question]:
     """Every question of a file, or of all that match a pattern."""
     if several(path):
         yield from each_of(path, lambda file: questions(file, data))
@@ -109,7 +107,7 @@ def _of_article(article: Any, path: Path, split_by: str) -> Iterator[Question]:
         yield from _of_paragraph(_table(paragraph, location) | {"title": title}, "context", split_by, location)
 
 
-def _of_lines(path: Path, data: "DataOptions") -> Iterator[Question]:
+def _of_lines(path: Path, data: AnswerData) -> Iterator[Question]:
     context, question = data.context or "context", data.question or "question"
     for number, table in enumerate(json_lines(path), 1):
         if table is None:
@@ -214,7 +212,7 @@ def _text(table: dict[str, Any], key: str, location: str) -> str:
 # ── columns ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _of_columns(path: Path, data: "DataOptions") -> Iterator[Question]:
+def _of_columns(path: Path, data: AnswerData) -> Iterator[Question]:
     context, question, answer = data.context or "context", data.question or "question", data.answer or "answer"
     group = "" if data.split_by in ("source", context) else data.split_by
     required = {"data.context": context, "data.question": question, "data.answer": answer}

@@ -17,15 +17,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.config.recipe import Recipe
+from regard.interop.folder import Loaded
 from regard.metrics.squad import SCORES
+from regard.models.heads.span import SpanClassifier
 from regard.tasks.answer.files import read
+from regard.tasks.answer.options import AnswerData
 from regard.tasks.answer.spans import Found, Seen, best_of, tell
 from regard.tasks.answer.windows import QABatch, Windows, collate, prepare, stream
 from regard.tasks.base import Preview, Task
-from regard.tasks.batching import each_room
-from regard.tasks.fitting import answering
+from regard.tasks.batching import encode_batches
 from regard.text.special_tokens import with_mask_token
-from regard.text.vocabulary import Vocabulary, train_tokenizer
+from regard.text.vocabulary import Vocabulary
+from regard.text.vocabulary import train_tokenizer as learn_tokenizer
 
 BATCH = 32  # windows that are read at once where nobody says how many
 
@@ -35,9 +38,23 @@ LONGEST = 384  # tokens of a window where nobody says, and the network reads as 
 class Answer(Task[Windows]):
     """What the training loop asks of answering questions."""
 
+    data: AnswerData
+
     name, unit, scores = "answer", "windows", ("f1", "exact_match", "loss")
-    train_tokenizer = staticmethod(lambda recipe: learn_vocabulary(recipe))
-    attach_head = staticmethod(answering)
+
+    @staticmethod
+    def train_tokenizer(recipe: Recipe) -> Vocabulary:
+        """A tokenizer trained on the questions and passages of the training split, each passage once."""
+        tokenizer = with_mask_token(learn_tokenizer(_texts(recipe), recipe.tokenizer, ends=False))
+        return Vocabulary(tokenizer, tokenizer)
+
+    @staticmethod
+    def attach_head(loaded: Loaded, recipe: Recipe) -> Loaded:
+        """An encoder with a new span head; one that has a span head keeps it."""
+        network: Any = loaded.network
+        if isinstance(network, SpanClassifier):
+            return loaded
+        return loaded._replace(network=SpanClassifier(getattr(network, "body", network).unpooled()))
 
     def max_tokens(self, requested: int, limit: int) -> int:
         return super().max_tokens(requested, limit) if requested else min(LONGEST, limit)
@@ -50,9 +67,9 @@ class Answer(Task[Windows]):
         self.network.silent |= self.training.unanswered > 0
 
     def dataset(self, split: str) -> Windows | None:
-        if not getattr(self.recipe.data, split):
+        if not getattr(self.data, split):
             return None
-        return prepare(self.recipe.data, split, self.tokenizer, self.cache, self.length, Path(self.recipe.origin))
+        return prepare(self.data, split, self.tokenizer, self.cache, self.length, Path(self.recipe.origin))
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[QABatch]:
         return stream(self.training, self.batching, start, rank, world)
@@ -97,15 +114,9 @@ class Answer(Task[Windows]):
         return tell(found, self.validation.spans(question), context, threshold)[0].text
 
 
-def learn_vocabulary(recipe: Recipe) -> Vocabulary:
-    """A tokenizer trained on the questions and the texts of the training part, each text once where it is repeated."""
-    tokenizer = with_mask_token(train_tokenizer(_texts(recipe), recipe.tokenizer, ends=False))
-    return Vocabulary(tokenizer, tokenizer)
-
-
 def _texts(recipe: Recipe) -> Iterator[str]:
     context = None
-    for question in read(recipe.data, "train", Path(recipe.origin)):
+    for question in read(AnswerData.of(recipe), "train", Path(recipe.origin)):
         if question.context != context:
             context = question.context
             yield context
@@ -156,7 +167,7 @@ def look(
         return batch, possible(network(batch.text), batch)
 
     lengths = [int(windows.lengths[number]) for number in numbers]
-    for _, (batch, logits) in each_room(network, lengths, batch_size, read):
+    for _, (batch, logits) in encode_batches(network, lengths, batch_size, read):
         told(float(_loss(logits, batch)))
         places = zip(batch.index.tolist(), logits.cpu().numpy(), batch.context.tolist(), strict=True)
         for number, each, (begin, end) in places:

@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -34,11 +34,9 @@ from regard.layers.inputs import TokenBatch
 from regard.layers.pytree import to_device
 from regard.progress import Progress, shown
 from regard.tasks.answer.files import Gold, Question, read
+from regard.tasks.answer.options import AnswerData
 from regard.text.special_tokens import FramedRow, SpecialTokens, padded, pair_frame
 from regard.text.vocabulary import Tokenizer
-
-if TYPE_CHECKING:
-    from regard.config.recipe import DataOptions
 
 FORMAT = "windows 4"  # part of every key: increase it when what is written changes
 
@@ -113,7 +111,7 @@ class Windows(RaggedDataset):
 
 
 def prepare(
-    data: "DataOptions",
+    data: AnswerData,
     split: str,
     tokenizer: Tokenizer,
     cache: Path,

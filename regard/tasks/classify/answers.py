@@ -86,10 +86,10 @@ Told = Label | Several | Number
 def answer_of(network: Classifier, chances: Sequence[float], cut: bool, least: float = LIKELY) -> Told:
     """What `network.chances` say of one text; of several labels those that are at least so likely hold."""
     scores = dict(zip(network.labels, chances, strict=True))
-    if network.kind == "number":
+    if network.problem_type == "regression":
         return Number(next(iter(scores.values())), scores, cut)
     best = sorted(scores, key=lambda label: -scores[label])
-    if network.kind == "several":
+    if network.problem_type == "multi_label":
         return Several(tuple(label for label in best if scores[label] >= least), scores, cut)
     return Label(best[0], scores[best[0]], scores, cut)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tokenizers
@@ -31,27 +31,29 @@ from regard.data.targets import Numbers, Targets, known
 from regard.errors import UserError
 from regard.layers.inputs import Ids, TokenBatch, pad
 from regard.layers.pytree import to_device
+from regard.tasks.classify.options import ClassifyData
 from regard.text.special_tokens import SpecialTokens, special_tokens_of
 from regard.text.vocabulary import MISSING, Tokenizer
 
-if TYPE_CHECKING:
-    from regard.config.recipe import DataOptions
-
 BETWEEN = "\x1e"  # stands between two texts where they are kept as one
 
-PLAIN = {"one": (int,), "several": (int, list), "number": (int, float)}  # what a label may be in JSON, beside text
+PLAIN = {
+    "single_label": (int,),
+    "multi_label": (int, list),
+    "regression": (int, float),
+}  # what a label may be in JSON, beside text
 
 MOST = 10_000  # labels; more are surely another column
 
 FEW, DECIMAL = 20, re.compile(r"-?\d+[.,]\d+")  # more labels than so many that look like this are surely values
 
 
-def read(data: "DataOptions", part: str, beside: Path | None = None) -> Iterator[Record]:
+def read(data: ClassifyData, part: str, beside: Path | None = None) -> Iterator[Record]:
     """Every sample of a part in the order of its file: its text is the source, its label the target."""
     return (record for record in assigned(data, part, beside) if not record.left_out)
 
 
-def assigned(data: "DataOptions", part: str, beside: Path | None = None) -> Iterator[Record]:
+def assigned(data: ClassifyData, part: str, beside: Path | None = None) -> Iterator[Record]:
     """Every sample of a part, and of train also those that are left out because of what is held out."""
     find_part = None if own_file(data, part) else _parts(data, beside, _stamp(file_of(data, "train", beside)))
     for record in _records(data, part, beside):
@@ -68,14 +70,14 @@ def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 @lru_cache(maxsize=1)  # all parts of a file are told apart by the same reading of it
-def _parts(data: "DataOptions", beside: Path | None, stamp: object) -> Callable[[str], str]:
+def _parts(data: ClassifyData, beside: Path | None, stamp: object) -> Callable[[str], str]:
     """What tells the part of a group, of files of this stamp."""
     held_out = fractions(data)
 
     def choose(groups: Set[str] | None = None) -> Callable[[str], str]:
-        if not data.stratify or data.label_kind != "one" or not any(held_out):
+        if not data.stratify or data.problem_type != "single_label" or not any(held_out):
             return partial(split_of, validation=held_out[0], test=held_out[1])
-        labelled = _few(_records(data, "train", beside), "one", set())
+        labelled = _few(_records(data, "train", beside), "single_label", set())
         known = ((each.group, each.target) for each in labelled if groups is None or each.group in groups)
         return stratified_split(known, *held_out).split_of
 
@@ -84,18 +86,18 @@ def _parts(data: "DataOptions", beside: Path | None, stamp: object) -> Callable[
     return choose()
 
 
-def _records(data: "DataOptions", part: str, beside: Path | None) -> Iterator[Record]:
+def _records(data: ClassifyData, part: str, beside: Path | None) -> Iterator[Record]:
     """Every sample of the file that a part stands in."""
     text, label, containing = data.text or "text", data.label or "label", data.split_by == CONTAINING
-    whole = ("source",) if data.text2 else ("source", text)  # of two texts, the first alone is a column like others
+    whole = ("source",) if data.text_pair else ("source", text)  # of two texts, the first alone is a column like others
     group = "" if containing or data.split_by in whole else data.split_by
-    required = {"data.text": text, "data.label": label, "data.text2": data.text2, "data.split_by": group}
+    required = {"data.text": text, "data.label": label, "data.text_pair": data.text_pair, "data.split_by": group}
     required = {option: name for option, name in required.items() if name}
     path = file_of(data, part, beside)
-    for fields, location in rows(path, data.columns, required, {label: PLAIN[data.label_kind]}):
+    for fields, location in rows(path, data.columns, required, {label: PLAIN[data.problem_type]}):
         texts = fields[text]
-        if data.text2:
-            texts = f"{texts.replace(BETWEEN, ' ')}{BETWEEN}{fields[data.text2]}"
+        if data.text_pair:
+            texts = f"{texts.replace(BETWEEN, ' ')}{BETWEEN}{fields[data.text_pair]}"
         groups = normalise(texts) if containing else fields[group] if group else texts
         yield Record(texts, _called(fields[label], data, location), "", groups, location)
 
@@ -103,7 +105,9 @@ def _records(data: "DataOptions", part: str, beside: Path | None) -> Iterator[Re
 def _few(records: Iterable[Record], kind: str, found: set[str]) -> Iterator[Record]:
     """Those that have a label, whose labels are `found` on the way; too many different ones are an error."""
     for record in records:
-        found.update(label for label in (json.loads(record.target) if kind == "several" else [record.target]) if label)
+        found.update(
+            label for label in (json.loads(record.target) if kind == "multi_label" else [record.target]) if label
+        )
         if len(found) > MOST:
             raise UserError(
                 f"{record.location}: over {MOST:,} different labels so far; is data.label the right column?"
@@ -112,17 +116,17 @@ def _few(records: Iterable[Record], kind: str, found: set[str]) -> Iterator[Reco
             yield record
 
 
-def _called(given: str, data: "DataOptions", location: str) -> str:
+def _called(given: str, data: ClassifyData, location: str) -> str:
     """A label as it is kept: several as a JSON list, each once."""
-    if data.label_kind == "several":
+    if data.problem_type == "multi_label":
         each = _listed(given, location) if given.startswith("[") else given.split(data.label_separator)
         found = dict.fromkeys(_short(label, data) for label in each)
         return json.dumps([label for label in found if label], ensure_ascii=False)
     return _short(given, data)
 
 
-def _short(label: str, data: "DataOptions") -> str:
-    return (label.split(data.label_until)[0] if data.label_until else label).strip()
+def _short(label: str, data: ClassifyData) -> str:
+    return (label.split(data.label_prefix_until)[0] if data.label_prefix_until else label).strip()
 
 
 def _listed(given: str, location: str) -> list[str]:
@@ -135,10 +139,10 @@ def _listed(given: str, location: str) -> list[str]:
     return [str(each) for each in found]
 
 
-def learn_labels(data: "DataOptions", beside: Path | None = None) -> tuple[str, ...]:
+def learn_labels(data: ClassifyData, beside: Path | None = None) -> tuple[str, ...]:
     """Every label of the training file, in the order of their letters: also one that only a part held out of it has."""
     found: set[str] = set()
-    for _ in _few(_records(data, "train", beside), data.label_kind, found):
+    for _ in _few(_records(data, "train", beside), data.problem_type, found):
         pass
     if len(found) < 2:
         only = f"the one label {found.pop()!r}" if found else "no label"
@@ -146,12 +150,12 @@ def learn_labels(data: "DataOptions", beside: Path | None = None) -> tuple[str, 
     if len(found) > FEW and all(map(DECIMAL.fullmatch, found)):
         raise UserError(
             f"{file_of(data, 'train', beside)}: the labels are {len(found)} different numbers such as {min(found)}: "
-            "give data.label_kind = 'number' to learn their values, or write them as words where they are but names"
+            "give data.problem_type = 'regression' to predict values, or write them as words if they are names"
         )
     return tuple(sorted(found))
 
 
-def learn_scale(data: "DataOptions", beside: Path | None = None) -> tuple[float, float]:
+def learn_scale(data: ClassifyData, beside: Path | None = None) -> tuple[float, float]:
     """The mean of the training part's numbers, and the power of two nearest their standard deviation."""
     records = known(read(data, "train", beside), Numbers())
     values = np.array([float(record.target) for record in records if record.target])
@@ -250,7 +254,7 @@ class Sides(NamedTuple):
 
 
 def prepare(
-    data: "DataOptions", part: str, sides: Sides, cache: Path, max_length: int, beside: Path | None = None
+    data: ClassifyData, part: str, sides: Sides, cache: Path, max_length: int, beside: Path | None = None
 ) -> PairDataset:
     """A split as a PairDataset, from the cache if the same files, options, tokenizer and labels were prepared."""
     hashes = hash_files(file_of(data, part, beside))

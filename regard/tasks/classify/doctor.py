@@ -17,11 +17,11 @@ RARE = 10  # samples of a label in train
 
 def labels(parts: Mapping[str, PairDataset], network: Classifier, findings: "Findings") -> None:
     """Facts about what texts are called, and a warning of what is too rare to learn."""
-    if network.kind == "number":
+    if network.problem_type == "regression":
         findings.facts["numbers"] = {part: _spread(corpus) for part, corpus in parts.items()}
         return
     table: dict[str, dict[str, int]] = {label: {} for label in network.labels}
-    before = int(network.kind == "several")  # there the first number is for none of them
+    before = int(network.problem_type == "multi_label")  # there the first number is for none of them
     for part, corpus in parts.items():
         counts = np.bincount(np.asarray(corpus.target_values, int), minlength=len(network.labels) + before)[before:]
         for label, count in zip(network.labels, counts.tolist(), strict=True):

@@ -17,6 +17,7 @@ from regard.metrics.bootstrap import paired_test
 from regard.progress import counted
 from regard.tasks.classify.answers import LIKELY, Number, Several, Told
 from regard.tasks.classify.dataset import read, split_pair
+from regard.tasks.classify.options import ClassifyData
 from regard.tasks.scoring import chosen as part_of
 from regard.tasks.scoring import columns, lines_of, moved
 
@@ -34,23 +35,23 @@ class Selection(NamedTuple):
 
 
 def select(
-    model: Any, file: str | None, text: str, label: str, text2: str = "", named: tuple[str, ...] = ()
+    model: Any, file: str | None, text: str, label: str, text_pair: str = "", named: tuple[str, ...] = ()
 ) -> Selection:
     """The file's samples; without one the test part of the model's recipe, else its validation part."""
     network = model.network
-    if text2 and model.recipe and not model.recipe.data.text2:
-        raise UserError(f"--other {text2}: this model was trained on single texts")
-    other = text2 or ("text2" if network.paired and model.recipe is None else "")
-    roles = columns(model.recipe, text=text, text2=other, label=label)
-    how = {"label_kind": network.kind, "stratify": False, "split_by": "source"}  # all of a file is scored
+    if text_pair and model.recipe and not model.recipe.data.text_pair:
+        raise UserError(f"--text-pair {text_pair}: this model was trained on single texts")
+    other = text_pair or ("text_pair" if network.paired and model.recipe is None else "")
+    roles = columns(model.recipe, text=text, text_pair=other, label=label)
+    how = {"label_kind": network.problem_type, "stratify": False, "split_by": "source"}  # all of a file is scored
     how |= {"columns": named} if named else {}
     recipe, part = part_of(model.recipe, "classify", file, " with text and label", **roles, **how)
-    targets = targets_of(network.kind, network.labels)
-    records = list(known(read(recipe.data, part, Path(recipe.origin)), targets))
+    targets = targets_of(network.problem_type, network.labels)
+    records = list(known(read(ClassifyData.of(recipe), part, Path(recipe.origin)), targets))
     full = [record for record in records if record.source.strip() and record.target]
     if not full:
         raise UserError(f"{file or part}: no samples to score")
-    inputs = [split_pair(record.source, bool(recipe.data.text2)) for record in full]
+    inputs = [split_pair(record.source, bool(ClassifyData.of(recipe).text_pair)) for record in full]
     mixed = file is None and moved(model, part)
     return Selection(file or part, full, len(records) - len(full), inputs, mixed)
 
@@ -59,7 +60,7 @@ def evaluate(
     models: list[Any], chosen: Selection, batch_size: int = 32, truncate: bool = False, quiet: bool = True
 ) -> dict[str, Any]:
     """Scores of one model with a row a label and its mistakes; of two also the paired test of one of them."""
-    if len({model.network.kind for model in models}) > 1:
+    if len({model.network.problem_type for model in models}) > 1:
         raise UserError("--compare: one of the models tells one label a text and the other several, or a number")
     inputs = chosen.inputs
     wanted = [record.target for record in chosen.records]
@@ -67,14 +68,14 @@ def evaluate(
         options = {"batch_size": batch_size, "truncate": truncate, "progress": progress}
         answers: list[list[Told]] = [model.run(inputs, **options) for model in models]
     network = models[0].network
-    name, report, mark = REPORTS[network.kind]
+    name, report, mark = REPORTS[network.problem_type]
     counts = {"samples": len(wanted), "part": chosen.name} | ({"skipped": chosen.skipped} if chosen.skipped else {})
     counts |= {"note": MOVED} if chosen.moved else {}
-    counts |= {} if network.kind == "number" else {"probabilities": "uncalibrated"}
+    counts |= {} if network.problem_type == "regression" else {"probabilities": "uncalibrated"}
     found = counts | report(answers[0], wanted, network.labels)
     told = [[_said(answer) for answer in each] for each in answers]
-    right = [WRITTEN[network.kind](each) for each in wanted]
-    sure = {} if network.kind == "number" else {"scores": [each.scores for each in answers[0]]}  # type: ignore[union-attr]
+    right = [WRITTEN[network.problem_type](each) for each in wanted]
+    sure = {} if network.problem_type == "regression" else {"scores": [each.scores for each in answers[0]]}  # type: ignore[union-attr]
     found |= lines_of([record.location for record in chosen.records], inputs, right, told, **sure)
     if len(models) == 1:
         return found
@@ -82,7 +83,11 @@ def evaluate(
     return found | {"comparison": paired_test(name, *marks_of).to_dict(higher_is_better=name != "squared_error")}
 
 
-WRITTEN: dict[str, Callable[[str], Any]] = {"one": str, "several": json.loads, "number": float}  # labels, by their kind
+WRITTEN: dict[str, Callable[[str], Any]] = {
+    "single_label": str,
+    "multi_label": json.loads,
+    "regression": float,
+}  # labels, by their kind
 
 
 def _said(answer: Told) -> str | tuple[str, ...] | float:
@@ -115,9 +120,9 @@ def _numbers(answers: list[Any], wanted: list[str], labels: Sequence[str]) -> di
 
 
 REPORTS: dict[str, tuple[str, Callable[..., dict[str, Any]], Callable[[Any, str], float]]] = {
-    "one": ("accuracy", _one, lambda answer, wanted: 100.0 * (answer.label == wanted)),
-    "several": ("exact", _several, lambda answer, wanted: 100.0 * ({*answer.labels} == {*json.loads(wanted)})),
-    "number": ("squared_error", _numbers, lambda answer, wanted: (answer.value - float(wanted)) ** 2),
+    "single_label": ("accuracy", _one, lambda answer, wanted: 100.0 * (answer.label == wanted)),
+    "multi_label": ("exact", _several, lambda answer, wanted: 100.0 * ({*answer.labels} == {*json.loads(wanted)})),
+    "regression": ("squared_error", _numbers, lambda answer, wanted: (answer.value - float(wanted)) ** 2),
 }  # by kind: what two models are compared by, all figures, and that one of a single answer
 
 

@@ -10,7 +10,7 @@ from regard.attention.trace import Axes, Axis, Trace, record
 from regard.errors import UserError
 from regard.layers.inputs import pad
 from regard.models.heads.sequence import Classifier
-from regard.tasks.batching import Row, check_texts, each_room, too_long
+from regard.tasks.batching import Row, check_texts, encode_batches, too_long
 from regard.tasks.classify.answers import LIKELY, Told, answer_of, told_by
 from regard.tasks.classify.dataset import Texts
 from regard.text.vocabulary import Tokenizer
@@ -42,9 +42,9 @@ def classify(
         text = texts.sequences([rows[number].tokens for number in numbers]).to(next(network.parameters()).device)
         return network.chances(network(text).float()).tolist()
 
-    for numbers, chances in each_room(network, [len(row.tokens) for row in rows], batch_size, read):
+    for numbers, chances in encode_batches(network, [len(row.tokens) for row in rows], batch_size, read):
         for number, each in zip(numbers, chances, strict=True):
-            answers[number] = answer_of(network, each, rows[number].cut, threshold)
+            answers[number] = answer_of(network, each, rows[number].truncated, threshold)
         progress(len(numbers))
     return [answers[number] for number in range(len(rows))]
 

@@ -1,4 +1,4 @@
-"""What a text is called, by `data.label_kind`: the loss of each, and the figures of a validation.
+"""What a text is called, by `data.problem_type`: the loss of each, and the figures of a validation.
 
 Shapes: logits (batch, labels); wanted (batch), of several labels (batch, labels) with 1.0 where one holds.
 """
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.config.recipe import TrainOptions
 from regard.data.pairs import PairDataset
 from regard.data.targets import Labels, Targets, balanced_weights
 from regard.errors import UserError
@@ -16,6 +15,7 @@ from regard.metrics import classification as marks
 from regard.metrics import correlation
 from regard.models.heads.sequence import Classifier
 from regard.tasks.classify.answers import LIKELY
+from regard.tasks.classify.options import ClassifyTrain
 
 
 @dataclass
@@ -81,15 +81,15 @@ class Number:
 Kind = One | Several | Number
 
 
-def kind_of(network: Classifier, options: TrainOptions) -> Kind:
+def kind_of(network: Classifier, options: ClassifyTrain) -> Kind:
     """That of the labels that a network tells; options which it has no use for are refused."""
-    if options.label_smoothing and network.kind != "one":
+    if options.label_smoothing and network.problem_type != "single_label":
         raise UserError(f"train.label_smoothing = {options.label_smoothing} is for one label a text")
-    if network.kind == "number":
+    if network.problem_type == "regression":
         if options.class_weights != "none":
             raise UserError(f"train.class_weights = '{options.class_weights}': numbers have no classes")
         return Number(network.scale)
-    return Several() if network.kind == "several" else One(len(network.labels), options.label_smoothing)
+    return Several() if network.problem_type == "multi_label" else One(len(network.labels), options.label_smoothing)
 
 
 def weigh(kind: Kind, corpus: PairDataset, targets: Targets) -> None:

@@ -14,7 +14,7 @@ from regard.data.targets import targets_of, told_label
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import FAMILIES, Family
 from regard.tasks.base import Preview, Task
-from regard.tasks.batching import by_length, shown
+from regard.tasks.batching import by_length, show_text
 from regard.tasks.classify.dataset import (
     BETWEEN,
     Labelled,
@@ -27,20 +27,34 @@ from regard.tasks.classify.dataset import (
     stream,
     with_end_token,
 )
+from regard.tasks.classify.head import attach_head
+from regard.tasks.classify.options import ClassifyData
 from regard.tasks.classify.predict import BATCH, classify
 from regard.tasks.classify.problem_type import kind_of, weigh
 from regard.tasks.distillation import Predicted
-from regard.tasks.fitting import labelled
 from regard.text.special_tokens import with_mask_token
-from regard.text.vocabulary import Vocabulary, train_tokenizer
+from regard.text.vocabulary import Vocabulary
+from regard.text.vocabulary import train_tokenizer as learn_tokenizer
 
 
 class Classify(Task[PairDataset]):
     """What the training loop asks of telling texts apart."""
 
+    data: ClassifyData
+
     name, unit, supports_distillation = "classify", "texts", True
-    train_tokenizer = staticmethod(lambda recipe: learn_vocabulary(recipe))
-    attach_head = staticmethod(labelled)
+
+    @staticmethod
+    def train_tokenizer(recipe: Recipe) -> Vocabulary:
+        """A tokenizer trained on the texts of the training part; for an encoder one that also marks their beginning."""
+        records = read(ClassifyData.of(recipe), "train", Path(recipe.origin))
+        texts = (text for record in records for text in record.source.split(BETWEEN))
+        family = FAMILIES.get(recipe.model.get("family", ""))
+        around = with_mask_token if family and family.is_encoder else with_end_token
+        both = around(learn_tokenizer(texts, recipe.tokenizer, ends=False))
+        return Vocabulary(both, both)
+
+    attach_head = staticmethod(attach_head)
 
     @staticmethod
     def supports(family: Family) -> bool:
@@ -49,9 +63,9 @@ class Classify(Task[PairDataset]):
     def bind(self, network: Any) -> None:
         self.kind = kind_of(network, self.options)
         self.scores = self.kind.scores
-        self.targets = targets_of(network.kind, network.labels)
-        self.sides = Sides(Texts(self.tokenizer, bool(self.recipe.data.text2)), self.targets)
-        self.tells = network.labels if network.kind != "number" else ()
+        self.targets = targets_of(network.problem_type, network.labels)
+        self.sides = Sides(Texts(self.tokenizer, bool(self.data.text_pair)), self.targets)
+        self.tells = network.labels if network.problem_type != "regression" else ()
 
     def prepare(self) -> None:
         super().prepare()
@@ -64,9 +78,9 @@ class Classify(Task[PairDataset]):
         return super().reports | ({"labels": ", ".join(self.tells)} if self.tells else {})
 
     def dataset(self, split: str) -> PairDataset | None:
-        if not getattr(self.recipe.data, split):
+        if not getattr(self.data, split):
             return None
-        return prepare(self.recipe.data, split, self.sides, self.cache, self.length, Path(self.recipe.origin))
+        return prepare(self.data, split, self.sides, self.cache, self.length, Path(self.recipe.origin))
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[Labelled]:
         return stream(self.training, self.sides, self.batching, start, rank, world)
@@ -78,8 +92,8 @@ class Classify(Task[PairDataset]):
         """The loss of each label, and `auxiliary` times the mean of its text's tokens (equation 5), summed."""
         found = self.predict_batch(network, batch)
         loss = self.kind.loss(found.logits[0], batch.labels)
-        if self.options.auxiliary:
-            loss = loss + self.options.auxiliary * _text_loss(network, found.states, batch)
+        if self.options.lm_loss_weight:
+            loss = loss + self.options.lm_loss_weight * _text_loss(network, found.states, batch)
         return self.with_distillation(loss, found, batch)
 
     def predict_batch(self, network: Any, batch: Labelled) -> Predicted:
@@ -105,8 +119,8 @@ class Classify(Task[PairDataset]):
         found = [self.validation.text(number) for number in range(min(count, len(self.validation)))]
         texts = [split_pair(each.source, self.sides.source.paired) for each in found]
         answers = classify(network, self.sides.source, texts)
-        wanted = [told_label(each.target, network.kind) for each in found]
-        return list(map(Preview, map(shown, texts), wanted, map(str, answers)))
+        wanted = [told_label(each.target, network.problem_type) for each in found]
+        return list(map(Preview, map(show_text, texts), wanted, map(str, answers)))
 
 
 def _text_loss(network: Classifier, states: Tensor, batch: Labelled) -> Tensor:
@@ -116,13 +130,3 @@ def _text_loss(network: Classifier, states: Tensor, batch: Labelled) -> Tensor:
     losses = F.cross_entropy(logits, batch.text.tokens[:, 1:][real], reduction="none")
     counts = (batch.text.lengths - 1).clamp(min=1)[:, None].expand(real.shape)[real]
     return (losses / counts).sum()
-
-
-def learn_vocabulary(recipe: Recipe) -> Vocabulary:
-    """A tokenizer trained on the texts of the training part; for an encoder one that also marks their beginning."""
-    records = read(recipe.data, "train", Path(recipe.origin))
-    texts = (text for record in records for text in record.source.split(BETWEEN))
-    family = FAMILIES.get(recipe.model.get("family", ""))
-    around = with_mask_token if family and family.is_encoder else with_end_token
-    both = around(train_tokenizer(texts, recipe.tokenizer, ends=False))
-    return Vocabulary(both, both)

@@ -18,7 +18,7 @@ from regard.interop.sentence_transformers import Pooling
 from regard.layers.inputs import TokenBatch, pad
 from regard.models.heads.hierarchical import Documents
 from regard.models.heads.sequence import Classifier
-from regard.tasks.batching import check_texts, each_room, too_long
+from regard.tasks.batching import check_texts, encode_batches, too_long
 from regard.tasks.classify.answers import told_by
 from regard.text.vocabulary import Tokenizer
 
@@ -112,7 +112,7 @@ def embed(
         text = together([rows[number] for number in numbers]).to(device)
         return pooled(network.encode(text), text, pooling).cpu().numpy()
 
-    for numbers, found in each_room(network, [len(row.tokens) for row in rows], batch_size, read):
+    for numbers, found in encode_batches(network, [len(row.tokens) for row in rows], batch_size, read):
         vectors = np.zeros((len(rows), found.shape[1]), np.float32) if vectors is None else vectors
         vectors[numbers] = found
         progress(len(numbers))

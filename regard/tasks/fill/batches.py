@@ -75,9 +75,9 @@ class MaskOptions:
     length: int  # with special tokens
     batch_size: int
     seed: int = 0
-    pairs: Literal["none", "next", "order"] = "none"
+    pair_task: Literal["none", "nsp", "sop"] = "none"
     share: float = 0.15
-    whole_words: bool = False
+    whole_word_mask: bool = False
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -88,8 +88,8 @@ def rows_per_epoch(dataset: TokenStream | SentenceDataset, tokenizer: Tokenizer,
     """How many rows a split has, one for each chunk or block; a split that is too small is an error."""
     if isinstance(dataset, TokenStream):
         return blocks_per_epoch(dataset, block_size(tokenizer, options))
-    if options.pairs == "next" and dataset.documents < 2:
-        raise UserError("data.pairs = 'next' takes the other text from another document, but there is only one")
+    if options.pair_task == "nsp" and dataset.documents < 2:
+        raise UserError("data.pair_task = 'next' takes the other text from another document, but there is only one")
     return len(dataset)
 
 
@@ -179,7 +179,7 @@ def _mask(
     index: Tensor,
 ) -> MaskedBatch:
     tokens = text.tokens.numpy()
-    masked, at = masker.mask_tokens(tokens, text.real.numpy(), rng, options.share, options.whole_words)
+    masked, at = masker.mask_tokens(tokens, text.real.numpy(), rng, options.share, options.whole_word_mask)
     words = torch.from_numpy(tokens[at])
     words_per_pair = len(words) / max(1, len(index))
     text = text._replace(tokens=torch.from_numpy(masked))
@@ -206,7 +206,7 @@ def draw_pair(sentences: SentenceDataset, chunk: int, options: MaskOptions, rng:
     middle = int(rng.integers(1, len(rows)))
     first, second = np.concatenate(rows[:middle]), np.concatenate(rows[middle:])
     negative = rng.random() < NEGATIVE_SHARE
-    if options.pairs == "order":
+    if options.pair_task == "sop":
         first, second = (second, first) if negative else (first, second)
     elif negative:
         second = _from_another_document(sentences, document, len(second), size - len(first), rng)

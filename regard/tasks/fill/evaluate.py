@@ -13,6 +13,7 @@ from regard.models.heads.mlm import Pretraining
 from regard.progress import counted
 from regard.tasks.fill.batches import MaskOptions, rows_per_epoch
 from regard.tasks.fill.guesses import Guesses, guess
+from regard.tasks.fill.options import FillData
 from regard.tasks.fill.predict import SEED as DRAWN
 from regard.tasks.fill.predict import hidden_in, some_rows
 from regard.tasks.fill.sentences import SentenceDataset
@@ -31,16 +32,16 @@ class Selection(NamedTuple):
 
 def select(model: Any, file: str | None, column: str) -> Selection:
     """The file; without one the test part of the model's recipe, else its validation part."""
-    how: dict[str, Any] = {} if model.recipe else {"pairs": _pairs(model.network), "max_length": 0}
+    how: dict[str, Any] = {} if model.recipe else {"pair_task": _pairs(model.network), "max_length": 0}
     if file and (column or not in_rows(Path(file))):  # another's columns
         how |= {"text": column, "split_by": "source"}
     recipe, part = part_of(model.recipe, "fill", file, " of text", **how)
-    data, tokenizer = recipe.data, model.vocabulary.target
+    data, tokenizer = FillData.of(recipe), model.vocabulary.target
     length = min(data.max_length or model.network.max_positions, model.network.max_positions)
     text = hidden_in(data, part, tokenizer, cache_folder(), length, Path(recipe.origin))
     if isinstance(text, TokenStream):  # a short text is one row
         length = min(length, len(text) + special_tokens_of(tokenizer, 1).size)
-    options = MaskOptions(length, 1, DRAWN, data.pairs, data.masked, data.whole_words)
+    options = MaskOptions(length, 1, DRAWN, data.pair_task, data.mask_probability, data.whole_word_mask)
     return Selection(file or part, text, options)
 
 
@@ -48,7 +49,7 @@ def _pairs(network: Any) -> Any:
     """What a published network's second text is to the first: ALBERT's blocks share weights, and it learnt orders."""
     if not isinstance(network, Pretraining):
         return "none"
-    return "order" if getattr(network.config, "groups", 0) else "next"
+    return "sop" if getattr(network.config, "groups", 0) else "nsp"
 
 
 def evaluate(model: Any, chosen: Selection, quiet: bool = True) -> dict[str, Any]:
@@ -57,9 +58,9 @@ def evaluate(model: Any, chosen: Selection, quiet: bool = True) -> dict[str, Any
     count = rows_per_epoch(chosen.text, tokenizer, options)
     with counted("reading", count, quiet) as progress:
         found = guess(model.network, some_rows(chosen.text, tokenizer, options, count), progress)
-    words = "whole" if options.whole_words else "pieces"
+    words = "whole" if options.whole_word_mask else "pieces"
     signature = (
-        f"tokens:{named(tokenizer)}|length:{options.length}|pairs:{options.pairs}|hidden:{options.share:g} {words}"
+        f"tokens:{named(tokenizer)}|length:{options.length}|pairs:{options.pair_task}|hidden:{options.share:g} {words}"
         f"|drawn:{options.seed}|{SIGNATURE}"
     )
     facts = {"part": chosen.name, "rows": count, "hidden_words": len(found.words), "unigram_entropy": found.unigram}

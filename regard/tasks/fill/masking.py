@@ -40,12 +40,12 @@ class Masker(NamedTuple):
         real: np.ndarray,
         rng: np.random.Generator,
         probability: float,
-        whole_words: bool,
+        whole_word_mask: bool,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rows with their masked tokens replaced, and True at these positions; `real` is False on padding."""
         maskable = real & ~self.special[tokens]
         counts = np.maximum(1, np.rint(probability * maskable.sum(1))).astype(int)
-        if whole_words:
+        if whole_word_mask:
             chosen = self._choose_words(tokens, maskable, counts, rng)
         else:
             chosen = _choose_tokens(maskable, counts, rng)

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from regard.config.recipe import DataOptions
 from regard.data.token_stream import TokenStream
 from regard.errors import UserError
 from regard.models.heads.mlm import MaskedLM, Pretraining
-from regard.tasks.batching import each_room
+from regard.tasks.batching import encode_batches
 from regard.tasks.embed.predict import BATCH, Read, Text, read_texts, together
 from regard.tasks.fill.batches import MaskedBatch, MaskOptions, masked_rows, pair_budget, rows_per_epoch
+from regard.tasks.fill.options import FillData
 from regard.tasks.fill.sentences import SentenceDataset, prepare_sentences, prepare_stream
 from regard.text.special_tokens import mask_token_of
 from regard.text.vocabulary import Tokenizer
@@ -23,10 +23,10 @@ ROWS, SEED = 32, 1  # of a batch that is scored, and of what is hidden in it: th
 
 
 def hidden_in(
-    data: DataOptions, part: str, tokenizer: Tokenizer, cache: Path, length: int, beside: Path
+    data: FillData, part: str, tokenizer: Tokenizer, cache: Path, length: int, beside: Path
 ) -> TokenStream | SentenceDataset:
     """A part as running text, or where pairs are drawn as sentences."""
-    if data.pairs == "none":
+    if data.pair_task == "none":
         return prepare_stream(data, part, tokenizer, cache, beside)
     return prepare_sentences(data, part, tokenizer, cache, pair_budget(tokenizer, length), beside)
 
@@ -98,7 +98,7 @@ def fill(
         likely = chances.topk(min(best, tokenizer.size))
         return zip(likely.values.tolist(), likely.indices.tolist(), strict=True)
 
-    for numbers, places in each_room(network, [len(row.tokens) for row in rows], batch_size, read):
+    for numbers, places in encode_batches(network, [len(row.tokens) for row in rows], batch_size, read):
         for number in numbers:
             hidden = rows[number].tokens.count(mask)
             answers[number] = _filled(tokenizer, rows[number], mask, [next(places) for _ in range(hidden)])

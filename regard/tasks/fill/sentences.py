@@ -16,7 +16,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,11 +28,9 @@ from regard.data.splits.hashed import file_of
 from regard.data.token_stream import TokenStream, write_stream
 from regard.errors import UserError
 from regard.progress import Progress, shown
+from regard.tasks.fill.options import FillData
 from regard.text.sentences import sentences
 from regard.text.vocabulary import Tokenizer
-
-if TYPE_CHECKING:
-    from regard.config.recipe import DataOptions
 
 FORMAT = "sentences 4"  # part of every key: increase it when what is written changes
 
@@ -47,7 +45,7 @@ UNPREPARED = ("max_length", "mask_probability", "whole_word_mask", "pair_task", 
 # ── documents ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def paragraphs(data: "DataOptions", split: str, base_dir: Path | None = None) -> Iterator[Document]:
+def paragraphs(data: FillData, split: str, base_dir: Path | None = None) -> Iterator[Document]:
     """A split's documents, each with an end: rows as they are, running text split at blank lines, else line by line."""
     for document in documents(data, split, base_dir):
         if document.row:
@@ -95,7 +93,7 @@ def _has_blank_line(document: Document) -> bool:
 
 
 def prepare_stream(
-    data: "DataOptions", split: str, tokenizer: Tokenizer, cache: Path, base_dir: Path | None = None
+    data: FillData, split: str, tokenizer: Tokenizer, cache: Path, base_dir: Path | None = None
 ) -> TokenStream:
     """A split's documents one after another, to be packed into blocks."""
     hashes = hash_files(file_of(data, split, base_dir))
@@ -123,7 +121,7 @@ class SentenceDataset(RaggedDataset):
 
 
 def prepare_sentences(
-    data: "DataOptions",
+    data: FillData,
     split: str,
     tokenizer: Tokenizer,
     cache: Path,

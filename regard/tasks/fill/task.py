@@ -16,11 +16,13 @@ from regard.tasks.base import Preview, Task
 from regard.tasks.distillation import Predicted
 from regard.tasks.fill.batches import MaskedBatch, MaskOptions, masked_rows, rows_per_epoch
 from regard.tasks.fill.guesses import guess, predict
+from regard.tasks.fill.head import attach_head
+from regard.tasks.fill.options import FillData
 from regard.tasks.fill.predict import hidden_in, some_rows
 from regard.tasks.fill.sentences import SentenceDataset
-from regard.tasks.fitting import masked
 from regard.text.special_tokens import mask_token_of, with_mask_token
-from regard.text.vocabulary import Vocabulary, train_tokenizer
+from regard.text.vocabulary import Vocabulary
+from regard.text.vocabulary import train_tokenizer as learn_tokenizer
 
 SHOWN = 40  # tokens of a text that is shown between steps
 
@@ -28,19 +30,30 @@ SHOWN = 40  # tokens of a text that is shown between steps
 class Fill(Task[TokenStream | SentenceDataset]):
     """What the training loop asks of finding hidden words again, alone or beside a pair's relation."""
 
+    data: FillData
+
     name, scores, supports_distillation = "fill", ("loss", "accuracy"), True
-    train_tokenizer = staticmethod(lambda recipe: learn_vocabulary(recipe))
-    attach_head = staticmethod(masked)
+
+    @staticmethod
+    def train_tokenizer(recipe: Recipe) -> Vocabulary:
+        """A tokenizer trained on the training part, with a token that hides others."""
+        texts = tokenizer_texts(FillData.of(recipe), "train", Path(recipe.origin))
+        both = with_mask_token(learn_tokenizer(texts, recipe.tokenizer, ends=False))
+        return Vocabulary(both, both)
+
+    attach_head = staticmethod(attach_head)
 
     def dataset(self, split: str) -> TokenStream | SentenceDataset | None:
-        if not getattr(self.recipe.data, split):
+        if not getattr(self.data, split):
             return None
-        return hidden_in(self.recipe.data, split, self.tokenizer, self.cache, self.length, Path(self.recipe.origin))
+        return hidden_in(self.data, split, self.tokenizer, self.cache, self.length, Path(self.recipe.origin))
 
     def plan_batches(self) -> None:
         """Rows of one length: blocks, or pairs as long as they may be."""
-        data, size = self.recipe.data, self.options.batch_size or max(1, self.options.batch_tokens // self.length)
-        self.masking = MaskOptions(self.length, size, self.recipe.seed, data.pairs, data.masked, data.whole_words)
+        data, size = self.data, self.options.batch_size or max(1, self.options.batch_tokens // self.length)
+        self.masking = MaskOptions(
+            self.length, size, self.recipe.seed, data.pair_task, data.mask_probability, data.whole_word_mask
+        )
         self.rows, *_ = [self._rows(name, part) for name, part in self.splits.items()]
         self.batches_per_epoch = -(-self.rows // size)
 
@@ -101,10 +114,3 @@ class Fill(Task[TokenStream | SentenceDataset]):
             else:
                 parts[-1].append(token)
         return f" {self.tokenizer.name(mask)} ".join(self.tokenizer.decode(part) for part in parts)
-
-
-def learn_vocabulary(recipe: Recipe) -> Vocabulary:
-    """A tokenizer trained on the training part, with a token that hides others."""
-    texts = tokenizer_texts(recipe.data, "train", Path(recipe.origin))
-    both = with_mask_token(train_tokenizer(texts, recipe.tokenizer, ends=False))
-    return Vocabulary(both, both)

@@ -10,6 +10,7 @@ from string import Formatter
 from typing import Any
 
 from regard.cli.options import Prompting
+from regard.config.options import DocumentOptions
 from regard.config.recipe import Recipe
 from regard.data.synthetic.in_context import FewShotItem, Question
 from regard.data.synthetic.prompts import TEMPLATE
@@ -105,13 +106,13 @@ def exam_of(recipe: Recipe | None, file: str | None, prompting: Prompting, text:
     if file:
         options = Draw(prompting.limit, prompting.seeds, template_of(prompting.template))
         return _of_file(file, options, by or "likelihood", text, label)
-    made = recipe.data.generate if recipe else ""
+    made = DocumentOptions.of(recipe).synthetic if recipe else ""
     if recipe is None or made not in dataset_names():
-        possible = ", ".join(f"data.generate = '{name}'" for name in dataset_names())
+        possible = ", ".join(f"data.synthetic = '{name}'" for name in dataset_names())
         raise UserError(f"--shots needs a FILE with the columns text and label, or a model trained on {possible}")
     if prompting.template:
         raise UserError(f"--template is for a FILE: questions of '{made}' are written as in training")
-    return _of_dataset(made, prompting.limit or int(recipe.data.test or QUESTIONS), prompting.seeds, by)
+    return _of_dataset(made, prompting.limit or int(DocumentOptions.of(recipe).test or QUESTIONS), prompting.seeds, by)
 
 
 def _of_file(file: str, options: Draw, by: str, text: str, label: str) -> Exam:

@@ -179,7 +179,7 @@ class Writer:
             tuple(found.tokens),
             finish,
             len(row.tokens),
-            row.cut,
+            row.truncated,
             slid,
             told,
         )

@@ -8,6 +8,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.config.options import DocumentOptions
 from regard.config.recipe import DecodeOptions, Recipe
 from regard.data.documents import tokenizer_texts
 from regard.data.packing import BlockBatch, PackOptions, batches_per_epoch, epochs, packed, windows
@@ -15,8 +16,7 @@ from regard.data.synthetic.registry import in_context_dataset
 from regard.data.token_stream import TokenStream, prepare_documents, prepare_stream
 from regard.errors import UserError
 from regard.models.registry import Family
-from regard.tasks.base import Preview, Task
-from regard.tasks.fitting import bare
+from regard.tasks.base import Preview, Task, reject_classifier
 from regard.tasks.generate.likelihood import Likelihood, of_windows
 from regard.tasks.generate.predict import Writer
 from regard.text.vocabulary import Tokenizer, Vocabulary, train_tokenizer
@@ -33,8 +33,8 @@ def learn_vocabulary(recipe: Recipe) -> Vocabulary:
             f"tokenizer.kind = '{recipe.tokenizer.kind}' loses line breaks and spaces, which a model of running text "
             f"should learn; possible: {', '.join(EXACT)}"
         )
-    data = recipe.data
-    texts = _made(recipe, "train") if data.generate else tokenizer_texts(data, "train", Path(recipe.origin))
+    data = DocumentOptions.of(recipe)
+    texts = _made(recipe, "train") if data.synthetic else tokenizer_texts(data, "train", Path(recipe.origin))
     tokenizer = train_tokenizer(texts, recipe.tokenizer, ends=False)
     return Vocabulary(tokenizer, tokenizer)
 
@@ -42,9 +42,11 @@ def learn_vocabulary(recipe: Recipe) -> Vocabulary:
 class Generate(Task[TokenStream]):
     """What the training loop asks of language modelling."""
 
+    data: DocumentOptions
+
     name = "generate"
     train_tokenizer = staticmethod(learn_vocabulary)
-    attach_head = staticmethod(bare)
+    attach_head = staticmethod(reject_classifier)
 
     @staticmethod
     def supports(family: Family) -> bool:
@@ -101,18 +103,20 @@ class Generate(Task[TokenStream]):
 
 
 def corpus(recipe: Recipe, part: str, tokenizer: Tokenizer, cache: Path) -> TokenStream | None:
-    data, given = recipe.data, getattr(recipe.data, part)
+    data, given = DocumentOptions.of(recipe), getattr(DocumentOptions.of(recipe), part)
     if not given:
         return None
-    if not data.generate:
+    if not data.synthetic:
         return prepare_stream(data, part, tokenizer, cache, Path(recipe.origin))
-    key = json.dumps([data.generate, recipe.seed, part, given])
+    key = json.dumps([data.synthetic, recipe.seed, part, given])
     return prepare_documents(_made(recipe, part), key, tokenizer, cache)
 
 
 def _made(recipe: Recipe, part: str) -> Iterator[str]:
     """Synthetic documents."""
-    return in_context_dataset(recipe.data.generate).documents(recipe.seed, part, int(getattr(recipe.data, part)))
+    return in_context_dataset(DocumentOptions.of(recipe).synthetic).documents(
+        recipe.seed, part, int(getattr(DocumentOptions.of(recipe), part))
+    )
 
 
 def likelihood(

@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,12 +33,10 @@ from regard.layers.inputs import TokenBatch
 from regard.layers.pytree import select_ragged, select_rows, to_device
 from regard.metrics.iob import count_unopened
 from regard.tasks.tag.files import Sentence, read
+from regard.tasks.tag.options import TagData
 from regard.tasks.tag.windows import Window, split_into_windows, tokenize_words
 from regard.text.special_tokens import FramedRow, padded, special_tokens_of
 from regard.text.vocabulary import MISSING, Tokenizer
-
-if TYPE_CHECKING:
-    from regard.config.recipe import DataOptions
 
 FORMAT = "tags 3"  # part of every key: increase it when what is written changes
 
@@ -87,7 +85,7 @@ class TagDataset(RaggedDataset):
 
 
 def prepare(
-    data: "DataOptions",
+    data: TagData,
     split: str,
     tokenizer: Tokenizer,
     tags: Labels,
@@ -97,9 +95,9 @@ def prepare(
     seed: int = 1,
 ) -> TagDataset:
     """A split's sentences, from the cache if the same files, options, tokenizer and tags were prepared before."""
-    if data.generate:
-        made = f"{data.generate} {seed} {split} {getattr(data, split)}"
-        hashes = {data.generate: hashlib.sha256(made.encode()).hexdigest()}
+    if data.synthetic:
+        made = f"{data.synthetic} {seed} {split} {getattr(data, split)}"
+        hashes = {data.synthetic: hashlib.sha256(made.encode()).hexdigest()}
     else:
         hashes = hash_files(file_of(data, split, base_dir))
     overhead = special_tokens_of(tokenizer, 1).size

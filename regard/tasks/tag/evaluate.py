@@ -16,6 +16,7 @@ from regard.tasks.scoring import chosen as part_of
 from regard.tasks.scoring import columns, lines_of
 from regard.tasks.tag.dataset import tag_indices
 from regard.tasks.tag.files import Sentence, read
+from regard.tasks.tag.options import TagData
 
 
 class Selection(NamedTuple):
@@ -29,7 +30,7 @@ def select(model: Any, file: str | None, words: str, tags: str) -> Selection:
     """The file's sentences; without one the test part of the model's recipe, else its validation part."""
     named = columns(model.recipe, text=words, label=tags)
     recipe, part = part_of(model.recipe, "tag", file, ", such as test.conll", **named)
-    found = list(read(recipe.data, part, Path(recipe.origin), recipe.seed))
+    found = list(read(TagData.of(recipe), part, Path(recipe.origin), recipe.seed))
     for sentence in found:
         tag_indices(sentence, Labels(model.network.labels))
     if not found:

@@ -9,15 +9,13 @@ each also as .gz
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from regard.data.files import each_of, is_text, json_lines, lines, several
 from regard.data.splits.hashed import file_of, held
 from regard.data.synthetic.entities import generate
 from regard.errors import UserError
-
-if TYPE_CHECKING:
-    from regard.config.recipe import DataOptions
+from regard.tasks.tag.options import TagData
 
 DOCUMENT_START = "-DOCSTART-"
 
@@ -39,17 +37,17 @@ class Sentence(NamedTuple):
         return " ".join(self.words)
 
 
-def read(data: "DataOptions", split: str, base_dir: Path | None = None, seed: int = 1) -> Iterator[Sentence]:
+def read(data: TagData, split: str, base_dir: Path | None = None, seed: int = 1) -> Iterator[Sentence]:
     """Every sentence of a split in the order of its file, or generated."""
-    if data.generate:
-        generated = generate(data.generate, seed, split, int(getattr(data, split)))
+    if data.synthetic:
+        generated = generate(data.synthetic, seed, split, int(getattr(data, split)))
         for number, sentence in enumerate(generated, 1):
-            yield Sentence(*sentence, f"{data.generate} {split}:{number}")
+            yield Sentence(*sentence, f"{data.synthetic} {split}:{number}")
         return
     yield from held(sentences(file_of(data, split, base_dir), data), data, split)
 
 
-def sentences(path: Path, data: "DataOptions") -> Iterator[Sentence]:
+def sentences(path: Path, data: TagData) -> Iterator[Sentence]:
     """Every sentence of a file, or of all that match a pattern."""
     if several(path):
         return each_of(path, lambda file: sentences(file, data))
@@ -104,10 +102,10 @@ def _texts(value: dict[str, Any], key: str, location: str) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def learn_tags(data: "DataOptions", base_dir: Path | None = None, seed: int = 1) -> tuple[str, ...]:
+def learn_tags(data: TagData, base_dir: Path | None = None, seed: int = 1) -> tuple[str, ...]:
     """Every tag of the training file, also of held-out splits: O first, the others in alphabetical order."""
     tags: set[str] = set()
-    undivided = replace(data, validation="", test="") if not data.generate else data
+    undivided = replace(data, validation="", test="") if not data.synthetic else data
     for sentence in read(undivided, "train", base_dir, seed):
         tags.update(sentence.tags)
         if len(tags) > MAX_TAGS:
@@ -116,6 +114,6 @@ def learn_tags(data: "DataOptions", base_dir: Path | None = None, seed: int = 1)
             )
     if len(tags) < 2:
         only = f"the one tag {tags.pop()!r}" if tags else "no tag"
-        location = data.generate or file_of(data, "train", base_dir)
+        location = data.synthetic or file_of(data, "train", base_dir)
         raise UserError(f"{location}: has {only}; tagging needs two")
     return tuple(sorted(tags, key=lambda tag: (tag != "O", tag)))

@@ -19,7 +19,7 @@ from regard.errors import UserError
 from regard.metrics import entities
 from regard.metrics.iob import is_span_tag
 from regard.models.heads.token import TokenClassifier
-from regard.tasks.batching import check_texts, each_room
+from regard.tasks.batching import check_texts, encode_batches
 from regard.tasks.tag.answers import Tags, found_in, spaced
 from regard.tasks.tag.dataset import mark_positions
 from regard.tasks.tag.windows import Window, split_into_windows, tokenize_words
@@ -73,7 +73,7 @@ def read_words(
         logits = network.told(network.encode(text.to(device))[at.to(device)]).float()
         return logits.softmax(-1).cpu().numpy()
 
-    for some, chances in each_room(network, [len(placed.tokens) for _, placed, _ in rows], batch_size, read):
+    for some, chances in encode_batches(network, [len(placed.tokens) for _, placed, _ in rows], batch_size, read):
         for number in some:
             window = rows[number][0]
             count = window.until - window.word

@@ -9,23 +9,43 @@ from torch import Tensor
 
 from regard.config.recipe import Recipe
 from regard.data.targets import Labels
+from regard.interop.folder import Loaded
 from regard.metrics.iob import is_span_tag
+from regard.models.heads.token import TokenClassifier
 from regard.tasks.base import Preview, Task
-from regard.tasks.fitting import tagging
 from regard.tasks.tag.answers import found_in
 from regard.tasks.tag.dataset import TagDataset, TaggedBatch, prepare, stream
-from regard.tasks.tag.files import read
+from regard.tasks.tag.files import learn_tags, read
+from regard.tasks.tag.options import TagData
 from regard.tasks.tag.predict import figures, read_words, tag
 from regard.text.special_tokens import with_mask_token
-from regard.text.vocabulary import Vocabulary, train_tokenizer
+from regard.text.vocabulary import Vocabulary
+from regard.text.vocabulary import train_tokenizer as learn_tokenizer
 
 
 class Tag(Task[TagDataset]):
     """What the training loop asks of tagging words."""
 
+    data: TagData
+
     name, unit = "tag", "words"
-    train_tokenizer = staticmethod(lambda recipe: learn_vocabulary(recipe))
-    attach_head = staticmethod(tagging)
+
+    @staticmethod
+    def train_tokenizer(recipe: Recipe) -> Vocabulary:
+        """A tokenizer trained on the sentences of the training part."""
+        sentences = read(TagData.of(recipe), "train", Path(recipe.origin), recipe.seed)
+        texts = (" ".join(sentence.words) for sentence in sentences)
+        tokenizer = with_mask_token(learn_tokenizer(texts, recipe.tokenizer, ends=False))
+        return Vocabulary(tokenizer, tokenizer)
+
+    @staticmethod
+    def attach_head(loaded: Loaded, recipe: Recipe) -> Loaded:
+        """An encoder with a new head for the tags of the training split; one that has such a head keeps it."""
+        network: Any = loaded.network
+        if type(network) is TokenClassifier:
+            return loaded
+        tags = learn_tags(TagData.of(recipe), Path(recipe.origin), recipe.seed)
+        return loaded._replace(network=TokenClassifier(getattr(network, "body", network).unpooled(), tags))
 
     def bind(self, network: Any) -> None:
         self.spans, self.tags = all(map(is_span_tag, network.labels)), Labels(network.labels)
@@ -37,7 +57,7 @@ class Tag(Task[TagDataset]):
         return super().reports | {"tags": ", ".join(self.tags.table)}
 
     def dataset(self, split: str) -> TagDataset | None:
-        data, beside = self.recipe.data, Path(self.recipe.origin)
+        data, beside = self.data, Path(self.recipe.origin)
         if not getattr(data, split):
             return None
         return prepare(data, split, self.tokenizer, self.tags, self.cache, self.length, beside, self.recipe.seed)
@@ -72,11 +92,3 @@ class Tag(Task[TagDataset]):
             wanted = found_in(words, [names[each] for each in self.validation.tags(number)])
             shown.append(Preview(" ".join(words), wanted.text, tag(network, self.tokenizer, [words])[0].text))
         return shown
-
-
-def learn_vocabulary(recipe: Recipe) -> Vocabulary:
-    """A tokenizer trained on the sentences of the training part."""
-    sentences = read(recipe.data, "train", Path(recipe.origin), recipe.seed)
-    texts = (" ".join(sentence.words) for sentence in sentences)
-    tokenizer = with_mask_token(train_tokenizer(texts, recipe.tokenizer, ends=False))
-    return Vocabulary(tokenizer, tokenizer)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -19,24 +19,21 @@ from regard.errors import UserError, nearest
 from regard.layers.inputs import Ids, TokenBatch, pad
 from regard.layers.pytree import to_device
 from regard.progress import Progress
+from regard.tasks.translate.options import TranslateData
 from regard.text.tokenizer import MISSING, ROLES, Tokenizer
 from regard.text.vocabulary import Vocabulary, train_tokenizer
-
-if TYPE_CHECKING:
-    from regard.config.recipe import DataOptions
-
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _named_columns(data: "DataOptions") -> dict[str, str]:
+def _named_columns(data: TranslateData) -> dict[str, str]:
     """The columns that the options name: source, target, prefix, and the one by which samples are split."""
     named = {"data.source": data.source, "data.target": data.target, "data.prefix": data.prefix}
     group = "" if data.split_by in ("source", "target") else data.split_by
     return {option: name for option, name in (named | {"data.split_by": group}).items() if name}
 
 
-def records(path: Path, data: "DataOptions") -> Iterator[Record]:
+def records(path: Path, data: TranslateData) -> Iterator[Record]:
     """A file's rows in the roles that the options give the columns; by default the first is source, the next target."""
     default = {}
     if path.name.removesuffix(".gz").endswith(".jsonl"):
@@ -55,19 +52,19 @@ def records(path: Path, data: "DataOptions") -> Iterator[Record]:
         yield Record(fields[source], fields[target], prefix, fields[group], location)
 
 
-def read(data: "DataOptions", split: str, base_dir: Path | None = None) -> Iterator[Record]:
+def read(data: TranslateData, split: str, base_dir: Path | None = None) -> Iterator[Record]:
     """Every sample of a split in the order of its file, including those that `prepare` will skip."""
     yield from held(records(file_of(data, split, base_dir), data), data, split)
 
 
-def prefixes(data: "DataOptions", split: str = "train", base_dir: Path | None = None) -> list[str]:
+def prefixes(data: TranslateData, split: str = "train", base_dir: Path | None = None) -> list[str]:
     """The tokens "<value>" of the prefix column, which a tokenizer must know as `extra`."""
     if not data.prefix:
         return []
     return sorted({record.token for record in read(data, split, base_dir) if record.prefix})
 
 
-def notes(data: "DataOptions", split: str, base_dir: Path | None = None) -> list[str]:
+def notes(data: TranslateData, split: str, base_dir: Path | None = None) -> list[str]:
     """How a split's file was interpreted: without any named column its first line is a sample, not a header."""
     path = file_of(data, split, base_dir)
     separated = "" in expand(path) and path.name.removesuffix(".gz").endswith(COLUMNS)
@@ -80,13 +77,13 @@ def notes(data: "DataOptions", split: str, base_dir: Path | None = None) -> list
 
 
 def _records(recipe: Recipe, split: str) -> Iterator[Record]:
-    data = recipe.data
-    if not data.generate:
+    data = TranslateData.of(recipe)
+    if not data.synthetic:
         yield from read(data, split, Path(recipe.origin))
         return
-    if data.generate not in GENERATORS:
-        raise UserError(f"data.generate = '{data.generate}' is unknown{nearest(data.generate, GENERATORS)}")
-    for sample in GENERATORS[data.generate](recipe.seed, split, int(getattr(data, split))):
+    if data.synthetic not in GENERATORS:
+        raise UserError(f"data.synthetic = '{data.synthetic}' is unknown{nearest(data.synthetic, GENERATORS)}")
+    for sample in GENERATORS[data.synthetic](recipe.seed, split, int(getattr(data, split))):
         yield Record(sample.source, sample.target, "", "", "")
 
 
@@ -97,8 +94,8 @@ def samples(recipe: Recipe, split: str) -> Iterator[Sample]:
 
 def learn_vocabulary(recipe: Recipe) -> Vocabulary:
     """Tokenizers trained on the samples of the training split that will be used: one for both sides, or one each."""
-    data, options = recipe.data, recipe.tokenizer
-    extra = [] if data.generate else prefixes(data, "train", Path(recipe.origin))
+    data, options = TranslateData.of(recipe), recipe.tokenizer
+    extra = [] if data.synthetic else prefixes(data, "train", Path(recipe.origin))
 
     def usable() -> Iterator[Sample]:
         for record in _records(recipe, "train"):
@@ -117,17 +114,17 @@ def learn_vocabulary(recipe: Recipe) -> Vocabulary:
 
 def corpus(recipe: Recipe, split: str, vocabulary: Vocabulary, cache: Path) -> PairDataset | None:
     """A prepared split; None if the recipe has no such split."""
-    data = recipe.data
+    data = TranslateData.of(recipe)
     if not getattr(data, split):
         return None
-    if not data.generate:
+    if not data.synthetic:
         return prepare(data, split, vocabulary, cache, Path(recipe.origin))
     key = f"{options_key(data, split)} {recipe.seed}"
     return prepare_samples(samples(recipe, split), key, vocabulary, cache, data.max_length)
 
 
 def prepare(
-    data: "DataOptions",
+    data: TranslateData,
     split: str,
     vocabulary: Vocabulary,
     cache: Path,

@@ -50,7 +50,7 @@ def translate(
         for number, hypotheses in zip(full, found, strict=True):
             best, *others = (_translation(vocabulary, each) for each in hypotheses)
             seen = align(look(network, vocabulary, rows[number].tokens, list(best.tokens))) if alignments else None
-            answers[number] = replace(best, truncated=rows[number].cut, alignment=seen, others=tuple(others))
+            answers[number] = replace(best, truncated=rows[number].truncated, alignment=seen, others=tuple(others))
         progress(len(numbers))
     return [answer for answer in answers if answer is not None]
 
@@ -66,7 +66,7 @@ def read(network: Any, vocabulary: Vocabulary, texts: Sequence[str], truncate: b
     rows = [Row(tokens[:room], len(tokens)) for tokens in vocabulary.source.encode_many(list(texts))]
     if not truncate:
         for text, row in zip(texts, rows, strict=True):
-            if row.cut:
+            if row.truncated:
                 raise too_long(text, row.length, room)
     return rows
 

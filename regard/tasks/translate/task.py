@@ -10,19 +10,21 @@ from regard.config.recipe import DecodeOptions
 from regard.errors import UserError
 from regard.metrics import bleu as scores
 from regard.models.registry import Family
-from regard.tasks.base import Preview, Task
+from regard.tasks.base import Preview, Task, reject_classifier
 from regard.tasks.batching import by_length
-from regard.tasks.fitting import bare
 from regard.tasks.translate.dataset import Batch, PairDataset, Sample, collate, corpus, learn_vocabulary, stream
+from regard.tasks.translate.options import TranslateData
 from regard.tasks.translate.predict import Translation, translate
 
 
 class Translate(Task[PairDataset]):
     """What the training loop asks of translation."""
 
+    data: TranslateData
+
     name, scores = "translate", ("bleu", "chrf", "exact", "loss")
     train_tokenizer = staticmethod(learn_vocabulary)
-    attach_head = staticmethod(bare)
+    attach_head = staticmethod(reject_classifier)
 
     @staticmethod
     def supports(family: Family) -> bool:

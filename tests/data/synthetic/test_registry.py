@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.config.options import DataOptions, TokenizerOptions
+from regard.config.options import DocumentOptions, TokenizerOptions
 from regard.config.recipe import Recipe
 from regard.data.synthetic import registry
 from regard.data.synthetic.in_context import DATASETS
@@ -65,13 +65,13 @@ def test_a_built_in_dataset_cannot_be_replaced(declared: list[EntryPoint]) -> No
 )
 def test_a_declaration_that_holds_nothing_is_named(declared: list[EntryPoint], value: str, message: str) -> None:
     declared.append(EntryPoint("mine", value, registry.GROUP))
-    with pytest.raises(UserError, match=f"data.generate = 'mine': {message}"):
+    with pytest.raises(UserError, match=f"data.synthetic = 'mine': {message}"):
         in_context_dataset("mine")
 
 
 @pytest.mark.parametrize("name", ["road.text_to_sql.dataset:DATASET", "os:system", "antigravity"])
 def test_code_that_a_recipe_names_is_never_imported(name: str) -> None:
-    data = DataOptions(train=10, generate=name)
+    data = DocumentOptions(train=10, synthetic=name)
     recipe = Recipe(task="generate", output="", data=data, tokenizer=TokenizerOptions(kind="byte_bpe"))
     with pytest.raises(UserError, match="makes no documents"):
         learn_vocabulary(recipe)

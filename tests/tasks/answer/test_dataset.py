@@ -13,11 +13,11 @@ import pytest
 from encoders import bert_vocabulary, letters, wordpiece
 from needs import need
 
-from regard.config.recipe import DataOptions
 from regard.data.sampler import BatchOptions
 from regard.errors import UserError
 from regard.metrics.squad import exact, f1, normalise
 from regard.tasks.answer.files import Gold, Question, questions, read
+from regard.tasks.answer.options import AnswerData
 from regard.tasks.answer.spans import Seen, best_of, best_spans, best_threshold, report, tell
 from regard.tasks.answer.windows import ABSENT, Windows, collate, prepare, split_into_windows, stream, token_span
 from regard.text.special_tokens import special_tokens_of
@@ -51,7 +51,7 @@ SQUAD = {
 
 def asked(path: Path, text: str, **options: Any) -> list[Question]:
     path.write_text(text, encoding="utf-8")
-    return list(questions(path, DataOptions(train=path.name, **options)))
+    return list(questions(path, AnswerData(train=path.name, **options)))
 
 
 def test_squad_is_read_in_any_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_squad_is_read_in_any_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("regard.tasks.answer.files.CHUNK", 7)
     assert asked(tmp_path / "dev.json", text) == whole
     (tmp_path / "dev.json.gz").write_bytes(gzip.compress(text.encode()))
-    again = questions(tmp_path / "dev.json.gz", DataOptions(train="dev.json.gz"))
+    again = questions(tmp_path / "dev.json.gz", AnswerData(train="dev.json.gz"))
     assert [each[:4] for each in again] == [each[:4] for each in whole]
 
 
@@ -112,7 +112,7 @@ def test_to_have_no_answer_must_be_said(tmp_path: Path) -> None:
 
 def test_a_cached_question_has_no_folder_of_its_own(tmp_path: Path) -> None:
     """The same file in another folder is prepared once; what is said of it must not name the first."""
-    places, data = [], DataOptions(train="q.csv")
+    places, data = [], AnswerData(train="q.csv")
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "q.csv").write_text("context,question,answer\nAda sang.,Who?,Ada\n")
@@ -141,7 +141,7 @@ def test_windows_reach_every_token() -> None:
 
 def prepared(place: Path, cache: Path, text: str, tokenizer: Tokenizer, length: int = 31, **options: Any) -> Windows:
     (place / "dev.json").write_text(text, encoding="utf-8")
-    return prepare(DataOptions(train="dev.json", **options), "train", tokenizer, cache, length, place)
+    return prepare(AnswerData(train="dev.json", **options), "train", tokenizer, cache, length, place)
 
 
 def test_answers_are_found_again_in_the_rows(tmp_path: Path, cache: Path) -> None:
@@ -219,7 +219,7 @@ def test_windows_are_those_of_the_reference(tmp_path: Path, cache: Path) -> None
         (tmp_path / "some.jsonl").write_text("".join(islice(file, 40, 52)), encoding="utf-8")
     tokenizer, length, stride = wordpiece(bert_vocabulary()), 101, 37
     theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer.inner)
-    data = DataOptions(train="some.jsonl", stride=stride)
+    data = AnswerData(train="some.jsonl", stride=stride)
     found = list(read(data, "train", tmp_path))
     windows = prepare(data, "train", tokenizer, cache, length, tmp_path)
     assert windows.questions == len(found) > 20 and len(windows) > 2 * len(found)
@@ -320,6 +320,6 @@ def test_questions_may_be_in_many_files(tmp_path: Path) -> None:
     for name in ("b", "a"):
         row = {"question": f"Who is {name}?", "context": f"{name} sang.", "answers": [name]}
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
-    found = list(questions(tmp_path / "*.jsonl", DataOptions()))
+    found = list(questions(tmp_path / "*.jsonl", AnswerData()))
     assert [each.text for each in found] == ["Who is a?", "Who is b?"]
     assert [Path(each.location.rsplit(":", 1)[0]).name for each in found] == ["a.jsonl", "b.jsonl"]

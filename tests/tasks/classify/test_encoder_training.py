@@ -203,7 +203,7 @@ def test_averaged_labels_are_learnt_by_adapters_and_gone_on_with(tmp_path: Path)
 
 def test_documents_are_averaged_too(tmp_path: Path) -> None:
     place = sentence_folder(tmp_path)
-    model = trained(tmp_path, f'from = "{place}"', 3, "data.segment=10", "data.stride=6")
+    model = trained(tmp_path, f'from = "{place}"', 3, "data.segment_length=10", "data.stride=6")
     assert model.network.averaged and model.network.segment == 10
     said = json.loads((model.folder / "config.json").read_text())
     assert said["architectures"] == ["BertForDocumentClassification"] and said["label_pooling"] == "mean"

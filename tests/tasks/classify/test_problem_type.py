@@ -33,7 +33,7 @@ OFTEN = (
 
 def told(words: list[str], kind: str) -> str:
     """What a text is called: which of three words it has, or how many of them, far from zero."""
-    if kind == "several":
+    if kind == "multi_label":
         return "|".join(f"has {word}" for word in ("w0", "w1", "w2") if word in words)
     return str(2000 + 100 * sum(word in ("w0", "w1", "w2") for word in words))
 
@@ -48,7 +48,7 @@ def lay_out(place: Path, kind: str, count: int = 300) -> Path:
 
 
 def made(place: Path, kind: str, steps: int = 100, *more: str, model: str = SCRATCH) -> Any:
-    options = [f"data.label_kind={kind}", "data.label_separator=|", "data.test=test.tsv", *OFTEN, *more]
+    options = [f"data.problem_type={kind}", "data.label_separator=|", "data.test=test.tsv", *OFTEN, *more]
     return recipe(lay_out(place, kind), model, steps, *options)
 
 
@@ -62,7 +62,7 @@ def evaluated(run: Path, capfd: pytest.CaptureFixture[str], *more: str) -> dict[
 
 
 def test_several_labels_are_learnt_told_and_scored(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    outcome = start(made(tmp_path, "several", 100), quiet=True)
+    outcome = start(made(tmp_path, "multi_label", 100), quiet=True)
     assert outcome.progress.best_score is not None and outcome.progress.best_score > 80  # micro F1
     model: Any = regard.load(tmp_path / "run")
     rows = [line.split("\t") for line in (tmp_path / "test.tsv").read_text().splitlines()[1:]]
@@ -99,7 +99,7 @@ def test_several_labels_are_learnt_told_and_scored(tmp_path: Path, capfd: pytest
 def test_numbers_are_learnt_in_a_scale_and_written_in_their_own(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    outcome = start(made(tmp_path, "number", 100), quiet=True)
+    outcome = start(made(tmp_path, "regression", 100), quiet=True)
     assert outcome.progress.best_score is not None and outcome.progress.best_score > 50  # Pearson
     model: Any = regard.load(tmp_path / "run")
     assert model.network.scale == 64.0  # the power of two nearest the deviation
@@ -123,40 +123,40 @@ def test_numbers_are_learnt_in_a_scale_and_written_in_their_own(
     assert found["comparison"]["metric"] == "squared_error" and found["comparison"]["p"] == 1.0
 
 
-@pytest.mark.parametrize("kind", ["several", "number"])
+@pytest.mark.parametrize("kind", ["multi_label", "regression"])
 def test_a_pre_trained_encoder_is_adapted_to_either(kind: str, tmp_path: Path) -> None:
     place = folder(tmp_path, MaskedLM)
     start(made(tmp_path, kind, 3, model=f'from = "{place}"\nlora_rank = 2'), quiet=True)
     model: Any = regard.load(tmp_path / "run")
-    assert model.network.kind == kind
+    assert model.network.problem_type == kind
     model.save(tmp_path / "merged")
     assert regard.load(tmp_path / "merged").run(["w0 w5"]) == model.run(["w0 w5"])
 
 
 def test_a_language_model_tells_either_kind(tmp_path: Path) -> None:
     """Its head has no bias, and others call it `score`."""
-    for kind in ("several", "number"):
+    for kind in ("multi_label", "regression"):
         place = tmp_path / kind
         place.mkdir()
         start(made(place, kind, 2, model='family = "gpt"\npreset = "tiny"\nwidth = 24\nlimit = 32'), quiet=True)
         model: Any = regard.load(place / "run")
         answer, row = model.run("w0 w3"), model.texts.rows(["w0 w3"])[0]
         logits = opened(model.folder)(torch.tensor([row])).logits[0]
-        ours = answer.value if kind == "number" else list(answer.scores.values())
-        assert ours == pytest.approx(logits.item() if kind == "number" else logits.sigmoid().tolist(), rel=1e-4)
+        ours = answer.value if kind == "regression" else list(answer.scores.values())
+        assert ours == pytest.approx(logits.item() if kind == "regression" else logits.sigmoid().tolist(), rel=1e-4)
 
 
 def test_the_losses_are_their_definitions(tmp_path: Path) -> None:
-    for kind in ("several", "number"):
+    for kind in ("multi_label", "regression"):
         place = tmp_path / kind
         place.mkdir()
-        options = made(place, kind, 1, *(["train.class_weights=balanced"] if kind == "several" else []))
+        options = made(place, kind, 1, *(["train.class_weights=balanced"] if kind == "multi_label" else []))
         loaded = prepare_network(options)
         task: Any = build(options, loaded.vocabulary, loaded.network)
         batch = next(task.batches(0, 0, 1))
         with torch.no_grad():
             logits: Any = loaded.network.eval()(batch.text)
-        if kind == "number":
+        if kind == "regression":
             expected = ((logits[:, 0] - batch.labels) / 64).square().sum()
             assert abs(float(logits.mean()) - 2120) < 100  # it begins near the mean
         else:
@@ -171,32 +171,38 @@ def test_the_losses_are_their_definitions(tmp_path: Path) -> None:
 
 def test_what_a_kind_has_no_use_for_is_refused(tmp_path: Path) -> None:
     cases = (
-        ("number", "train.class_weights=balanced", "numbers have no classes"),
-        ("several", "train.label_smoothing=0.1", "is for one label a text"),
-        ("several", "train.score=accuracy", "possible: micro_f1, macro_f1, exact, loss"),
-        ("number", "train.score=f1", "possible: pearsonr, spearmanr, squared_error, loss"),
-        ("one", "train.score=f1", "possible: accuracy, macro_f1, matthews_correlation, loss"),  # of five labels
+        ("regression", "train.class_weights=balanced", "numbers have no classes"),
+        ("multi_label", "train.label_smoothing=0.1", "is for one label a text"),
+        ("multi_label", "train.score=accuracy", "possible: micro_f1, macro_f1, exact, loss"),
+        ("regression", "train.score=f1", "possible: pearsonr, spearmanr, squared_error, loss"),
+        (
+            "single_label",
+            "train.score=f1",
+            "possible: accuracy, macro_f1, matthews_correlation, loss",
+        ),  # of five labels
     )
     for kind, given, said in cases:
-        options = made(tmp_path, "number" if kind == "one" else kind, 1, given, f"data.label_kind={kind}")
+        options = made(
+            tmp_path, "regression" if kind == "single_label" else kind, 1, given, f"data.problem_type={kind}"
+        )
         with pytest.raises(UserError, match=said):
             start(options, quiet=True)
-    start(made(tmp_path, "number", 1), quiet=True)
+    start(made(tmp_path, "regression", 1), quiet=True)
     again = made(
-        tmp_path, "number", 1, "data.label_kind=one", f"output={tmp_path}/never", model=f'from = "{tmp_path}/run"'
+        tmp_path, "regression", 1, "data.problem_type=one", f"output={tmp_path}/never", model=f'from = "{tmp_path}/run"'
     )
-    with pytest.raises(UserError, match=r"data\.label_kind = 'one', but the model tells 'number'"):
+    with pytest.raises(UserError, match=r"data\.problem_type = 'single_label', but the model tells 'regression'"):
         start(again, quiet=True)
     (tmp_path / "train.tsv").write_text("label\ttext\n7\tw1\n7\tw2\n")
     with pytest.raises(UserError, match=r"train\.tsv: has the one value 7 for a label"):
-        start(recipe(tmp_path, SCRATCH, 1, "data.label_kind=number", f"output={tmp_path}/never"), quiet=True)
+        start(recipe(tmp_path, SCRATCH, 1, "data.problem_type=number", f"output={tmp_path}/never"), quiet=True)
 
 
 def test_the_doctor_counts_every_kind(tmp_path: Path) -> None:
-    found = examine(made(tmp_path, "several", 9))
+    found = examine(made(tmp_path, "multi_label", 9))
     lines = (tmp_path / "train.tsv").read_text().splitlines()
     assert found.facts["labels"]["has w2"]["train"] == sum("has w2" in line for line in lines)
-    found = examine(made(tmp_path, "number", 9))
+    found = examine(made(tmp_path, "regression", 9))
     values = [float(line.split("\t")[0]) for line in (tmp_path / "train.tsv").read_text().splitlines()[1:]]
     assert found.facts["numbers"]["train"]["mean"] == pytest.approx(np.mean(values), rel=1e-5)
 
@@ -220,7 +226,7 @@ def test_two_labels_have_glues_figures_and_a_picture(tmp_path: Path, capfd: pyte
 
 
 def test_numbers_may_be_written_as_people_do(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    start(made(tmp_path, "number", 1), quiet=True)
+    start(made(tmp_path, "regression", 1), quiet=True)
     (tmp_path / "own.csv").write_text("text,label\nw1 w2,.5\nw3,+1\nw4 w5,2.\n")
     found = evaluated(tmp_path / "run", capfd, str(tmp_path / "own.csv"))
     assert found["samples"] == 3

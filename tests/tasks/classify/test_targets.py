@@ -14,7 +14,6 @@ from checkpoints import vocabulary
 from encoders import letters
 from needs import need
 
-from regard.config.recipe import DataOptions
 from regard.data.files import find
 from regard.data.pairs import PairDataset
 from regard.data.sampler import BatchOptions
@@ -35,13 +34,14 @@ from regard.tasks.classify.dataset import (
     stream,
     with_end_token,
 )
+from regard.tasks.classify.options import ClassifyData
 
 
 def sides(targets: Any) -> Sides:
     return Sides(Texts(with_end_token(vocabulary(53).target)), targets)
 
 
-def corpus(data: DataOptions, targets: Any, place: Path, cache: Path) -> PairDataset:
+def corpus(data: ClassifyData, targets: Any, place: Path, cache: Path) -> PairDataset:
     return prepare(data, "train", sides(targets), cache, 64, place)
 
 
@@ -50,11 +50,11 @@ def test_several_labels_from_columns_and_lists(tmp_path: Path, cache: Path) -> N
     lines = [{"label": ["b", "a"], "text": "w1"}, {"label": [], "text": "w2"}, {"label": ["a", "c"], "text": "w3"}]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
     for name in ("a.tsv", "a.jsonl"):
-        data = DataOptions(train=name, label_kind="several", label_separator="|")
+        data = ClassifyData(train=name, problem_type="multi_label", label_separator="|")
         labels = learn_labels(data, tmp_path)
         assert labels == ("a", "b", "c")
         batch = collate(
-            corpus(data, targets_of("several", labels), tmp_path, cache), range(3), sides(LabelSets(labels))
+            corpus(data, targets_of("multi_label", labels), tmp_path, cache), range(3), sides(LabelSets(labels))
         )
         assert batch.labels.tolist() == [[1, 1, 0], [0, 0, 0], [1, 0, 1]] and batch.labels.dtype == torch.float32
 
@@ -63,7 +63,7 @@ def test_numbers(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "a.tsv").write_text("label\ttext\n3.25\tw1\n-1e-3\tw2\n4\tw3\n\tw4\n")
     (tmp_path / "a.jsonl").write_text("\n".join(f'{{"label": {x}, "text": "w{x}"}}' for x in (3.25, -0.001, 4)))
     for name in ("a.tsv", "a.jsonl"):
-        data = DataOptions(train=name, label_kind="number")
+        data = ClassifyData(train=name, problem_type="regression")
         assert learn_scale(data, tmp_path) == (pytest.approx((3.25 - 0.001 + 4) / 3), 2.0)  # deviation 1.73
         found = corpus(data, Numbers(), tmp_path, cache)
         assert collate(found, range(3), sides(Numbers())).labels.tolist() == pytest.approx([3.25, -0.001, 4])
@@ -74,39 +74,46 @@ def test_numbers(tmp_path: Path, cache: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "said"),
     [
-        ("number", "label\ttext\n1\tw1\ngood\tw2\n", r"a\.tsv:3: the label 'good' is no number"),
-        ("number", "label\ttext\n1\tw1\nnan\tw2\n", r"a\.tsv:3: the label 'nan' is no number"),
-        ("one", "label\ttext\na\tw1\nz\tw2\n", r"a\.tsv:3: the label 'z' is none of those that the model tells: a, b"),
-        ("several", "label\ttext\na,b\tw1\na,z\tw2\n", r"a\.tsv:3: the label 'z' is none of those that"),
-        ("several", 'label\ttext\n["a", 1.5]\tw1\n', r"a\.tsv:2: the label \[\"a\", 1\.5\] is no list of labels"),
+        ("regression", "label\ttext\n1\tw1\ngood\tw2\n", r"a\.tsv:3: the label 'good' is no number"),
+        ("regression", "label\ttext\n1\tw1\nnan\tw2\n", r"a\.tsv:3: the label 'nan' is no number"),
+        (
+            "single_label",
+            "label\ttext\na\tw1\nz\tw2\n",
+            r"a\.tsv:3: the label 'z' is none of those that the model tells: a, b",
+        ),
+        ("multi_label", "label\ttext\na,b\tw1\na,z\tw2\n", r"a\.tsv:3: the label 'z' is none of those that"),
+        ("multi_label", 'label\ttext\n["a", 1.5]\tw1\n', r"a\.tsv:2: the label \[\"a\", 1\.5\] is no list of labels"),
     ],
 )
 def test_labels_that_cannot_be_are_refused(tmp_path: Path, cache: Path, kind: Any, text: str, said: str) -> None:
     (tmp_path / "a.tsv").write_text(text)
     with pytest.raises(UserError, match=said):
-        corpus(DataOptions(train="a.tsv", label_kind=kind), targets_of(kind, ("a", "b")), tmp_path, cache)
+        corpus(ClassifyData(train="a.tsv", problem_type=kind), targets_of(kind, ("a", "b")), tmp_path, cache)
 
 
-@pytest.mark.parametrize(("kind", "label"), [("one", '["a"]'), ("one", "1.5"), ("several", "1.5"), ("number", "[1]")])
+@pytest.mark.parametrize(
+    ("kind", "label"),
+    [("single_label", '["a"]'), ("single_label", "1.5"), ("multi_label", "1.5"), ("regression", "[1]")],
+)
 def test_json_of_another_kind_is_refused(tmp_path: Path, cache: Path, kind: Any, label: str) -> None:
     (tmp_path / "a.jsonl").write_text(f'{{"text": "w1", "label": {label}}}')
     with pytest.raises(UserError, match=r"a\.jsonl:1: 'label' is a (list|float), but must be a string"):
-        corpus(DataOptions(train="a.jsonl", label_kind=kind), targets_of(kind, ("a", "b")), tmp_path, cache)
+        corpus(ClassifyData(train="a.jsonl", problem_type=kind), targets_of(kind, ("a", "b")), tmp_path, cache)
 
 
 def test_balanced_weights(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "a.tsv").write_text("label\ttext\n" + "".join(f"{x}\tw{n}\n" for n, x in enumerate("aaabaacaa")))
     labels = Labels("abc")
-    weights = balanced_weights(corpus(DataOptions(train="a.tsv"), labels, tmp_path, cache), labels)
+    weights = balanced_weights(corpus(ClassifyData(train="a.tsv"), labels, tmp_path, cache), labels)
     assert weights.tolist() == pytest.approx([9 / 21, 3, 3])
     sets = LabelSets("abc")
-    data = DataOptions(train="a.tsv", label_kind="several")
+    data = ClassifyData(train="a.tsv", problem_type="multi_label")
     assert balanced_weights(corpus(data, sets, tmp_path, cache), sets).tolist() == pytest.approx([2 / 7, 8, 8])
 
 
 def test_pairs_have_the_segments_of_their_tokenizer(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "a.tsv").write_text("label\ttext\ttext2\na\tone two\tthree\nb\tc\tde f\n")
-    data, tokenizer = DataOptions(train="a.tsv", text2="text2"), letters()
+    data, tokenizer = ClassifyData(train="a.tsv", text_pair="text2"), letters()
     both = Sides(Texts(tokenizer, paired=True), Labels("ab"))
     batch = collate(prepare(data, "train", both, cache, 64, tmp_path), [0, 1], both)
     wanted = [tokenizer.inner.encode(*pair) for pair in (("one two", "three"), ("c", "de f"))]
@@ -127,7 +134,7 @@ def test_each_label_has_its_share(tmp_path: Path) -> None:
 
     def parts(rows: list) -> dict[str, Counter]:
         (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
-        data = DataOptions(train="a.tsv", validation=0.2, test=0.1, stratify=True)
+        data = ClassifyData(train="a.tsv", validation=0.2, test=0.1, stratify=True)
         return {
             part: Counter((each.source, each.target) for each in read(data, part, tmp_path))
             for part in ("train", "validation", "test")
@@ -166,24 +173,24 @@ def test_rare_labels_have_their_share_together() -> None:
 
 def test_a_column_that_has_no_labels_is_found_out_before_parts_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"w{number}\tl{number}\n" for number in range(10_002)))
-    data = DataOptions(train="a.tsv", validation=0.2, stratify=True)
+    data = ClassifyData(train="a.tsv", validation=0.2, stratify=True)
     with pytest.raises(UserError, match=r"a\.tsv:10002: over 10,000 different labels.*data\.label"):
         next(read(data, "validation", tmp_path))
 
 
-@pytest.mark.parametrize("kind", ["one", "several"])
+@pytest.mark.parametrize("kind", ["single_label", "multi_label"])
 def test_a_label_that_only_a_held_out_part_has_is_known(tmp_path: Path, kind: str) -> None:
     rows = [f"w{number}\t{'ab'[number % 2]}" for number in range(60)]
     held = next(f"w{number}" for number in range(60, 999) if split_of(f"w{number}", 0.2, 0) == "validation")
     (tmp_path / "a.tsv").write_text("\n".join(["text\tlabel", *rows, f"{held}\tz"]) + "\n")
-    data = DataOptions(train="a.tsv", validation=0.2, label_kind=kind)  # type: ignore[arg-type]
+    data = ClassifyData(train="a.tsv", validation=0.2, problem_type=kind)  # type: ignore[arg-type]
     assert not any("z" in record.target for record in read(data, "train", tmp_path))
     assert learn_labels(data, tmp_path) == ("a", "b", "z")
 
 
 def test_parts_of_texts_with_several_labels_go_by_hash(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"w{number}\ta,b\n" for number in range(100)))
-    data = DataOptions(train="a.tsv", validation=0.2, label_kind="several")
+    data = ClassifyData(train="a.tsv", validation=0.2, problem_type="multi_label")
     held = {record.source for record in read(data, "validation", tmp_path)}
     assert held == {f"w{number}" for number in range(100) if split_of(f"w{number}", 0.2, 0) == "validation"}
 
@@ -193,7 +200,7 @@ def test_shares_of_a_real_file(cache: Path) -> None:
         find("cola/in_domain_train.tsv.gz")
     except UserError:
         need(False, "set REGARD_DATA to a folder with cola")
-    data = DataOptions(train="cola/in_domain_train.tsv.gz", columns=("label", "text"), validation=0.1, stratify=True)
+    data = ClassifyData(train="cola/in_domain_train.tsv.gz", columns=("label", "text"), validation=0.1, stratify=True)
     shares = []
     for part in ("train", "validation"):
         labels = Counter(record.target for record in islice(read(data, part), 9000))
@@ -259,7 +266,7 @@ def test_nothing_of_a_held_out_text_is_trained_on(tmp_path: Path, cache: Path, s
         texts.append(" ".join(words[begin : begin + chance.randint(1, 4)]))
     texts += [texts[3].upper().replace(" ", "  "), ""]
     (tmp_path / "a.tsv").write_text("\n".join(f"{chance.choice('xy')}\t{text}" for text in texts))
-    data = DataOptions(
+    data = ClassifyData(
         train="a.tsv",
         validation=0.2,
         test=0.1,
@@ -277,17 +284,21 @@ def test_nothing_of_a_held_out_text_is_trained_on(tmp_path: Path, cache: Path, s
     lost = {text for text in all_texts if any(inside(text, other) for other in away - {text})}
     assert lost and not plain["train"] & lost
     assert plain["train"] | lost | away == all_texts  # and nothing else is missing
-    report = corpus(data, targets_of("one", ("x", "y")), tmp_path, cache).report
+    report = corpus(data, targets_of("single_label", ("x", "y")), tmp_path, cache).report
     assert report.skipped["inside a text that is held out"].count == sum(
         " ".join(text.lower().split()) in lost for text in texts
     )
 
 
 def test_numbers_among_texts_are_refused(tmp_path: Path, cache: Path) -> None:
-    for kind, lines in (("one", ('"good"', "1")), ("number", ("1.5", '"2"')), ("several", ('["a"]', "3"))):
+    for kind, lines in (
+        ("single_label", ('"good"', "1")),
+        ("regression", ("1.5", '"2"')),
+        ("multi_label", ('["a"]', "3")),
+    ):
         rows = [f'{{"text": "w{number}", "label": {label}}}' for number, label in enumerate((lines[0], '""', *lines))]
         (tmp_path / "a.jsonl").write_text("\n".join(rows))
-        data: Any = DataOptions(train="a.jsonl", label_kind=kind)  # type: ignore[arg-type]
+        data: Any = ClassifyData(train="a.jsonl", problem_type=kind)  # type: ignore[arg-type]
         with pytest.raises(UserError, match=r"a\.jsonl:4: 'label' is .*, (numbers|text), but .* at .*a\.jsonl:1"):
             list(read(data, "train", tmp_path))
 
@@ -295,7 +306,7 @@ def test_numbers_among_texts_are_refused(tmp_path: Path, cache: Path) -> None:
 def test_many_numbers_are_no_names(tmp_path: Path) -> None:
     rows = [f"{number / 7:.3f}\tw{number}" for number in range(30)]
     (tmp_path / "likeness.tsv").write_text("\n".join(["label\ttext", *rows]))
-    with pytest.raises(UserError, match=r"likeness\.tsv: the labels are 30 different numbers such as 0\.000: give data\.label_kind"):  # fmt: skip  # noqa: E501
-        learn_labels(DataOptions(train="likeness.tsv"), tmp_path)
+    with pytest.raises(UserError, match=r"likeness\.tsv: the labels are 30 different numbers such as 0\.000: give data\.problem_type"):  # fmt: skip  # noqa: E501
+        learn_labels(ClassifyData(train="likeness.tsv"), tmp_path)
     (tmp_path / "stars.tsv").write_text("label\ttext\n" + "\n".join(f"{number / 2}\tw{number}" for number in range(10)))
-    assert len(learn_labels(DataOptions(train="stars.tsv"), tmp_path)) == 10
+    assert len(learn_labels(ClassifyData(train="stars.tsv"), tmp_path)) == 10

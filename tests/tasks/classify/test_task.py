@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 import regard
 from regard.cli.main import main
-from regard.config.recipe import DataOptions, load_recipe
+from regard.config.recipe import load_recipe
 from regard.errors import UserError
 from regard.interop import folder
 from regard.interop.label_config import PAIR
@@ -28,6 +28,7 @@ from regard.models import registry as models
 from regard.models.heads.sequence import Classifier
 from regard.tasks.classify.dataset import BETWEEN, Texts, learn_labels, read, with_end_token
 from regard.tasks.classify.evaluate import select
+from regard.tasks.classify.options import ClassifyData
 from regard.tasks.classify.predict import classify
 from regard.tasks.registry import build
 from regard.text.vocabulary import Vocabulary
@@ -202,12 +203,12 @@ def test_every_form_says_the_same(tmp_path: Path) -> None:
     )
     (tmp_path / "a.csv").write_text('label,text,more\npos:very,"a, b",c\nneg,"say ""hi""",d\n')
     for name in ("a.tsv", "a.jsonl", "a.csv"):
-        options = DataOptions(train=name, text2="more", label_until=":")
+        options = ClassifyData(train=name, text_pair="more", label_prefix_until=":")
         found = [(each.source, each.target) for each in read(options, "train", tmp_path)]
         assert found == [(f"a, b{BETWEEN}c", "pos"), (f'say "hi"{BETWEEN}d', "neg")]
         assert learn_labels(options, tmp_path) == ("neg", "pos")
     (tmp_path / "b.jsonl").write_text('{"text": "a", "label": 1}\n{"text": "b", "label": 0}\n')
-    assert learn_labels(DataOptions(train="b.jsonl"), tmp_path) == ("0", "1")
+    assert learn_labels(ClassifyData(train="b.jsonl"), tmp_path) == ("0", "1")
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ def test_every_form_says_the_same(tmp_path: Path) -> None:
 def test_broken_files_are_told_by_their_line(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(UserError) as error:
-        learn_labels(DataOptions(train="a.csv"), tmp_path)
+        learn_labels(ClassifyData(train="a.csv"), tmp_path)
     assert said in str(error.value)
 
 
@@ -295,7 +296,7 @@ def network(labels: int = 3, **fields: Any) -> Classifier:
 @torch.no_grad()
 def test_the_loss_is_that_of_the_label_and_of_the_text(tmp_path: Path) -> None:
     """Each text by itself: cross-entropy of its label, and half the mean of its tokens."""
-    options = recipe(lay_out(tmp_path), SCRATCH, 1, "train.auxiliary=0.5")
+    options = recipe(lay_out(tmp_path), SCRATCH, 1, "train.lm_loss_weight=0.5")
     loaded = prepare_network(options)
     found: Any = loaded.network.eval()
     task: Any = build(options, loaded.vocabulary, found)
@@ -330,7 +331,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(kind: str, tmp_path: Path) -> No
         fields = {"tie_word_embeddings": False} if "untied" in more else {}
         model = f'from = "{base(tmp_path / "base", name, **fields)}"'
     model += '\nlora_rank = 2\nlora_targets = "query output"' if "lora" in more else ""
-    options = ["train.auxiliary=0.5"] if "auxiliary" in more else ["train.average_decay=0.8"]
+    options = ["train.lm_loss_weight=0.5"] if "auxiliary" in more else ["train.ema_decay=0.8"]
     lay_out(tmp_path)
     start(recipe(tmp_path, model, 9, *options, f"output={tmp_path / 'whole'}"), quiet=True)
     start(recipe(tmp_path, model, 4, *options), quiet=True)
@@ -388,7 +389,7 @@ def test_pairs_are_read_and_asked_for(tmp_path: Path) -> None:
         rows.append(f"{label}\t{text}\t{other}")
     for name in ("train", "validation"):
         (tmp_path / f"{name}.tsv").write_text("\n".join(["label\tfirst\tsecond", *rows]))
-    columns = ("data.text=first", "data.text2=second")
+    columns = ("data.text=first", "data.text_pair=second")
     start(recipe(tmp_path, SCRATCH, 2, *columns), quiet=True)
     regard.load(tmp_path / "run").save(tmp_path / "ours")
     model = regard.load(tmp_path / "ours")
@@ -423,7 +424,7 @@ def test_pairs_are_held_out_by_the_column_that_is_named(tmp_path: Path) -> None:
     """Also by that of the first text, which several pairs may have."""
     rows = [f"{'ab'[number % 2]}\tfirst {number // 5}\tsecond {number}" for number in range(200)]
     (tmp_path / "pairs.tsv").write_text("\n".join(["label\ttext\ttext2", *rows]))
-    data = DataOptions(train="pairs.tsv", validation=0.3, text2="text2")
+    data = ClassifyData(train="pairs.tsv", validation=0.3, text_pair="text2")
     shared = {}
     for column in ("source", "text"):
         parts = [read(replace(data, split_by=column), part, tmp_path) for part in ("train", "validation")]
@@ -435,7 +436,7 @@ def test_pairs_are_held_out_by_the_column_that_is_named(tmp_path: Path) -> None:
 def test_a_file_to_score_needs_no_column_that_parts_are_held_out_by(tmp_path: Path) -> None:
     lay_out(tmp_path)
     trained = recipe(tmp_path, SCRATCH, 1, "data.split_by=document")
-    model = SimpleNamespace(recipe=trained, network=SimpleNamespace(kind="one", labels=LABELS, paired=False))
+    model = SimpleNamespace(recipe=trained, network=SimpleNamespace(kind="single_label", labels=LABELS, paired=False))
     assert len(select(model, str(tmp_path / "test.tsv"), "", "").records) == 40
     with pytest.raises(UserError, match="document"):  # of the recipe's own part it is asked for
         select(model, None, "", "")
@@ -465,8 +466,11 @@ def test_no_label_is_silently_lost_from_a_base_without_an_output(tmp_path: Path)
     place, lay = base(tmp_path / "base", "llama", tie_word_embeddings=False), lay_out(tmp_path)
     start(recipe(lay, f'from = "{place}"', 1), quiet=True)
     assert "keeps_lm_head" not in json.loads((lay / "run" / "checkpoint-1" / "config.json").read_text())
-    with pytest.raises(UserError, match=r"train\.auxiliary = 0\.5, but the model has no output left"):
-        start(recipe(lay, f'from = "{lay / "run"}"', 1, "train.auxiliary=0.5", f"output={tmp_path}/never"), quiet=True)
+    with pytest.raises(UserError, match=r"train\.lm_loss_weight = 0\.5, but the model has no output left"):
+        start(
+            recipe(lay, f'from = "{lay / "run"}"', 1, "train.lm_loss_weight=0.5", f"output={tmp_path}/never"),
+            quiet=True,
+        )
     assert folder.load(lay / "run" / "checkpoint-1").network.max_positions == 41
 
 

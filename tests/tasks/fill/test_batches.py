@@ -16,10 +16,11 @@ from checkpoints import tokenizer as words_only
 from encoders import SPECIALS, letters, wordpiece
 from needs import need
 
-from regard.config.recipe import DataOptions, TokenizerOptions
+from regard.config.recipe import TokenizerOptions
 from regard.errors import UserError
 from regard.tasks.fill.batches import MaskedBatch, MaskOptions, draw_pair, masked_blocks, masked_pairs, pair_budget
 from regard.tasks.fill.masking import masker_of
+from regard.tasks.fill.options import FillData
 from regard.tasks.fill.sentences import SentenceDataset, paragraphs, prepare_sentences, prepare_stream
 from regard.text.sentences import sentences
 from regard.text.special_tokens import with_mask_token
@@ -33,7 +34,7 @@ def numbered(documents: int = 30) -> Tokenizer:
     return wordpiece([*SPECIALS, ".", *(f"d{number}" for number in range(documents)), *WORDS])
 
 
-def lay_out(place: Path, documents: int = 30) -> DataOptions:
+def lay_out(place: Path, documents: int = 30) -> FillData:
     """Documents of sentences with their document's word in front: d3 ba do . d3 ma …"""
     chance = np.random.default_rng(7)
     texts = []
@@ -44,7 +45,7 @@ def lay_out(place: Path, documents: int = 30) -> DataOptions:
         ]
         texts.append("\n".join(lines))
     (place / "texts.txt").write_text("\n\n".join(texts) + "\n")
-    return DataOptions(train="texts.txt")
+    return FillData(train="texts.txt")
 
 
 def pairs_of(place: Path, cache: Path, length: int = 41) -> tuple[Tokenizer, SentenceDataset]:
@@ -84,7 +85,7 @@ def test_sentences_end_at_marks() -> None:
 )
 def test_documents(tmp_path: Path, name: str, text: str, wanted: list[str]) -> None:
     (tmp_path / name).write_text(text)
-    found = paragraphs(DataOptions(train=name), "train", tmp_path)
+    found = paragraphs(FillData(train=name), "train", tmp_path)
     assert ["".join(document.chunks(99)) for document in found] == wanted
 
 
@@ -96,7 +97,7 @@ def test_texts_of_squad_are_documents(tmp_path: Path, cache: Path) -> None:
     with gzip.open(folder / "train-v1.1.paragraphs.jsonl.gz", "rt", encoding="utf-8") as file:
         lines = list(islice(file, 9))
     (tmp_path / "some.jsonl").write_text("".join(lines), encoding="utf-8")
-    data = DataOptions(train="some.jsonl", text="context")
+    data = FillData(train="some.jsonl", text="context")
     found = prepare_sentences(data, "train", letters(), cache, 64, tmp_path)
     assert found.report.read == 9 and found.report.kept + sum(s.count for s in found.report.skipped.values()) == 9
     tokens = sum(len(found.tokens[number]) for number in range(len(found.tokens)))
@@ -181,14 +182,14 @@ def same(one: MaskedBatch, other: MaskedBatch) -> bool:
     return all(torch.equal(a, b) for a, b in [*pairs, (one.index, other.index)])
 
 
-@pytest.mark.parametrize("pairs", ["none", "next", "order"])
+@pytest.mark.parametrize("pairs", ["none", "nsp", "sop"])
 def test_batches_are_those_of_any_split(tmp_path: Path, cache: Path, pairs: Any) -> None:
     tokenizer, found = pairs_of(tmp_path, cache)
-    options = MaskOptions(41, 5, seed=11, pairs=pairs, whole_words=pairs == "order")
+    options = MaskOptions(41, 5, seed=11, pair_task=pairs, whole_word_mask=pairs == "sop")
 
     def batches(start: int = 0, rank: int = 0, world: int = 1, options: MaskOptions = options) -> Any:
         if pairs == "none":
-            stream = prepare_stream(DataOptions(train="texts.txt"), "train", tokenizer, cache, tmp_path)
+            stream = prepare_stream(FillData(train="texts.txt"), "train", tokenizer, cache, tmp_path)
             return masked_blocks(stream, tokenizer, options, start, rank, world)
         return masked_pairs(found, tokenizer, options, start, rank, world)
 
@@ -205,7 +206,7 @@ def test_batches_are_those_of_any_split(tmp_path: Path, cache: Path, pairs: Any)
 
 def test_an_epoch_has_every_chunk(tmp_path: Path, cache: Path) -> None:
     tokenizer, found = pairs_of(tmp_path, cache)
-    options = MaskOptions(41, 1, seed=2, pairs="next")
+    options = MaskOptions(41, 1, seed=2, pair_task="nsp")
     seen = [int(batch.index[0]) for batch in islice(masked_pairs(found, tokenizer, options), 2 * len(found))]
     assert sorted(seen[: len(found)]) == sorted(seen[len(found) :]) == list(range(len(found)))
     assert seen[: len(found)] != seen[len(found) :]
@@ -216,7 +217,7 @@ def test_an_epoch_has_every_chunk(tmp_path: Path, cache: Path) -> None:
 
 def test_next_is_another_documents_half_the_time(tmp_path: Path, cache: Path) -> None:
     tokenizer, found = pairs_of(tmp_path, cache)
-    options, chance = MaskOptions(41, 1, pairs="next"), np.random.default_rng(9)
+    options, chance = MaskOptions(41, 1, pair_task="nsp"), np.random.default_rng(9)
     labels, lengths = [], []
     for number in range(1500):
         pair = draw_pair(found, number % len(found), options, chance)
@@ -236,8 +237,8 @@ def test_no_pair_is_told_by_its_length(sentences: int, tmp_path: Path, cache: Pa
     rows = [f"d{number} {'ba ' * chance.randint(1, 12)}." for number in range(30) for _ in range(sentences)]
     documents = ["\n".join(rows[begin : begin + sentences]) for begin in range(0, len(rows), sentences)]
     (tmp_path / "some.txt").write_text("\n\n".join(documents) + "\n")
-    found = prepare_sentences(DataOptions(train="some.txt"), "train", tokenizer, cache, 38, tmp_path)
-    options, draw = MaskOptions(41, 1, pairs="next"), np.random.default_rng(6)
+    found = prepare_sentences(FillData(train="some.txt"), "train", tokenizer, cache, 38, tmp_path)
+    options, draw = MaskOptions(41, 1, pair_task="nsp"), np.random.default_rng(6)
     pairs = [draw_pair(found, number % len(found), options, draw) for number in range(3000)]
     lengths = np.array([len(pair.first) + len(pair.second) for pair in pairs])
     labels = np.array([pair.label for pair in pairs])
@@ -250,8 +251,8 @@ def test_order_is_turned_half_the_time_and_one_in_ten_is_short(tmp_path: Path, c
     (tmp_path / "long.txt").write_text(
         "\n".join(f"d{number % 30} {'ba ' * 9}." for number in range(290)) + "\n\nda.\nde.\n"
     )
-    found = prepare_sentences(DataOptions(train="long.txt"), "train", tokenizer, cache, 38, tmp_path)
-    options, chance, kinds, short = MaskOptions(41, 1, pairs="order"), np.random.default_rng(4), Counter(), 0
+    found = prepare_sentences(FillData(train="long.txt"), "train", tokenizer, cache, 38, tmp_path)
+    options, chance, kinds, short = MaskOptions(41, 1, pair_task="sop"), np.random.default_rng(4), Counter(), 0
     for number in range(1500):
         pair = draw_pair(found, number % (len(found) - 1), options, chance)
         heads = [[int(tokenizer.name(t)[1:]) for t in text.tolist() if tokenizer.name(t)[1:].isdecimal()] for text in pair[:2]]  # fmt: skip  # noqa: E501
@@ -265,7 +266,7 @@ def test_order_is_turned_half_the_time_and_one_in_ten_is_short(tmp_path: Path, c
 def test_one_document_has_no_other(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "one.txt").write_text("ba.\nda.\n\nla\n")
     tokenizer = numbered()
-    found = prepare_sentences(DataOptions(train="one.txt"), "train", tokenizer, cache, 38, tmp_path)
+    found = prepare_sentences(FillData(train="one.txt"), "train", tokenizer, cache, 38, tmp_path)
     assert found.report.skipped["a single sentence, which has no next"].count == 1
     with pytest.raises(UserError, match="another document, but there is only one"):
-        next(masked_pairs(found, tokenizer, MaskOptions(41, 1, pairs="next")))
+        next(masked_pairs(found, tokenizer, MaskOptions(41, 1, pair_task="nsp")))

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from regard.cli.main import main
-from regard.config.recipe import DataOptions, Recipe, TokenizerOptions
+from regard.config.options import DocumentOptions
+from regard.config.recipe import Recipe, TokenizerOptions
 from regard.data.token_stream import TokenStream
 from regard.errors import UserError
 from regard.layers.autoregressive import CausalLM
@@ -31,7 +32,7 @@ def text(tokens: np.ndarray = TEXT) -> tuple[str, TokenStream]:
 
 
 def model(network: CausalLM, length: int = 0) -> Any:
-    data = DataOptions(train=1, generate="mappings", max_length=length)
+    data = DocumentOptions(train=1, synthetic="mappings", max_length=length)
     recipe = Recipe(task="generate", output="", data=data)
     return SimpleNamespace(network=network, recipe=recipe, vocabulary=Vocabulary(WORDS, WORDS))
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.cli.options import Prompting
-from regard.config.recipe import DataOptions, Recipe, TokenizerOptions
+from regard.config.options import DocumentOptions
+from regard.config.recipe import Recipe, TokenizerOptions
 from regard.data.synthetic.in_context import Question
 from regard.data.synthetic.prompts import TEMPLATE, Pair, document
 from regard.errors import UserError
@@ -248,7 +249,7 @@ def test_the_same_row_asked_again_is_no_new_evidence() -> None:
 
 
 def made(name: str, **data: Any) -> Recipe:
-    return Recipe(task="generate", output="", data=DataOptions(train=10, generate=name, **data))
+    return Recipe(task="generate", output="", data=DocumentOptions(train=10, synthetic=name, **data))
 
 
 def test_lessons_ask_a_new_task_each_time() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from encoders import letters
 
-from regard.config.recipe import DataOptions, TokenizerOptions
+from regard.config.recipe import TokenizerOptions
 from regard.data.sampler import BatchOptions
 from regard.data.targets import Labels
 from regard.errors import UserError
@@ -17,6 +17,7 @@ from regard.metrics.entities import count, report
 from regard.metrics.iob import Entity, count_unopened, entities, is_span_tag
 from regard.tasks.tag.dataset import TagDataset, collate, prepare, stream
 from regard.tasks.tag.files import learn_tags, read, sentences
+from regard.tasks.tag.options import TagData
 from regard.tasks.tag.windows import split_into_windows, tokenize_words
 from regard.text.vocabulary import Tokenizer, train_tokenizer
 
@@ -39,22 +40,22 @@ def corpus(
     place: Path, cache: Path, text: str, length: int = 40, tokenizer: Tokenizer | None = None, tags: Any = TAGS
 ) -> TagDataset:
     (place / "a.conll").write_text(text)
-    data = DataOptions(train="a.conll")
+    data = TagData(train="a.conll")
     return prepare(data, "train", tokenizer or letters(), Labels(tags), cache, length, place)
 
 
 def test_conll_and_json_lines_say_the_same(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text(CONLL)
-    found = list(read(DataOptions(train="a.conll"), "train", tmp_path))
+    found = list(read(TagData(train="a.conll"), "train", tmp_path))
     assert [each.words for each in found] == [("Ada", "Lovelace", "wrote", "."), ("London", "calls")]
     assert [each.location.rsplit(":", 1)[1] for each in found] == ["3", "10"]
     lines = [json.dumps({"tokens": each.words, "tags": each.tags}) for each in found]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    again = list(read(DataOptions(train="a.jsonl"), "train", tmp_path))
+    again = list(read(TagData(train="a.jsonl"), "train", tmp_path))
     assert [each[:2] for each in again] == [each[:2] for each in found]
     (tmp_path / "a.tsv").write_text("New York\tB-LOC\nis\tO\n")
-    assert next(read(DataOptions(train="a.tsv"), "train", tmp_path)).words == ("New York", "is")
-    assert learn_tags(DataOptions(train="a.conll"), tmp_path) == TAGS
+    assert next(read(TagData(train="a.tsv"), "train", tmp_path)).words == ("New York", "is")
+    assert learn_tags(TagData(train="a.conll"), tmp_path) == TAGS
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_conll_and_json_lines_say_the_same(tmp_path: Path) -> None:
 def test_broken_files_are_refused(tmp_path: Path, name: str, text: str, said: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=said):
-        learn_tags(DataOptions(train=name), tmp_path)
+        learn_tags(TagData(train=name), tmp_path)
 
 
 def test_an_unseen_tag_is_an_error_with_its_line(tmp_path: Path, cache: Path) -> None:
@@ -235,4 +236,4 @@ def test_figures_worked_by_hand() -> None:
 def test_sentences_may_be_in_many_files(tmp_path: Path) -> None:
     for name in ("b", "a"):
         (tmp_path / f"{name}.conll").write_text(f"{name} B-X\n\n")
-    assert [each.words for each in sentences(tmp_path / "*.conll", DataOptions())] == [("a",), ("b",)]
+    assert [each.words for each in sentences(tmp_path / "*.conll", TagData())] == [("a",), ("b",)]

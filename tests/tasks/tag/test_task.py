@@ -231,7 +231,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     cases = [
         (made(tmp_path, data=data), r"test\.conll:4: the tag 'B-LOC' of word 2, 'London', is none of those that"),
         (made(tmp_path, model='family = "gpt"\npreset = "tiny"'), "cannot do task = 'tag'; possible families: .*bert"),
-        (made(tmp_path, 1, "data.generate=dates"), "makes no tagged sentences; did you mean 'names'"),
+        (made(tmp_path, 1, "data.synthetic=dates"), "makes no tagged sentences; did you mean 'names'"),
     ]
     for options, said in cases:
         with pytest.raises(UserError, match=said):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from regard.config.recipe import DataOptions, Recipe, TokenizerOptions
+from regard.config.recipe import Recipe, TokenizerOptions
 from regard.tasks.translate.dataset import corpus, learn_vocabulary
+from regard.tasks.translate.options import TranslateData
 from regard.text.vocabulary import train_tokenizer
 
 
@@ -17,7 +18,7 @@ def test_a_vocabulary_is_learnt_from_what_is_kept(kind: str, joint: bool, tmp_pa
     """A line of a million characters teaches nothing and takes no time, and is counted where samples are."""
     rows = ["ein Hund\ta dog", "zwei Hunde\ttwo dogs", "Q" * 1_000_000 + "\ta", "ein\t" + "Y" * 1_000_000, "J\t"]
     (tmp_path / "t.tsv").write_text("\n".join(rows))
-    data = DataOptions(train="t.tsv", max_length=11)
+    data = TranslateData(train="t.tsv", max_length=11)
     options = TokenizerOptions(kind=kind, vocab_size=60, joint=joint)  # type: ignore[arg-type]
     recipe = Recipe(task="translate", output="", origin=str(tmp_path), data=data, tokenizer=options)
     vocabulary = learn_vocabulary(recipe)

@@ -1,0 +1,115 @@
+"""The classification head of a model, new or kept."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.config.recipe import Recipe
+from regard.errors import UserError
+from regard.interop.folder import Loaded
+from regard.layers.encoder import Encoder
+from regard.models.heads.hierarchical import Documents
+from regard.models.heads.sequence import Classifier
+from regard.models.registry import FAMILIES, family_of
+from regard.tasks.classify.dataset import learn_labels, learn_scale, with_end_token
+from regard.tasks.classify.options import ClassifyData, ClassifyTrain
+from regard.text.special_tokens import special_tokens_of
+from regard.text.vocabulary import Vocabulary
+
+
+def attach_head(loaded: Loaded, recipe: Recipe) -> Loaded:
+    """A causal LM or an encoder with a new head for the labels of the training split; a classifier keeps its head.
+
+    Texts of a causal LM get an end token, at which the label is predicted.
+    """
+    network, vocabulary, config = loaded.network, loaded.vocabulary, loaded.config
+    lm_loss = _lm_loss_weight(recipe)
+    if not isinstance(network, Classifier):
+        is_encoder = FAMILIES[family_of(network)].is_encoder
+        body = getattr(network, "body", network)
+        network = _with_head(body, recipe, _mean_pooled(body, loaded, recipe))
+        network = network if lm_loss else network.silenced()
+        if not is_encoder:
+            tokenizer = with_end_token(vocabulary.target)
+            vocabulary = Vocabulary(tokenizer, tokenizer)
+            config = config | {"pad_token_id": tokenizer.pad} if config else {}
+    elif (pooling := _pooling(recipe)) and (pooling == "mean") != network.averaged:
+        raise UserError(f"model.pooling = '{pooling}' is for a new head, but the model has one already: remove it")
+    _check(network, vocabulary, ClassifyData.of(recipe))
+    network.paired = bool(ClassifyData.of(recipe).text_pair)  # published checkpoints do not say so
+    if lm_loss and not network.tells:
+        raise UserError(
+            f"train.lm_loss_weight = {lm_loss}, but the model has no language modelling head left: start from the "
+            "language model, or set it to 0"
+        )
+    return loaded._replace(network=network, vocabulary=vocabulary, config=config)
+
+
+def _check(network: Classifier, vocabulary: Vocabulary, data: ClassifyData) -> None:
+    """Reject data options that contradict the model."""
+    if network.problem_type != data.problem_type:
+        raise UserError(
+            f"data.problem_type = '{data.problem_type}', but the model was trained for '{network.problem_type}': give "
+            "that, or start from the model without its head"
+        )
+    segmented = isinstance(network, Documents)
+    if (network.segment if segmented else 0) != data.segment_length:
+        reads = f"in segments of {network.segment} tokens" if segmented else "as a whole"
+        raise UserError(f"data.segment_length = {data.segment_length}, but the model reads texts {reads}")
+    if segmented and [*map(len, special_tokens_of(vocabulary.target, 1).specials)] != [1, 1]:
+        raise UserError(
+            f"data.segment_length = {data.segment_length}: a segment needs one special token before and one after it, "
+            "as [CLS] … [SEP], but this tokenizer adds others: use that of an encoder such as BERT"
+        )
+    if network.paired and not data.text_pair:
+        raise UserError("data.text_pair is missing: the model was trained on pairs of texts: name the second column")
+
+
+def _lm_loss_weight(recipe: Recipe) -> float:
+    assert isinstance(recipe.train, ClassifyTrain)
+    return recipe.train.lm_loss_weight
+
+
+def _pooling(recipe: Recipe) -> str:
+    """How the recipe wants the hidden states of a loaded encoder pooled, if it says."""
+    return recipe.model.get("pooling", "") if "from" in recipe.model else ""
+
+
+def _mean_pooled(body: Any, loaded: Loaded, recipe: Recipe) -> bool:
+    """Whether a new head reads the mean of the hidden states: as the recipe says, else as the folder does."""
+    pooling = _pooling(recipe)
+    is_encoder = isinstance(body, Encoder)
+    has_pooling = is_encoder and hasattr(body.config, "pooling")
+    if pooling and (has_pooling or not is_encoder):
+        why = f"the model has its own, '{body.config.pooling}'" if has_pooling else "the model is a causal LM"
+        raise UserError(f"model.pooling = '{pooling}' is for encoders such as bert, but {why}: remove it")
+    folder = loaded.pooling.kind if loaded.pooling else "cls"
+    return is_encoder and not has_pooling and (pooling or folder) == "mean"
+
+
+def _with_head(body: Any, recipe: Recipe, averaged: bool) -> Classifier:
+    """A new head for the labels of the training split; for regression its bias is the mean of the targets."""
+    data = ClassifyData.of(recipe)
+    base_dir = Path(recipe.origin)
+    if data.synthetic:
+        raise UserError(f"data.synthetic = '{data.synthetic}' makes no labels: name a file in data.train")
+    if data.problem_type != "regression":
+        return _new_head(body, data, averaged, learn_labels(data, base_dir))
+    mean, scale = learn_scale(data, base_dir)
+    network = _new_head(body, data, averaged, [data.label or "label"], scale)
+    network.expect(mean)
+    return network
+
+
+def _new_head(body: Any, data: ClassifyData, averaged: bool, labels: Sequence[str], scale: float = 1.0) -> Classifier:
+    """A head on whole texts, or on documents in segments."""
+    body = body.unpooled() if averaged else body
+    if not data.segment_length:
+        return Classifier(body, labels, bool(data.text_pair), data.problem_type, scale, averaged=averaged)
+    if not isinstance(body, Encoder):
+        raise UserError(f"data.segment_length = {data.segment_length}: segments need an encoder, such as bert")
+    if data.segment_length > body.max_positions:
+        raise UserError(
+            f"data.segment_length = {data.segment_length}, but the encoder reads at most {body.max_positions} tokens"
+        )
+    return Documents(body, labels, data.segment_length, data.segment_stride, data.problem_type, scale, averaged)

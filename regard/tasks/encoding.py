@@ -1,0 +1,70 @@
+"""Texts as the rows of tokens that an encoder takes, single or in pairs, and a trace of one."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from regard.attention.trace import Axes, Axis, Trace, record
+from regard.errors import UserError
+from regard.layers.inputs import TokenBatch, pad
+from regard.tasks.batching import check_texts, too_long
+from regard.text.vocabulary import Tokenizer
+
+Text = str | tuple[str, str]
+
+
+class EncodedText(NamedTuple):
+    """A text, or a pair of texts, as token ids with special tokens."""
+
+    tokens: list[int]
+    segments: list[int]  # token types; empty for one segment
+    truncated: bool = False
+
+
+def split_pair(text: Any, paired: bool | None) -> Any:
+    """One text, or two: a pair as it is, or a line with a tab where pairs are, or may be (None), expected."""
+    if isinstance(text, str):
+        return tuple(text.split("\t", 1)) if paired or (paired is None and "\t" in text) else text
+    return tuple(text) if isinstance(text, list | tuple) else text
+
+
+def encode_texts(
+    tokenizer: Tokenizer, texts: Sequence[Text], max_positions: int, truncate: bool = False
+) -> list[EncodedText]:
+    """Texts as rows; the second text of a pair has token type 1 where the tokenizer says so."""
+    check_texts(texts, pairs=True)
+    rows = []
+    for index, (text, encoding) in enumerate(zip(texts, tokenizer.inner.encode_batch(list(texts)), strict=True)):
+        ids = list(encoding.ids)
+        types = list(encoding.type_ids)
+        excess = len(ids) - max_positions
+        if not ids:
+            raise UserError("is empty: there is nothing to encode", index)
+        if excess > 0 and not truncate:
+            raise too_long(text, len(ids), max_positions, index)
+        if excess > 0:
+            special = encoding.special_tokens_mask
+            suffix = next((count for count, mark in enumerate(reversed(special)) if not mark), 0)
+            keep = [*range(max_positions - suffix), *range(len(ids) - suffix, len(ids))]
+            ids = [ids[position] for position in keep]
+            types = [types[position] for position in keep]
+        rows.append(EncodedText(ids, types, excess > 0))
+    return rows
+
+
+def collate(rows: Sequence[EncodedText], padding: int = 0) -> TokenBatch:
+    """Rows as one batch."""
+    text = pad([row.tokens for row in rows], padding)
+    if not any(any(row.segments) for row in rows):
+        return text
+    return text._replace(segments=pad([row.segments for row in rows], 0).tokens)
+
+
+@torch.no_grad()
+def trace_encoder(network: Any, tokenizer: Tokenizer, row: EncodedText, prove: bool = False) -> Trace:
+    """The attention while an encoder reads a text."""
+    text = collate([row]).to(next(network.parameters()).device)
+    with record(prove) as recorder:
+        network.encode(text)
+    return Trace(recorder, Axes.encoder(Axis(tokenizer.pieces(row.tokens)), ""))
