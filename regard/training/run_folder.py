@@ -25,7 +25,7 @@ LOCK = ".lock"
 
 MUTABLE = ("output", "origin", "decode", "train")  # sections that may change between resumes; of train all but these:
 
-IMMUTABLE_TRAIN = ("batch_tokens", "batch_size", "gradient_accumulation_steps", "average_decay", "score", "freeze")
+IMMUTABLE_TRAIN = ("batch_tokens", "batch_size", "gradient_accumulation_steps", "ema_decay", "score", "freeze")
 
 
 def resume_command(folder: Path) -> str:

@@ -108,7 +108,7 @@ def test_questions_and_pairs_are_read_from_two_columns(tmp_path: Path, call: Cal
     pairs = [(text, ask) for _, ask, text in asks]
     answers = [plain(answer) for answer in regard.load(two).run(pairs)]
     assert code == 0 and same([each for each in told(out) if "label" in each], answers)
-    assert "no column 'text2'" in call("run", two, "--file", table)[2]
+    assert "no column 'text_pair'" in call("run", two, "--file", table)[2]
     one = folder(tmp_path / "s", lambda body: Classifier(body, ["x", "y"], paired=False))
     err = call("run", one, "--file", table, "--other", "more")[2]
     assert "--other more: this model reads one text at a time" in err
@@ -177,7 +177,7 @@ def test_what_cannot_be_answered_is_told_by_its_place(tmp_path: Path, call: Call
     code, _, err = call("run", place, "--file", table)
     assert code == 1 and "t.csv:3: hides no word" in err
     written(table, f"text\n[MASK] a\n[MASK] {'the ' * 40}\n")
-    assert f"{table}:3: an input has 43 tokens" in call("run", place, "--file", table)[2]
+    assert f"{table}:3: has 43 tokens" in call("run", place, "--file", table)[2]
     code, out, err = call("run", place, "--file", table, "--truncate")
     assert code == 0 and len(out.splitlines()) == 2 and f"warning: cut to what the model reads: {table}:3: " in err
     assert call("run", place, "--file", table, "--temperature", 1)[2].startswith("error: 'temperature' is no option")

@@ -140,7 +140,7 @@ def test_an_override_replaces_the_choice_it_excludes(path: Path) -> None:
         ("decode.num_beams=0", "decode.num_beams = 0: must be at least 1"),
         ("decode.top_p=0", "decode.top_p"),
         ("decode.num_return_sequences=3", "needs as many num_beams"),
-        ("data.train=100", "needs `generate`"),
+        ("data.train=100", "needs `synthetic`"),
         ("data.validation=1.5", "between 0 and 1"),
         ("data.train=''", "data.train is missing"),
         ("train.max_steps=0", "the length of the run is missing"),
@@ -149,10 +149,10 @@ def test_an_override_replaces_the_choice_it_excludes(path: Path) -> None:
         ("model.width=1979-05-27", None),
         ("train.max_steps", "key=value"),
         ("task.name=3", "has no keys of its own"),
-        ("train.class_weights=balanced", "changes nothing for task = 'translate': remove it; it is for classify"),
+        ("train.class_weights=balanced", "is not an option of task = 'translate': remove it; it is for classify"),
         (
             "data.stride=5",
-            "data.stride = 5 changes nothing for task = 'translate': remove it; it is for answer, classify",
+            "data.stride = 5 is not an option of task = 'translate': remove it; it is for answer, classify",
         ),
     ],
 )

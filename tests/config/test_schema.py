@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.config.recipe import Recipe
+from regard.config.recipe import _with_tables_of
 from regard.config.schema import override
 
 GIVEN = {
@@ -23,7 +23,7 @@ GIVEN = {
 def test_a_field_of_text_takes_numbers_as_text(given: str, value: object) -> None:
     table: dict = {}
     found: object = table
-    for name in override(table, given, Recipe).split("."):
+    for name in override(table, given, _with_tables_of("translate")).split("."):
         assert isinstance(found, dict)
         found = found[name]
     assert found == value

@@ -42,7 +42,7 @@ save_steps = 4
 learning_rate = 3e-2
 schedule = "constant"
 warmup_steps = 2
-average_decay = 0.7
+ema_decay = 0.7
 log_steps = 1
 threads = 1
 """

@@ -93,7 +93,7 @@ def test_several_labels_are_each_a_yes_or_a_no() -> None:
 def test_numbers_are_learnt_in_the_units_of_the_data_s_own_loss() -> None:
     """So that soft and hard keep their shares, whatever the size of the numbers."""
     said, shown = torch.randn(5, 1), torch.randn(5, 1)
-    network = SimpleNamespace(kind="regression", eval=lambda: network, requires_grad_=lambda _: network)
+    network = SimpleNamespace(problem_type="regression", eval=lambda: network, requires_grad_=lambda _: network)
     options = DistilOptions("a", kl_weight=1.0, task_weight=1.0, cosine_weight=0.0)
     losses = []
     for scale in (1.0, 64.0):

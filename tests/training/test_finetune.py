@@ -35,7 +35,7 @@ eval_steps = 3
 save_steps = 4
 warmup_steps = 2
 learning_rate = 3e-3
-average_decay = 0.9
+ema_decay = 0.9
 threads = 1
 """
 MODELS = {
@@ -138,7 +138,7 @@ def test_a_run_is_trained_by_one_process(base: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "key"),
     [
-        ("average_decay = 0.9", "average_decay = 0.0", "train.ema_decay"),
+        ("ema_decay = 0.9", "ema_decay = 0.0", "train.ema_decay"),
         ("width = 12", "width = 24", "model.width"),
         ("depth = 1", "depth = 2", "model.depth"),
         ("batch_size = 11", "batch_size = 12", "train.batch_size"),

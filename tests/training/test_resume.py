@@ -36,7 +36,7 @@ dropout = 0.3
 [train]
 batch_size = 7
 gradient_accumulation_steps = 2
-average_decay = 0.9
+ema_decay = 0.9
 max_steps = {steps}
 learning_rate = 3e-3
 schedule = "cosine"

@@ -436,7 +436,9 @@ def test_pairs_are_held_out_by_the_column_that_is_named(tmp_path: Path) -> None:
 def test_a_file_to_score_needs_no_column_that_parts_are_held_out_by(tmp_path: Path) -> None:
     lay_out(tmp_path)
     trained = recipe(tmp_path, SCRATCH, 1, "data.split_by=document")
-    model = SimpleNamespace(recipe=trained, network=SimpleNamespace(kind="single_label", labels=LABELS, paired=False))
+    model = SimpleNamespace(
+        recipe=trained, network=SimpleNamespace(problem_type="single_label", labels=LABELS, paired=False)
+    )
     assert len(select(model, str(tmp_path / "test.tsv"), "", "").records) == 40
     with pytest.raises(UserError, match="document"):  # of the recipe's own part it is asked for
         select(model, None, "", "")
