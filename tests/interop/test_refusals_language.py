@@ -97,7 +97,7 @@ REFUSED = {
         lambda f: rope(f, rope_type="llama3", factor=2.0, low_freq_factor=4.0, high_freq_factor=1.0),
         r"low_freq_factor 4\.0 should be below high_freq_factor 1\.0",
     ),
-    "a base of nothing": ("llama", lambda f: rope(f, rope_theta=0), "base 0 should be above 0"),
+    "a base of nothing": ("llama", lambda f: rope(f, rope_theta=0), "rope_theta 0 should be above 0"),
     "a base of text": ("llama", lambda f: rope(f, rope_theta="10000"), "rope_theta = '10000' should be of type float"),
     "an endless base": ("llama", lambda f: rope(f, rope_theta=float("inf")), r"model\.rope_theta = inf"),
     "half turned": ("llama", lambda f: rope(f, partial_rotary_factor=0.5), r"partial_rotary_factor = 0\.5 changes"),
