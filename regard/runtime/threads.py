@@ -1,7 +1,7 @@
-"""Work done abreast: several threads, each with its share of torch's.
+"""Several Python threads at work, each with its share of torch's threads.
 
-torch divides every product among the cores and waits for the last of them; where products are small, dividing and
-waiting take a tenth of the time and more. Whole pieces of work, each on cores of its own, wait only once.
+torch divides every product among the cores and waits for the last of them; where products are small, this takes a tenth
+of the time and more. Independent tasks, each on cores of its own, wait only once.
 """
 
 import os
@@ -10,120 +10,107 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
-from functools import cache, partial
+from functools import cache
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 
-PIECES = 2  # at once: more would wait for each other's turn in Python
+WORKERS = 2  # more would wait for the interpreter lock
 
-MANY = 1 << 21  # numbers: to go over fewer takes no longer than to ask for help
-
-NAME = "abreast"
+NAME = "regard-worker"
 
 I = TypeVar("I")  # noqa: E741
 
 T = TypeVar("T")
 
 
-def abreast(pieces: Sequence[Callable[[], T]]) -> list[T]:
-    """What each piece gives. The first is done by the calling thread; each has as many of torch's threads as that."""
-    if len(pieces) < 2 or not _helped():
-        return [piece() for piece in pieces]
-    others = [_lend(piece, len(pieces) - 1) for piece in pieces[1:]]
+def run_parallel(tasks: Sequence[Callable[[], T]]) -> list[T]:
+    """The results of the tasks. The calling thread runs the first; each has as many torch threads as the caller."""
+    if len(tasks) < 2 or not _may_use_workers():
+        return [task() for task in tasks]
+    futures = [_submit(task, len(tasks) - 1) for task in tasks[1:]]
     try:
-        return [pieces[0](), *[other.result() for other in others]]
+        return [tasks[0](), *[future.result() for future in futures]]
     finally:
-        wait(others)  # nobody is left at work, whatever went wrong
+        wait(futures)  # no worker is left running, also after an error
 
 
-def in_turns(work: Callable[[I], T], items: Iterable[I]) -> Iterator[tuple[I, T]]:
-    """Each item with what work on it gives, in order. Where there are cores for two, both take what comes next."""
-    given = list(items)
-    if not divisible() or len(given) < PIECES or not _helped():
-        for item in given:
-            yield item, work(item)
+def parallel_map(function: Callable[[I], T], items: Iterable[I]) -> Iterator[tuple[I, T]]:
+    """Each item with its result, in order. Workers and the calling thread take the next item as they become free."""
+    inputs = list(items)
+    if not threads_divide_evenly() or len(inputs) < WORKERS or not _may_use_workers():
+        for item in inputs:
+            yield item, function(item)
         return
-    left, found, told = iter(enumerate(given)), dict[int, T](), 0
+    queue = iter(enumerate(inputs))  # shared by all threads
+    results: dict[int, T] = {}
+    yielded = 0
 
-    def go_on() -> None:
+    def work() -> None:
         try:
-            for number, item in left:
-                found[number] = work(item)
+            for index, item in queue:
+                results[index] = function(item)
         finally:
-            _exhaust(left)  # where this went wrong, nobody goes on
+            _exhaust(queue)  # after an error, no thread takes another item
 
-    with with_threads(torch.get_num_threads() // PIECES):
-        others = [_lend(go_on, PIECES - 1) for _ in range(PIECES - 1)]
+    with torch_threads(torch.get_num_threads() // WORKERS):
+        futures = [_submit(work, WORKERS - 1) for _ in range(WORKERS - 1)]
         try:
-            for number, item in left:
-                found[number] = work(item)
-                while told in found:
-                    yield given[told], found.pop(told)
-                    told += 1
-            for other in others:
-                if not other.cancel():  # who helps somebody else until now need not come any more
-                    other.result()
-            for number in range(told, len(given)):
-                yield given[number], found.pop(number)
+            for index, item in queue:
+                results[index] = function(item)
+                while yielded in results:
+                    yield inputs[yielded], results.pop(yielded)
+                    yielded += 1
+            for future in futures:
+                if not future.cancel():  # a worker that is still busy for another caller is not waited for
+                    future.result()
+            for index in range(yielded, len(inputs)):
+                yield inputs[index], results.pop(index)
         finally:
-            _exhaust(left)
-            wait([other for other in others if not other.cancel()])
+            _exhaust(queue)
+            wait([future for future in futures if not future.cancel()])
 
 
-def spread(tensors: Sequence[Tensor], pieces: int, work: Callable[[list[Tensor]], T]) -> list[T]:
-    """What work on parts of the tensors gives, about as many numbers in each; of few numbers, one part is all."""
-    if sum(map(Tensor.numel, tensors)) < MANY:
-        return [work(list(tensors))] if tensors else []
-    parts: list[list[Tensor]] = [[] for _ in range(pieces)]
-    sizes = [0] * pieces
-    for tensor in sorted(tensors, key=Tensor.numel, reverse=True):
-        least = sizes.index(min(sizes))
-        parts[least].append(tensor)
-        sizes[least] += tensor.numel()
-    return abreast([partial(work, part) for part in parts if part])
-
-
-def divisible() -> bool:
-    """Whether torch's threads can be shared out without a rest."""
-    return torch.get_num_threads() % PIECES == 0
+def threads_divide_evenly() -> bool:
+    """Whether all workers can have equally many of torch's threads."""
+    return torch.get_num_threads() % WORKERS == 0
 
 
 @contextmanager
-def with_threads(count: int) -> Iterator[None]:
-    """So many of torch's threads for the calling one while this lasts.
+def torch_threads(count: int) -> Iterator[None]:
+    """So many torch threads for the calling thread.
 
-    Not for a moment: threads of torch's that have nothing to do any more turn round for a while before they sleep, and
-    are in the way of those at work.
+    Not for short sections: OpenMP threads that become idle spin for a while, and slow down those at work.
     """
     before = torch.get_num_threads()
-    _use(count)
+    _set_threads(count)
     try:
         yield
     finally:
-        _use(before)
+        _set_threads(before)
 
 
-def _use(threads: int) -> None:
-    if torch.get_num_threads() != threads:
-        torch.set_num_threads(threads)
+def _set_threads(count: int) -> None:
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
 
 
-def _lend(piece: Callable[[], T], helpers: int) -> Future[T]:
-    """A piece done by one of so many helpers, with the caller's count of torch's threads, its modes and variables."""
-    threads, gradients, inference = torch.get_num_threads(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+def _submit(task: Callable[[], T], workers: int) -> Future[T]:
+    """Run a task in a pool of so many workers, with the caller's torch threads, gradient mode and context variables."""
+    threads = torch.get_num_threads()
+    gradients = torch.is_grad_enabled()
+    inference = torch.is_inference_mode_enabled()
 
-    def helped() -> T:
-        _use(threads)  # torch remembers this, and what follows, for each thread
+    def run() -> T:
+        _set_threads(threads)  # this and the modes are settings of each thread
         with torch.inference_mode(inference), torch.set_grad_enabled(gradients):
-            return piece()
+            return task()
 
-    return _helpers(helpers).submit(copy_context().run, helped)
+    return _pool(workers).submit(copy_context().run, run)
 
 
-def _helped() -> bool:
-    """Whether others may do it too: helpers have nobody to ask, and what autocast rounds is one thread's own."""
+def _may_use_workers() -> bool:
+    """Not from a worker itself, nor under autocast, which is a setting of one thread."""
     return not threading.current_thread().name.startswith(NAME) and not torch.is_autocast_enabled("cpu")
 
 
@@ -133,9 +120,9 @@ def _exhaust(items: Iterator[object]) -> None:
 
 
 @cache
-def _helpers(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, NAME)
+def _pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, NAME)
 
 
-if hasattr(os, "register_at_fork"):  # threads stay behind
-    os.register_at_fork(after_in_child=_helpers.cache_clear)
+if hasattr(os, "register_at_fork"):  # a child process has none of its parent's threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -8,7 +8,7 @@ import torch
 from regard.data.files import is_text
 from regard.errors import UserError
 from regard.layers.recurrent import recurs
-from regard.runtime.threads import in_turns
+from regard.runtime.threads import parallel_map
 
 MAX_TOKENS = 2048  # of a batch, beyond which larger matrix products are not faster
 MAX_TOKENS_CPU = 512
@@ -78,5 +78,5 @@ def encode_batches(
     A recurrent network takes as long for many rows as for few, so it gets large batches.
     """
     if next(network.parameters()).device.type == "cpu" and not recurs(network):
-        return in_turns(encode, by_tokens(lengths, 1, MAX_TOKENS_CPU))
+        return parallel_map(encode, by_tokens(lengths, 1, MAX_TOKENS_CPU))
     return ((indices, encode(indices)) for indices in by_tokens(lengths, batch_size))

@@ -23,13 +23,13 @@ from regard.errors import UserError
 from regard.layers.pytree import to_device
 from regard.runtime import machine
 from regard.runtime.device import choose_device
-from regard.runtime.threads import with_threads
+from regard.runtime.threads import torch_threads
 from regard.training import checkpoint, distributed, resume
 from regard.training.display import SHOWN_SAMPLES, Display
 from regard.training.layerwise import GradualUnfreezing
 from regard.training.length import EVALUATION_SHARE, RunLength
 from regard.training.metrics_log import MetricsLog, Window
-from regard.training.microbatches import Gradients, pieces_for
+from regard.training.microbatches import Gradients, choose_workers
 from regard.training.objective import BatchSource, Objective, TrainingTask
 from regard.training.optim import EMA, AdamW, learning_rate
 from regard.training.resume import Progress
@@ -80,7 +80,7 @@ def train(
         loop = Loop(network, task, recipe, output, group, clock)
         for warning in [*warnings, *loop.recover()]:
             display.warn(warning)
-        with machine.gc_frozen(), with_threads(loop.threads // loop.pieces):
+        with machine.gc_frozen(), torch_threads(loop.threads // loop.workers):
             return loop.run(source or task, interrupt)
 
 
@@ -108,11 +108,11 @@ class Loop:
         reduced = precision == "bfloat16" or (precision == "auto" and group.device.type == "cuda")
         self.autocast = torch.autocast(group.device.type, torch.bfloat16) if reduced else nullcontext()
         self.threads = torch.get_num_threads()
-        self.pieces = 1 if reduced or objective.indivisible else pieces_for(network, group.device)
-        self.optimizer = AdamW(network, self.options, self.pieces)
-        self.ema = EMA(network, self.options.ema_decay, self.pieces)
+        self.workers = 1 if reduced or objective.indivisible else choose_workers(network, group.device)
+        self.optimizer = AdamW(network, self.options)
+        self.ema = EMA(network, self.options.ema_decay)
         self.unfreezing = GradualUnfreezing(network, self.options.unfreeze_steps)
-        self.gradients = Gradients(network, objective, recipe.seed, self.autocast, self.pieces)
+        self.gradients = Gradients(network, objective, recipe.seed, self.autocast, self.workers)
         self.length = RunLength(self.folder, self.options)
         self.progress = Progress()
         self.saved = (0, 0)
@@ -192,19 +192,18 @@ class Loop:
         for index, batch in zip(indices, batches, strict=True):
             loss += self.gradients.add(to_device(batch, group.device), index, targets)
         group.sum_gradients(self.network)
-        norm = self.optimizer.norm()
+        norm = self.optimizer.gradient_norm()
         progress.step += 1
         progress.batch += len(batches) * group.world
         self.window.learning_rate = learning_rate(progress.step, self.options, progress.max_steps)
         self.window.add(float(group.total(loss)), norm, targets)
         if self.window.finite:
-            max_norm = self.options.max_grad_norm or math.inf
-            self.optimizer.step(self.window.learning_rate, max(1.0, norm / max_norm))  # Pascanu et al. 2013
+            self.optimizer.update(self.window.learning_rate, norm, self.options.max_grad_norm or math.inf)
             self.ema.update(progress.step)
             progress.skipped = 0
         else:
             self.skip(indices, batches)
-        self.optimizer.forget()
+        self.optimizer.zero_grad()
         progress.seconds = self.clock() - self.started
 
     def skip(self, indices: list[int], batches: Sequence[Any]) -> None:
@@ -240,7 +239,7 @@ class Loop:
         began = self.clock()
         self.network.eval()
         try:
-            with with_threads(self.threads), self.ema.applied(), self.autocast, (interrupt or Interrupt()).at_once():
+            with torch_threads(self.threads), self.ema.applied(), self.autocast, (interrupt or Interrupt()).at_once():
                 metrics = objective.validate(self.network)
                 samples = objective.preview(self.network, SHOWN_SAMPLES)
         except KeyboardInterrupt:

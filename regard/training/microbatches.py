@@ -1,4 +1,4 @@
-"""The gradient of a batch: of the whole, or of pieces that the cores work on abreast, summed.
+"""The gradient of a batch: of the batch itself, or the sum over micro-batches that several threads work on.
 
 batch ─┬─▶ every second sample ─▶ loss ─▶ gradient ─┬─▶ sum
        └─▶ the others          ─▶ loss ─▶ gradient ─┘
@@ -10,75 +10,69 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from regard.layers.dropout import dropout_generator
 from regard.layers.recurrent import recurs
-from regard.runtime.threads import PIECES, abreast, divisible, spread, with_threads
+from regard.runtime.threads import WORKERS, run_parallel, threads_divide_evenly, torch_threads
 from regard.training.objective import Objective
 
-Found = dict[Tensor, Tensor]  # parameter → gradient
+TORCH_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 class Gradients:
-    """Adds the gradients of batches to a network's. What is drawn for a piece depends on the batch's number alone."""
+    """Adds the gradients of batches to a network's. Random numbers depend on the seed and the batch's index alone."""
 
-    def __init__(self, network: nn.Module, task: Objective, seed: int, autocast: Any, pieces: int) -> None:
-        self.network, self.task, self.seed = network, task, seed
-        self.autocast, self.pieces = autocast, pieces
+    def __init__(self, network: nn.Module, task: Objective, seed: int, autocast: Any, workers: int) -> None:
+        self.network = network
+        self.task = task
+        self.seed = seed
+        self.autocast = autocast
+        self.workers = workers
 
-    def add(self, batch: Any, number: int, count: int) -> Tensor:
-        """Batch `number`, whose loss is a part of that over `count` targets; gives that part."""
-        first, *others = pieces = self.task.split(batch, self.pieces)
-        aside = [partial(self._aside, piece, f"{number} {place}", count) for place, piece in enumerate(others, 1)]
-        with with_threads(torch.get_num_threads() * self.pieces // len(pieces)):  # of one sample there is one piece
-            (loss, _), *found = abreast([partial(self._own, first, number, count), *aside])
-        for part, gradients in found:
-            loss = loss + part
-            spread(list(gradients), self.pieces, partial(_sum, gradients))
+    def add(self, batch: Any, index: int, targets: int) -> Tensor:
+        """The loss of batch `index` over `targets`, all targets of an update; its gradient is added."""
+        microbatches = self.task.split(batch, self.workers)
+        jobs = [partial(self._backward, microbatches[0], index, targets)]
+        jobs += [partial(self._separate, part, f"{index} {i}", targets) for i, part in enumerate(microbatches[1:], 1)]
+        with torch_threads(torch.get_num_threads() * self.workers // len(microbatches)):  # a batch of one is not split
+            (loss, _), *others = run_parallel(jobs)
+        for other_loss, gradients in others:
+            loss = loss + other_loss
+            for parameter, gradient in gradients.items():
+                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
         return loss
 
-    def _own(self, batch: Any, number: int, count: int) -> tuple[Tensor, Found]:
-        """The first piece's goes where torch puts it, and torch's own numbers are drawn for it."""
+    def _backward(self, batch: Any, index: int, targets: int) -> tuple[Tensor, dict[Tensor, Tensor]]:
+        """The first micro-batch, whose gradients go to the parameters; it draws from torch's own generator."""
         if batch.index.device.type == "cpu":
-            torch.default_generator.manual_seed(_seed(self.seed, number))
+            torch.default_generator.manual_seed(_seed(self.seed, index))
         else:
-            torch.manual_seed(_seed(self.seed, number))
-        loss = self._loss(batch, count)
+            torch.manual_seed(_seed(self.seed, index))
+        loss = self._loss(batch, targets)
         loss.backward()
         return loss.detach(), {}
 
-    def _aside(self, batch: Any, number: str, count: int) -> tuple[Tensor, Found]:
-        with dropout_generator(torch.Generator().manual_seed(_seed(self.seed, number))):
-            loss = self._loss(batch, count)
+    def _separate(self, batch: Any, name: str, targets: int) -> tuple[Tensor, dict[Tensor, Tensor]]:
+        """Another micro-batch: its gradients are returned by parameter; dropout has a generator of its own."""
+        with dropout_generator(torch.Generator().manual_seed(_seed(self.seed, name))):
+            loss = self._loss(batch, targets)
         trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
-        found = zip(trained, torch.autograd.grad(loss, trained, allow_unused=True), strict=True)
-        return loss.detach(), {parameter: gradient for parameter, gradient in found if gradient is not None}
+        gradients = zip(trained, torch.autograd.grad(loss, trained, allow_unused=True), strict=True)
+        return loss.detach(), {parameter: gradient for parameter, gradient in gradients if gradient is not None}
 
-    def _loss(self, batch: Any, count: int) -> Tensor:
+    def _loss(self, batch: Any, targets: int) -> Tensor:
         with self.autocast:
-            return self.task.loss(self.network, batch) / count
+            return self.task.loss(self.network, batch) / targets
 
 
-def pieces_for(network: nn.Module, device: torch.device) -> int:
-    """In how many pieces a batch is worked on: one where there are no cores for more, or nothing to win.
+def choose_workers(network: nn.Module, device: torch.device) -> int:
+    """How many threads work on a batch: one where there are no cores for more, or where they would not help.
 
-    What steps from token to token waits for Python, not for products; and torch's own layers that drop elements draw
-    their numbers where all threads do.
+    Recurrent networks wait for Python, not for products. torch's dropout layers share one generator among threads.
     """
-    alone = recurs(network) or any(isinstance(module, _DropoutNd) for module in network.modules())
-    return PIECES if device.type == "cpu" and divisible() and not alone else 1
+    unsuitable = recurs(network) or any(isinstance(module, TORCH_DROPOUT) for module in network.modules())
+    return WORKERS if device.type == "cpu" and threads_divide_evenly() and not unsuitable else 1
 
 
-@torch.no_grad()
-def _sum(gradients: Found, parameters: list[Tensor]) -> None:
-    have = {parameter: parameter.grad for parameter in parameters if parameter.grad is not None}
-    if have:
-        torch._foreach_add_(list(have.values()), [gradients[each] for each in have])  # pyright: ignore
-    for parameter in parameters:
-        if parameter not in have:
-            parameter.grad = gradients[parameter]
-
-
-def _seed(seed: int, number: int | str) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:8], "little") >> 1
+def _seed(seed: int, name: int | str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8], "little") >> 1

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.layers.pytree import to_device
-from regard.runtime.threads import with_threads
+from regard.runtime.threads import torch_threads
 from regard.training.loop import Loop
 from regard.training.objective import BatchSource
 
@@ -52,7 +52,7 @@ def measure(loop: Loop, source: BatchSource, steps: int, warmup: int = 2) -> Cos
     count = loop.objective.num_targets
     seconds = []
     targets = 0
-    with with_threads(loop.threads // loop.pieces):
+    with torch_threads(loop.threads // loop.workers):
         for step in range(warmup + steps):
             taken = list(islice(batches, loop.options.gradient_accumulation_steps))
             start = time.perf_counter()
@@ -70,7 +70,7 @@ def measure(loop: Loop, source: BatchSource, steps: int, warmup: int = 2) -> Cos
         activation_bytes=max(_activation_bytes(loop, batch) for batch in largest),
         seconds=median(seconds),
         targets=targets / steps,
-        gradients=loop.pieces,
+        gradients=loop.workers,
     )
 
 
@@ -87,8 +87,8 @@ def _step(loop: Loop, batches: list[Any]) -> None:
     for index, batch in enumerate(batches):
         loss = loop.gradients.add(to_device(batch, loop.group.device), index, targets)
         loss.item()  # waits for the device
-    loop.optimizer.step(0.0)
-    loop.optimizer.forget()
+    loop.optimizer.update(0.0)
+    loop.optimizer.zero_grad()
 
 
 def _activation_bytes(loop: Loop, batch: Any) -> int:

@@ -1,4 +1,4 @@
-"""Work done abreast: the same results as one after the other, whatever goes wrong, and threads as they were."""
+"""Parallel threads: the same results as one after the other, also after errors, and thread counts are restored."""
 
 import os
 import signal
@@ -11,21 +11,21 @@ import pytest
 import torch
 
 from regard.runtime import threads as module
-from regard.runtime.threads import abreast, in_turns, spread, with_threads
+from regard.runtime.threads import parallel_map, run_parallel, torch_threads
 
 
 def test_results_stand_in_order_and_the_first_is_the_callers_own() -> None:
-    names = abreast([lambda: threading.current_thread().name for _ in range(3)])
+    names = run_parallel([lambda: threading.current_thread().name for _ in range(3)])
     assert names[0] == threading.current_thread().name
     assert all(name.startswith(module.NAME) for name in names[1:])
-    assert abreast([partial(pow, number, 2) for number in range(5)]) == [0, 1, 4, 9, 16]
-    assert abreast([]) == [] and abreast([lambda: 7]) == [7]
+    assert run_parallel([partial(pow, number, 2) for number in range(5)]) == [0, 1, 4, 9, 16]
+    assert run_parallel([]) == [] and run_parallel([lambda: 7]) == [7]
 
 
 def test_pieces_are_done_at_the_same_time() -> None:
     """Each waits until the other has come, which one after the other never would."""
     both = threading.Barrier(2, timeout=10)
-    assert sorted(abreast([both.wait, both.wait])) == [0, 1]
+    assert sorted(run_parallel([both.wait, both.wait])) == [0, 1]
 
 
 @pytest.mark.parametrize("wrong", [0, 1])
@@ -39,51 +39,51 @@ def test_an_error_comes_out_when_nobody_is_at_work_any_more(wrong: int) -> None:
         ended.append(number)
 
     with pytest.raises(ValueError, match=str(wrong)):
-        abreast([partial(piece, number) for number in range(3)])
+        run_parallel([partial(piece, number) for number in range(3)])
     assert sorted(ended) == [number for number in range(3) if number != wrong]
-    assert abreast([lambda: 1, lambda: 2]) == [1, 2]
+    assert run_parallel([lambda: 1, lambda: 2]) == [1, 2]
 
 
 def test_a_helper_asks_nobody_for_help() -> None:
     def inner() -> set[str]:
-        return set(abreast([lambda: threading.current_thread().name for _ in range(3)]))
+        return set(run_parallel([lambda: threading.current_thread().name for _ in range(3)]))
 
-    _, helper = abreast([inner, inner])
+    _, helper = run_parallel([inner, inner])
     assert len(helper) == 1
 
 
 def test_helpers_have_the_callers_threads_and_what_it_has_set() -> None:
-    told = ContextVar("told", default=0)
-    told.set(3)
+    variable = ContextVar("variable", default=0)
+    variable.set(3)
 
     def seen() -> tuple[int, ...]:
-        return torch.get_num_threads(), told.get(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        return torch.get_num_threads(), variable.get(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        assert abreast([seen, seen]) == [(threads, 3, True, False)] * 2
+        assert run_parallel([seen, seen]) == [(threads, 3, True, False)] * 2
         with torch.no_grad():
-            assert abreast([seen, seen]) == [(threads, 3, False, False)] * 2
+            assert run_parallel([seen, seen]) == [(threads, 3, False, False)] * 2
         with torch.inference_mode():
-            assert abreast([seen, seen]) == [(threads, 3, False, True)] * 2
+            assert run_parallel([seen, seen]) == [(threads, 3, False, True)] * 2
         assert torch.get_num_threads() == threads
 
 
 def test_under_autocast_all_is_done_by_the_caller() -> None:
     torch.set_num_threads(2)
     with torch.autocast("cpu", torch.bfloat16):
-        names = abreast([lambda: threading.current_thread().name] * 2)
-        names += [name for _, name in in_turns(lambda _: threading.current_thread().name, range(4))]
+        names = run_parallel([lambda: threading.current_thread().name] * 2)
+        names += [name for _, name in parallel_map(lambda _: threading.current_thread().name, range(4))]
     assert set(names) == {threading.current_thread().name}
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:This process")
 def test_a_fork_has_helpers_of_its_own() -> None:
-    abreast([lambda: 1, lambda: 2])
+    run_parallel([lambda: 1, lambda: 2])
     child = os.fork()
     if not child:
-        os._exit(0 if abreast([lambda: 1, lambda: 2]) == [1, 2] else 1)
+        os._exit(0 if run_parallel([lambda: 1, lambda: 2]) == [1, 2] else 1)
     ended = time.monotonic() + 20
     while not (status := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < ended:
         time.sleep(0.01)
@@ -92,37 +92,25 @@ def test_a_fork_has_helpers_of_its_own() -> None:
     assert status == (child, 0)
 
 
-@pytest.mark.parametrize("sizes", [[], [3], [5, 900, 20, 400], [100] * 7])
-def test_each_tensor_is_worked_on_once(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    tensors = [torch.zeros(size) for size in sizes]
-    assert len(spread(tensors, 2, len)) == min(1, len(sizes))
-    monkeypatch.setattr(module, "MANY", 0)
-    counts = spread(tensors, 2, lambda part: [each.add_(1).numel() for each in part])
-    assert all(bool((tensor == 1).all()) for tensor in tensors)
-    assert sorted(size for part in counts for size in part) == sorted(sizes)
-    if len(sizes) > 4:
-        assert abs(sum(counts[0]) - sum(counts[1])) <= 100
-
-
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
 @pytest.mark.parametrize("count", [0, 1, 2, 9])
-def test_what_is_done_in_turns_comes_in_order(threads: int, count: int) -> None:
+def test_a_parallel_map_yields_in_order(threads: int, count: int) -> None:
     torch.set_num_threads(threads)
 
     def work(number: int) -> int:
         time.sleep(0.01 * (number % 3))
         return number * number
 
-    assert list(in_turns(work, iter(range(count)))) == [(number, number * number) for number in range(count)]
+    assert list(parallel_map(work, iter(range(count)))) == [(number, number * number) for number in range(count)]
     assert torch.get_num_threads() == threads
 
 
-def test_in_turns_two_are_at_work_with_half_the_threads_each() -> None:
+def test_in_a_parallel_map_two_are_at_work_with_half_the_threads_each() -> None:
     torch.set_num_threads(4)
     both = threading.Barrier(2, timeout=10)
-    found = [told for _, told in in_turns(lambda _: both.wait() >= 0 and torch.get_num_threads(), range(4))]
+    found = [count for _, count in parallel_map(lambda _: both.wait() >= 0 and torch.get_num_threads(), range(4))]
     assert found == [2] * 4
-    with with_threads(3):
+    with torch_threads(3):
         assert torch.get_num_threads() == 3
     assert torch.get_num_threads() == 4
 
@@ -141,7 +129,7 @@ def test_after_an_error_nothing_is_taken_any_more(mine: bool) -> None:
         time.sleep(0.2)  # long enough for the other to say so
 
     with pytest.raises(ValueError):
-        list(in_turns(work, range(50)))
+        list(parallel_map(work, range(50)))
     assert sorted(begun) == [0, 1]
     assert torch.get_num_threads() == 2
 
@@ -155,7 +143,7 @@ def test_who_stops_listening_stops_the_work() -> None:
         if number:
             first.wait(10)
 
-    turns = in_turns(work, range(50))
+    turns = parallel_map(work, range(50))
     next(turns)
     first.set() if len(begun) > 1 else None
     threading.Timer(0.2, first.set).start()
@@ -175,10 +163,10 @@ def test_who_waits_for_a_helper_that_is_busy_does_it_alone() -> None:
         entered.wait()
         leave.wait(10)
 
-    other = threading.Thread(target=lambda: (torch.set_num_threads(2), list(in_turns(long, range(2)))))
+    other = threading.Thread(target=lambda: (torch.set_num_threads(2), list(parallel_map(long, range(2)))))
     other.start()
     entered.wait()
-    assert [told for _, told in in_turns(lambda number: number, range(5))] == list(range(5))
+    assert [result for _, result in parallel_map(lambda number: number, range(5))] == list(range(5))
     assert other.is_alive()
     leave.set()
     other.join()

@@ -80,10 +80,10 @@ def test_a_family_without_such_layers_is_refused_by_name(family: str) -> None:
 
 def test_plain_runs_have_the_two_groups_they_had() -> None:
     plain = network("gpt")
-    matrices, rest = AdamW(plain, TrainOptions(weight_decay=0.1)).groups
-    assert (matrices.decay, matrices.scale) == (0.1, 1.0)
-    assert (rest.decay, rest.scale) == (0.0, 1.0)
-    assert all(each.ndim == 2 for each in matrices.parameters)
+    matrices, rest = AdamW(plain, TrainOptions(weight_decay=0.1)).param_groups
+    assert (matrices["weight_decay"], matrices["lr_multiplier"]) == (0.1, 1.0)
+    assert (rest["weight_decay"], rest["lr_multiplier"]) == (0.0, 1.0)
+    assert all(each.ndim == 2 for each in matrices["params"])
 
 
 def test_each_layer_learns_at_its_own_rate(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A batch in two pieces abreast has the loss and the gradients of the whole, for every task and every bit again."""
+"""Micro-batches in two threads have the loss and gradients of their batch, for every task, reproducibly."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from regard.config.recipe import Recipe, load_recipe
 from regard.models.heads.mlm import MaskedLM
 from regard.tasks.registry import build
 from regard.training.build import prepare_network, prepare_task, resume, start
-from regard.training.microbatches import Gradients, pieces_for
+from regard.training.microbatches import Gradients, choose_workers
 from tests.test_model import folder
 
 BERT = 'family = "bert"\npreset = "tiny"\nwidth = 24\nheads = 2\nlimit = 48\ndropout = {dropout}'
@@ -144,14 +144,12 @@ def test_pieces_are_dropped_from_differently(tmp_path: Path) -> None:
     network, task = prepared(RECIPES["generate"](tmp_path, 0.3))
     batch = next(task.batches(0, 0, 1))
     gradients = Gradients(network.train(), task, 1, torch.autocast("cpu", enabled=False), 2)
-    first, second = gradients._own(batch, 3, 5)[0], gradients._aside(batch, "3 1", 5)[0]
+    first, second = gradients._backward(batch, 3, 5)[0], gradients._separate(batch, "3 1", 5)[0]
     assert float(first) != float(second)
 
 
 @pytest.mark.parametrize("name", ["translate", "pairs"])
-def test_two_threads_go_on_to_the_same_bits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where gradients are summed and weights updated in parts, as those of larger networks are."""
-    monkeypatch.setattr("regard.runtime.threads.MANY", 0)
+def test_two_threads_go_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
     recipe = RECIPES[name](tmp_path, 0.3)
     train = replace(recipe.train, save_steps=2, threads=2, schedule="constant", warmup_steps=1)
     for run, steps in (("whole", 6), ("run", 4)):
@@ -166,14 +164,14 @@ def test_who_is_split(tmp_path: Path) -> None:
     """Not with one thread, not on another device, not what steps from token to token."""
     network, cpu = prepared(dates(tmp_path, 0.0))[0], torch.device("cpu")
     recurrent = prepared(dates(tmp_path, 0.0, "seq2seq", ""))[0]
-    assert pieces_for(network, cpu) == 1
+    assert choose_workers(network, cpu) == 1
     torch.set_num_threads(2)
-    assert pieces_for(network, cpu) == 2
-    assert pieces_for(network, torch.device("cuda")) == 1
-    assert pieces_for(recurrent, cpu) == 1
-    assert pieces_for(Network(), cpu) == 1  # torch's own dropout draws for all threads alike
+    assert choose_workers(network, cpu) == 2
+    assert choose_workers(network, torch.device("cuda")) == 1
+    assert choose_workers(recurrent, cpu) == 1
+    assert choose_workers(Network(), cpu) == 1  # torch's own dropout draws for all threads alike
     torch.set_num_threads(3)
-    assert pieces_for(network, cpu) == 1
+    assert choose_workers(network, cpu) == 1
 
 
 def test_one_sample_has_all_threads(tmp_path: Path) -> None:
