@@ -28,7 +28,7 @@ from regard.runtime.device import choose_device
 from regard.runtime.machine import use_huge_pages
 from regard.runtime.optimize import optimize_for_inference
 from regard.tasks.answer.predict import asked, look_for
-from regard.tasks.classify.dataset import Texts
+from regard.tasks.classify.dataset import PairEncoder
 from regard.tasks.classify.predict import apart, look_over, read_rows
 from regard.tasks.embed.predict import BATCH, Read, embed, look_at, read_texts
 from regard.tasks.generate.predict import GenerationStream, Writer
@@ -92,9 +92,9 @@ class Model:
         return answers[0] if alone else answers
 
     @property
-    def texts(self) -> Texts:
+    def texts(self) -> PairEncoder:
         """Texts as a network that tells labels reads them."""
-        return Texts(self.vocabulary.target, bool(self.network.paired))
+        return PairEncoder(self.vocabulary.target, bool(self.network.paired))
 
     def stream(
         self, prompt: str | Sequence[int], *, truncate: bool = False, recall: PrefixCache | None = None, **options: Any

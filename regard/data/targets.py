@@ -1,14 +1,15 @@
-"""What a text is called, as the tokens of a PairDataset and as a tensor: one label, several, or a number.
+"""What a text is to be classified as, by problem type: as the tokens of a PairDataset, and as a tensor.
 
-one        [3]            (batch)            the label's number
-several    [1, 4] or [0]  (batch, labels)    each label's number + 1, or none; 1.0 where it holds
-number     [1078530011]   (batch)            the bits of a 32-bit float
+single_label   [3]            (batch)            the label's index
+multi_label    [1, 4] or [0]  (batch, labels)    each label's index + 1, or none; 1.0 where it holds
+regression     [1078530011]   (batch)            the bits of a 32-bit float
 """
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -19,68 +20,125 @@ from regard.data.pairs import PairDataset
 from regard.errors import UserError
 
 
-class Labels:
+class SingleLabelTargets:
     """One label a text."""
 
-    def __init__(self, names: Sequence[str]):
-        self.size, self.table = len(names), {name: number for number, name in enumerate(names)}
+    json_types: ClassVar[tuple[type, ...]] = (int,)  # of a label in JSON, besides text
+    first_token: ClassVar[int] = 0  # of the first label
 
-    def encode_many(self, texts: list[str]) -> list[list[int]]:
-        return [[self.table[text]] for text in texts]
+    def __init__(self, labels: Sequence[str]):
+        self.size = len(labels)
+        self.table = {label: index for index, label in enumerate(labels)}
+
+    @staticmethod
+    def parse(field: str, clean: Callable[[str], str], separator: str, location: str) -> str:
+        """A field of a file as the target of a record; each label is cleaned."""
+        return clean(field)
+
+    @staticmethod
+    def labels_of(target: str) -> list[str]:
+        """The labels in a record's target."""
+        return [target] if target else []
+
+    def encode_many(self, targets: list[str]) -> list[list[int]]:
+        return [[self.table[target]] for target in targets]
 
     def content(self) -> str:
         return json.dumps(list(self.table))
 
     def check(self, record: Record) -> None:
-        """A label that training never showed is an error, with its location."""
-        self._known(record.target, record.location)
+        """A label that the model does not know is an error that names its location."""
+        for label in self.labels_of(record.target):
+            if label not in self.table:
+                possible = ", ".join([*islice(self.table, 8), *(["…"] if self.size > 8 else [])])
+                raise UserError(
+                    f"{record.location}: the label {label!r} is none of those that the model predicts: {possible}"
+                )
 
     def tensor(self, rows: Sequence[np.ndarray]) -> Tensor:
         return torch.from_numpy(np.array([int(row[0]) for row in rows]))
 
-    def _known(self, label: str, location: str) -> None:
-        if label not in self.table:
-            some = ", ".join([*islice(self.table, 8), *(["…"] if self.size > 8 else [])])
-            raise UserError(f"{location}: the label {label!r} is none of those that the model tells: {some}")
+    def counts(self, dataset: PairDataset) -> np.ndarray:
+        """How many samples have each label."""
+        tokens = np.asarray(dataset.target_values, int)
+        return np.bincount(tokens, minlength=self.size + self.first_token)[self.first_token :]
+
+    def balanced_weights(self, dataset: PairDataset) -> Tensor:
+        """For each label samples ÷ (labels × its samples), so that all have the same total; 0 without a sample."""
+        counts = self.counts(dataset)
+        weights = len(dataset) / (np.count_nonzero(counts) * np.maximum(counts, 1))
+        return torch.tensor(np.where(counts > 0, weights, 0.0), dtype=torch.float32)
 
 
-class LabelSets(Labels):
+class MultiLabelTargets(SingleLabelTargets):
     """Several labels a text, or none; a record has them as a JSON list."""
 
-    def encode_many(self, texts: list[str]) -> list[list[int]]:
-        return [[self.table[label] + 1 for label in json.loads(text)] or [0] for text in texts]
+    json_types = (int, list)
+    first_token = 1
+
+    @staticmethod
+    def parse(field: str, clean: Callable[[str], str], separator: str, location: str) -> str:
+        labels = field.split(separator)
+        if field.startswith("["):
+            try:
+                labels = json.loads(field)
+            except (ValueError, RecursionError):
+                labels = None
+            if not isinstance(labels, list) or not all(isinstance(each, str) or type(each) is int for each in labels):
+                raise UserError(f'{location}: the label {field:.60} is no list of labels, such as ["sport", "money"]')
+        distinct = dict.fromkeys(clean(str(label)) for label in labels)
+        return json.dumps([label for label in distinct if label], ensure_ascii=False)
+
+    @staticmethod
+    def labels_of(target: str) -> list[str]:
+        return json.loads(target) if target else []
+
+    def encode_many(self, targets: list[str]) -> list[list[int]]:
+        return [[self.table[label] + 1 for label in json.loads(target)] or [0] for target in targets]
 
     def content(self) -> str:
         return f"several {super().content()}"
 
-    def check(self, record: Record) -> None:
-        for label in json.loads(record.target):
-            self._known(label, record.location)
-
     def tensor(self, rows: Sequence[np.ndarray]) -> Tensor:
-        held = np.zeros((len(rows), self.size + 1), np.float32)
-        for number, row in enumerate(rows):
-            held[number, row.astype(int)] = 1
-        return torch.from_numpy(held[:, 1:].copy())
+        holds = np.zeros((len(rows), self.size + 1), np.float32)
+        for index, row in enumerate(rows):
+            holds[index, row.astype(int)] = 1
+        return torch.from_numpy(holds[:, 1:].copy())
+
+    def balanced_weights(self, dataset: PairDataset) -> Tensor:
+        """For each label the texts without it ÷ those with it: the weight of a text that has it."""
+        counts = self.counts(dataset)
+        weights = (len(dataset) - counts) / np.maximum(counts, 1)
+        return torch.tensor(np.where(counts > 0, weights, 0.0), dtype=torch.float32)
 
 
-class Numbers:
+class RegressionTargets:
     """A number a text."""
 
-    size, table = 1 << 32, dict[str, int]()
+    json_types: ClassVar[tuple[type, ...]] = (int, float)
+    size = 1 << 32
+    table: Mapping[str, int] = {}
 
-    def encode_many(self, texts: list[str]) -> list[list[int]]:
-        return [[int(bits)] for bits in np.array([float(text) for text in texts], np.float32).view(np.uint32)]
+    @staticmethod
+    def parse(field: str, clean: Callable[[str], str], separator: str, location: str) -> str:
+        return clean(field)
+
+    @staticmethod
+    def labels_of(target: str) -> list[str]:
+        return [target] if target else []
+
+    def encode_many(self, targets: list[str]) -> list[list[int]]:
+        return [[int(bits)] for bits in np.array([float(target) for target in targets], np.float32).view(np.uint32)]
 
     def content(self) -> str:
         return "numbers"
 
     def check(self, record: Record) -> None:
         try:
-            holds = math.isfinite(np.float32(record.target))
+            finite = math.isfinite(np.float32(record.target))
         except ValueError:
-            holds = False
-        if not holds:
+            finite = False
+        if not finite:
             raise UserError(
                 f"{record.location}: the label {record.target!r} is no number, but data.problem_type is 'regression' "
                 "('single_label' takes words)"
@@ -89,40 +147,28 @@ class Numbers:
     def tensor(self, rows: Sequence[np.ndarray]) -> Tensor:
         return torch.from_numpy(np.array([int(row[0]) for row in rows], np.uint32).view(np.float32))
 
-
-Targets = Labels | LabelSets | Numbers
-
-KINDS: Mapping[str, type[Labels]] = {"single_label": Labels, "multi_label": LabelSets}
-
-
-def targets_of(kind: str, labels: Sequence[str] = ()) -> Targets:
-    """What makes tokens of labels, by `data.problem_type`."""
-    return Numbers() if kind == "regression" else KINDS[kind](labels)
+    def values(self, dataset: PairDataset) -> np.ndarray:
+        """The numbers of all samples."""
+        return np.asarray(dataset.target_values).view(np.float32)
 
 
-def told_label(kept: str, kind: str) -> str:
-    """A label as it is kept, for people."""
-    return ", ".join(json.loads(kept)) if kind == "multi_label" else kept
+Targets = SingleLabelTargets | MultiLabelTargets | RegressionTargets
+
+TARGETS: Mapping[str, type[Targets]] = {
+    "single_label": SingleLabelTargets,
+    "multi_label": MultiLabelTargets,
+    "regression": RegressionTargets,
+}
 
 
-def known(records: Iterable[Record], targets: Targets) -> Iterator[Record]:
-    """The records; a label that cannot be one is an error, with its location."""
+def targets_of(problem_type: str, labels: Sequence[str] = ()) -> Targets:
+    """The targets of `data.problem_type`."""
+    return RegressionTargets() if problem_type == "regression" else TARGETS[problem_type](labels)  # type: ignore[call-arg]
+
+
+def validated(records: Iterable[Record], targets: Targets) -> Iterator[Record]:
+    """The records; a target that cannot be one is an error that names its location."""
     for record in records:
         if record.target and not record.left_out:
             targets.check(record)
         yield record
-
-
-def balanced_weights(corpus: PairDataset, targets: Labels) -> Tensor:
-    """For each label samples ÷ (labels × its own samples): all count as much together; 0 for one without a sample.
-
-    Of several labels a text each counts by itself: its weight is what a text that holds it counts for, as often as
-    texts do not hold it.
-    """
-    counts = np.bincount(corpus.target_values, minlength=targets.size + 1).astype(float)
-    if isinstance(targets, LabelSets):
-        held = counts[1:]
-        return torch.tensor(np.where(held > 0, (len(corpus) - held) / np.maximum(held, 1), 0.0), dtype=torch.float32)
-    held = counts[: targets.size]
-    share = len(corpus) / (np.count_nonzero(held) * np.maximum(held, 1))
-    return torch.tensor(np.where(held > 0, share, 0.0), dtype=torch.float32)

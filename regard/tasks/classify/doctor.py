@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from regard.data.pairs import PairDataset
-from regard.data.targets import Numbers
+from regard.data.targets import RegressionTargets, SingleLabelTargets, targets_of
 from regard.models.heads.sequence import Classifier
 
 if TYPE_CHECKING:
@@ -21,10 +19,10 @@ def labels(parts: Mapping[str, PairDataset], network: Classifier, findings: "Fin
         findings.facts["numbers"] = {part: _spread(corpus) for part, corpus in parts.items()}
         return
     table: dict[str, dict[str, int]] = {label: {} for label in network.labels}
-    before = int(network.problem_type == "multi_label")  # there the first number is for none of them
+    targets = targets_of(network.problem_type, network.labels)
+    assert isinstance(targets, SingleLabelTargets)
     for part, corpus in parts.items():
-        counts = np.bincount(np.asarray(corpus.target_values, int), minlength=len(network.labels) + before)[before:]
-        for label, count in zip(network.labels, counts.tolist(), strict=True):
+        for label, count in zip(network.labels, targets.counts(corpus).tolist(), strict=True):
             table[label][part] = count
     findings.facts["labels"] = table
     rare = [label for label, counts in table.items() if counts["train"] < RARE]
@@ -33,5 +31,5 @@ def labels(parts: Mapping[str, PairDataset], network: Classifier, findings: "Fin
 
 
 def _spread(corpus: PairDataset) -> dict[str, float]:
-    values = Numbers().tensor([corpus.target(number) for number in range(len(corpus))]).numpy()
+    values = RegressionTargets().values(corpus)
     return {name: float(getattr(values, name)()) for name in ("min", "mean", "max", "std")} if len(values) else {}

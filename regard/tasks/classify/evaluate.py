@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from regard.data.files import Record
-from regard.data.targets import known, targets_of
+from regard.data.targets import targets_of, validated
 from regard.errors import UserError
 from regard.explorer.charts import heatmap
 from regard.metrics import classification as marks
@@ -16,7 +16,8 @@ from regard.metrics import correlation
 from regard.metrics.bootstrap import paired_test
 from regard.progress import counted
 from regard.tasks.classify.answers import LIKELY, Number, Several, Told
-from regard.tasks.classify.dataset import read, split_pair
+from regard.tasks.classify.dataset import split_pair
+from regard.tasks.classify.files import read
 from regard.tasks.classify.options import ClassifyData
 from regard.tasks.scoring import chosen as part_of
 from regard.tasks.scoring import columns, lines_of, moved
@@ -47,7 +48,7 @@ def select(
     how |= {"columns": named} if named else {}
     recipe, part = part_of(model.recipe, "classify", file, " with text and label", **roles, **how)
     targets = targets_of(network.problem_type, network.labels)
-    records = list(known(read(ClassifyData.of(recipe), part, Path(recipe.origin)), targets))
+    records = list(validated(read(ClassifyData.of(recipe), part, Path(recipe.origin)), targets))
     full = [record for record in records if record.source.strip() and record.target]
     if not full:
         raise UserError(f"{file or part}: no samples to score")

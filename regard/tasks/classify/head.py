@@ -11,9 +11,9 @@ from regard.layers.encoder import Encoder
 from regard.models.heads.hierarchical import Documents
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import FAMILIES, family_of
-from regard.tasks.classify.dataset import learn_labels, learn_scale, with_end_token
+from regard.tasks.classify.files import learn_labels, learn_scale
 from regard.tasks.classify.options import ClassifyData, ClassifyTrain
-from regard.text.special_tokens import special_tokens_of
+from regard.text.special_tokens import special_tokens_of, with_end_token
 from regard.text.vocabulary import Vocabulary
 
 

@@ -12,7 +12,7 @@ from regard.layers.inputs import pad
 from regard.models.heads.sequence import Classifier
 from regard.tasks.batching import Row, check_texts, encode_batches, too_long
 from regard.tasks.classify.answers import LIKELY, Told, answer_of, told_by
-from regard.tasks.classify.dataset import Texts
+from regard.tasks.classify.dataset import PairEncoder
 from regard.text.vocabulary import Tokenizer
 
 BATCH = 64  # texts that are read at once where nobody says how many
@@ -26,7 +26,7 @@ Text = str | tuple[str, ...]
 @torch.inference_mode()
 def classify(
     network: Classifier,
-    texts: Texts,
+    texts: PairEncoder,
     inputs: Sequence[Text],
     batch_size: int = BATCH,
     truncate: bool = False,
@@ -49,7 +49,7 @@ def classify(
     return [answers[number] for number in range(len(rows))]
 
 
-def read_rows(network: Any, texts: Texts, inputs: Sequence[Text], truncate: bool = False) -> list[Row]:
+def read_rows(network: Any, texts: PairEncoder, inputs: Sequence[Text], truncate: bool = False) -> list[Row]:
     """Texts as tokens that the network has room for: a longer one is refused, or loses its end."""
     given = [apart(each, texts.paired) for each in inputs]
     for number, each in enumerate(given, 1):
@@ -79,7 +79,7 @@ def look_over(network: Classifier, tokenizer: Tokenizer, row: list[int], prove: 
     return Trace(recorder, Axes.causal(axis, axis), told_by(network, found).text)
 
 
-def _tail(texts: Texts) -> list[int]:
+def _tail(texts: PairEncoder) -> list[int]:
     """What the tokenizer puts behind a text, which a cut leaves there."""
     end = texts.tokenizer.end
     return [end] if texts.rows(["a"])[0][-1:] == [end] else []

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.data.pairs import PairDataset
-from regard.data.targets import Labels, Targets, balanced_weights
+from regard.data.targets import SingleLabelTargets, Targets
 from regard.errors import UserError
 from regard.metrics import classification as marks
 from regard.metrics import correlation
@@ -94,5 +94,5 @@ def kind_of(network: Classifier, options: ClassifyTrain) -> Kind:
 
 def weigh(kind: Kind, corpus: PairDataset, targets: Targets) -> None:
     """Let rare labels count as much as frequent ones."""
-    assert not isinstance(kind, Number) and isinstance(targets, Labels)
-    kind.weights = balanced_weights(corpus, targets)
+    assert not isinstance(kind, Number) and isinstance(targets, SingleLabelTargets)
+    kind.weights = targets.balanced_weights(corpus)

@@ -10,29 +10,19 @@ from torch import Tensor
 
 from regard.config.recipe import Recipe
 from regard.data.pairs import PairDataset
-from regard.data.targets import targets_of, told_label
+from regard.data.targets import targets_of
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import FAMILIES, Family
 from regard.tasks.base import Preview, Task
 from regard.tasks.batching import by_length, show_text
-from regard.tasks.classify.dataset import (
-    BETWEEN,
-    Labelled,
-    Sides,
-    Texts,
-    collate,
-    prepare,
-    read,
-    split_pair,
-    stream,
-    with_end_token,
-)
+from regard.tasks.classify.dataset import Encoders, LabelledBatch, PairEncoder, collate, prepare, split_pair, stream
+from regard.tasks.classify.files import PAIR_SEPARATOR, read
 from regard.tasks.classify.head import attach_head
 from regard.tasks.classify.options import ClassifyData
 from regard.tasks.classify.predict import BATCH, classify
 from regard.tasks.classify.problem_type import kind_of, weigh
 from regard.tasks.distillation import Predicted
-from regard.text.special_tokens import with_mask_token
+from regard.text.special_tokens import with_end_token, with_mask_token
 from regard.text.vocabulary import Vocabulary
 from regard.text.vocabulary import train_tokenizer as learn_tokenizer
 
@@ -48,7 +38,7 @@ class Classify(Task[PairDataset]):
     def train_tokenizer(recipe: Recipe) -> Vocabulary:
         """A tokenizer trained on the texts of the training part; for an encoder one that also marks their beginning."""
         records = read(ClassifyData.of(recipe), "train", Path(recipe.origin))
-        texts = (text for record in records for text in record.source.split(BETWEEN))
+        texts = (text for record in records for text in record.source.split(PAIR_SEPARATOR))
         family = FAMILIES.get(recipe.model.get("family", ""))
         around = with_mask_token if family and family.is_encoder else with_end_token
         both = around(learn_tokenizer(texts, recipe.tokenizer, ends=False))
@@ -64,7 +54,7 @@ class Classify(Task[PairDataset]):
         self.kind = kind_of(network, self.options)
         self.scores = self.kind.scores
         self.targets = targets_of(network.problem_type, network.labels)
-        self.sides = Sides(Texts(self.tokenizer, bool(self.data.text_pair)), self.targets)
+        self.sides = Encoders(PairEncoder(self.tokenizer, bool(self.data.text_pair)), self.targets)
         self.tells = network.labels if network.problem_type != "regression" else ()
 
     def prepare(self) -> None:
@@ -82,13 +72,13 @@ class Classify(Task[PairDataset]):
             return None
         return prepare(self.data, split, self.sides, self.cache, self.length, Path(self.recipe.origin))
 
-    def batches(self, start: int, rank: int, world: int) -> Iterator[Labelled]:
+    def batches(self, start: int, rank: int, world: int) -> Iterator[LabelledBatch]:
         return stream(self.training, self.sides, self.batching, start, rank, world)
 
-    def num_targets(self, batch: Labelled) -> int:
+    def num_targets(self, batch: LabelledBatch) -> int:
         return len(batch.labels)
 
-    def loss(self, network: Any, batch: Labelled) -> Tensor:
+    def loss(self, network: Any, batch: LabelledBatch) -> Tensor:
         """The loss of each label, and `auxiliary` times the mean of its text's tokens (equation 5), summed."""
         found = self.predict_batch(network, batch)
         loss = self.kind.loss(found.logits[0], batch.labels)
@@ -96,7 +86,7 @@ class Classify(Task[PairDataset]):
             loss = loss + self.options.lm_loss_weight * _text_loss(network, found.states, batch)
         return self.with_distillation(loss, found, batch)
 
-    def predict_batch(self, network: Any, batch: Labelled) -> Predicted:
+    def predict_batch(self, network: Any, batch: LabelledBatch) -> Predicted:
         states, logits = network.label(batch.text)
         return Predicted(states, (logits.float(),))
 
@@ -119,11 +109,11 @@ class Classify(Task[PairDataset]):
         found = [self.validation.text(number) for number in range(min(count, len(self.validation)))]
         texts = [split_pair(each.source, self.sides.source.paired) for each in found]
         answers = classify(network, self.sides.source, texts)
-        wanted = [told_label(each.target, network.problem_type) for each in found]
+        wanted = [", ".join(self.targets.labels_of(each.target)) for each in found]
         return list(map(Preview, map(show_text, texts), wanted, map(str, answers)))
 
 
-def _text_loss(network: Classifier, states: Tensor, batch: Labelled) -> Tensor:
+def _text_loss(network: Classifier, states: Tensor, batch: LabelledBatch) -> Tensor:
     """The mean loss of each text's tokens after the first, summed over the texts."""
     real = batch.text.real[:, 1:]
     logits = network.body.output(states[:, :-1][real]).float()

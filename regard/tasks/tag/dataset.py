@@ -27,7 +27,7 @@ from regard.data.ragged import SCALAR, TEXT, Column, DatasetWriter, Layout, Ragg
 from regard.data.ragged import prepare as prepare_dataset
 from regard.data.sampler import BatchOptions, shares
 from regard.data.splits.hashed import file_of
-from regard.data.targets import Labels
+from regard.data.targets import SingleLabelTargets
 from regard.errors import UserError
 from regard.layers.inputs import TokenBatch
 from regard.layers.pytree import select_ragged, select_rows, to_device
@@ -88,7 +88,7 @@ def prepare(
     data: TagData,
     split: str,
     tokenizer: Tokenizer,
-    tags: Labels,
+    tags: SingleLabelTargets,
     cache: Path,
     max_length: int,
     base_dir: Path | None = None,
@@ -140,7 +140,7 @@ def prepare(
     )
 
 
-def tag_indices(sentence: Sentence, tags: Labels) -> list[int]:
+def tag_indices(sentence: Sentence, tags: SingleLabelTargets) -> list[int]:
     """The indices of a sentence's tags; one that training never showed is an error that names its location."""
     for index, tag in enumerate(sentence.tags):
         if tag not in tags.table:

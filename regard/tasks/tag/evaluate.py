@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from regard.data.targets import Labels
+from regard.data.targets import SingleLabelTargets
 from regard.errors import UserError
 from regard.metrics import entities
 from regard.metrics.bootstrap import bootstrap_mean, paired_test
@@ -32,7 +32,7 @@ def select(model: Any, file: str | None, words: str, tags: str) -> Selection:
     recipe, part = part_of(model.recipe, "tag", file, ", such as test.conll", **named)
     found = list(read(TagData.of(recipe), part, Path(recipe.origin), recipe.seed))
     for sentence in found:
-        tag_indices(sentence, Labels(model.network.labels))
+        tag_indices(sentence, SingleLabelTargets(model.network.labels))
     if not found:
         raise UserError(f"{file or part}: no sentence to score")
     return Selection(file or part, found)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.config.recipe import Recipe
-from regard.data.targets import Labels
+from regard.data.targets import SingleLabelTargets
 from regard.interop.folder import Loaded
 from regard.metrics.iob import is_span_tag
 from regard.models.heads.token import TokenClassifier
@@ -48,7 +48,7 @@ class Tag(Task[TagDataset]):
         return loaded._replace(network=TokenClassifier(getattr(network, "body", network).unpooled(), tags))
 
     def bind(self, network: Any) -> None:
-        self.spans, self.tags = all(map(is_span_tag, network.labels)), Labels(network.labels)
+        self.spans, self.tags = all(map(is_span_tag, network.labels)), SingleLabelTargets(network.labels)
         self.scores = ("f1", "accuracy", "loss") if self.spans else ("accuracy", "loss")
 
     @property

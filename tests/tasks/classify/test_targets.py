@@ -19,26 +19,18 @@ from regard.data.pairs import PairDataset
 from regard.data.sampler import BatchOptions
 from regard.data.splits.hashed import split_of
 from regard.data.splits.stratified import shares, stratified_split
-from regard.data.targets import Labels, LabelSets, Numbers, balanced_weights, targets_of
+from regard.data.targets import MultiLabelTargets, RegressionTargets, SingleLabelTargets, targets_of
 from regard.errors import UserError
 from regard.metrics import classification as marks
 from regard.metrics.correlation import pearson, ranks, report, spearman, squared_error
-from regard.tasks.classify.dataset import (
-    Sides,
-    Texts,
-    collate,
-    learn_labels,
-    learn_scale,
-    prepare,
-    read,
-    stream,
-    with_end_token,
-)
+from regard.tasks.classify.dataset import Encoders, PairEncoder, collate, prepare, stream
+from regard.tasks.classify.files import learn_labels, learn_scale, read
 from regard.tasks.classify.options import ClassifyData
+from regard.text.special_tokens import with_end_token
 
 
-def sides(targets: Any) -> Sides:
-    return Sides(Texts(with_end_token(vocabulary(53).target)), targets)
+def sides(targets: Any) -> Encoders:
+    return Encoders(PairEncoder(with_end_token(vocabulary(53).target)), targets)
 
 
 def corpus(data: ClassifyData, targets: Any, place: Path, cache: Path) -> PairDataset:
@@ -54,7 +46,7 @@ def test_several_labels_from_columns_and_lists(tmp_path: Path, cache: Path) -> N
         labels = learn_labels(data, tmp_path)
         assert labels == ("a", "b", "c")
         batch = collate(
-            corpus(data, targets_of("multi_label", labels), tmp_path, cache), range(3), sides(LabelSets(labels))
+            corpus(data, targets_of("multi_label", labels), tmp_path, cache), range(3), sides(MultiLabelTargets(labels))
         )
         assert batch.labels.tolist() == [[1, 1, 0], [0, 0, 0], [1, 0, 1]] and batch.labels.dtype == torch.float32
 
@@ -65,9 +57,9 @@ def test_numbers(tmp_path: Path, cache: Path) -> None:
     for name in ("a.tsv", "a.jsonl"):
         data = ClassifyData(train=name, problem_type="regression")
         assert learn_scale(data, tmp_path) == (pytest.approx((3.25 - 0.001 + 4) / 3), 2.0)  # deviation 1.73
-        found = corpus(data, Numbers(), tmp_path, cache)
-        assert collate(found, range(3), sides(Numbers())).labels.tolist() == pytest.approx([3.25, -0.001, 4])
-        batch = next(stream(found, sides(Numbers()), BatchOptions(batch_size=3)))
+        found = corpus(data, RegressionTargets(), tmp_path, cache)
+        assert collate(found, range(3), sides(RegressionTargets())).labels.tolist() == pytest.approx([3.25, -0.001, 4])
+        batch = next(stream(found, sides(RegressionTargets()), BatchOptions(batch_size=3)))
         assert sorted(batch.labels.tolist()) == pytest.approx([-0.001, 3.25, 4])
 
 
@@ -79,7 +71,7 @@ def test_numbers(tmp_path: Path, cache: Path) -> None:
         (
             "single_label",
             "label\ttext\na\tw1\nz\tw2\n",
-            r"a\.tsv:3: the label 'z' is none of those that the model tells: a, b",
+            r"a\.tsv:3: the label 'z' is none of those that the model predicts: a, b",
         ),
         ("multi_label", "label\ttext\na,b\tw1\na,z\tw2\n", r"a\.tsv:3: the label 'z' is none of those that"),
         ("multi_label", 'label\ttext\n["a", 1.5]\tw1\n', r"a\.tsv:2: the label \[\"a\", 1\.5\] is no list of labels"),
@@ -103,25 +95,25 @@ def test_json_of_another_kind_is_refused(tmp_path: Path, cache: Path, kind: Any,
 
 def test_balanced_weights(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "a.tsv").write_text("label\ttext\n" + "".join(f"{x}\tw{n}\n" for n, x in enumerate("aaabaacaa")))
-    labels = Labels("abc")
-    weights = balanced_weights(corpus(ClassifyData(train="a.tsv"), labels, tmp_path, cache), labels)
+    labels = SingleLabelTargets("abc")
+    weights = labels.balanced_weights(corpus(ClassifyData(train="a.tsv"), labels, tmp_path, cache))
     assert weights.tolist() == pytest.approx([9 / 21, 3, 3])
-    sets = LabelSets("abc")
+    sets = MultiLabelTargets("abc")
     data = ClassifyData(train="a.tsv", problem_type="multi_label")
-    assert balanced_weights(corpus(data, sets, tmp_path, cache), sets).tolist() == pytest.approx([2 / 7, 8, 8])
+    assert sets.balanced_weights(corpus(data, sets, tmp_path, cache)).tolist() == pytest.approx([2 / 7, 8, 8])
 
 
 def test_pairs_have_the_segments_of_their_tokenizer(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "a.tsv").write_text("label\ttext\ttext2\na\tone two\tthree\nb\tc\tde f\n")
     data, tokenizer = ClassifyData(train="a.tsv", text_pair="text2"), letters()
-    both = Sides(Texts(tokenizer, paired=True), Labels("ab"))
+    both = Encoders(PairEncoder(tokenizer, paired=True), SingleLabelTargets("ab"))
     batch = collate(prepare(data, "train", both, cache, 64, tmp_path), [0, 1], both)
     wanted = [tokenizer.inner.encode(*pair) for pair in (("one two", "three"), ("c", "de f"))]
     assert batch.text.segments is not None and batch.text.segments.shape == batch.text.tokens.shape
     for row, encoded in enumerate(wanted):
         assert batch.text.tokens[row, : len(encoded.ids)].tolist() == encoded.ids
         assert batch.text.segments[row, : len(encoded.ids)].tolist() == encoded.type_ids
-    alike = Texts(with_end_token(vocabulary(53).target), paired=True)
+    alike = PairEncoder(with_end_token(vocabulary(53).target), paired=True)
     assert alike.sequences(alike.rows([("w1", "w2")])).segments is None
 
 

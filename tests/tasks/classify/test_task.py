@@ -26,11 +26,13 @@ from regard.layers.inputs import pad
 from regard.metrics import classification as marks
 from regard.models import registry as models
 from regard.models.heads.sequence import Classifier
-from regard.tasks.classify.dataset import BETWEEN, Texts, learn_labels, read, with_end_token
+from regard.tasks.classify.dataset import PairEncoder
 from regard.tasks.classify.evaluate import select
+from regard.tasks.classify.files import PAIR_SEPARATOR, learn_labels, read
 from regard.tasks.classify.options import ClassifyData
 from regard.tasks.classify.predict import classify
 from regard.tasks.registry import build
+from regard.text.special_tokens import with_end_token
 from regard.text.vocabulary import Vocabulary
 from regard.training.build import prepare_network, resume, start
 from regard.training.doctor import examine
@@ -205,7 +207,7 @@ def test_every_form_says_the_same(tmp_path: Path) -> None:
     for name in ("a.tsv", "a.jsonl", "a.csv"):
         options = ClassifyData(train=name, text_pair="more", label_prefix_until=":")
         found = [(each.source, each.target) for each in read(options, "train", tmp_path)]
-        assert found == [(f"a, b{BETWEEN}c", "pos"), (f'say "hi"{BETWEEN}d', "neg")]
+        assert found == [(f"a, b{PAIR_SEPARATOR}c", "pos"), (f'say "hi"{PAIR_SEPARATOR}d', "neg")]
         assert learn_labels(options, tmp_path) == ("neg", "pos")
     (tmp_path / "b.jsonl").write_text('{"text": "a", "label": 1}\n{"text": "b", "label": 0}\n')
     assert learn_labels(ClassifyData(train="b.jsonl"), tmp_path) == ("0", "1")
@@ -217,7 +219,7 @@ def test_every_form_says_the_same(tmp_path: Path) -> None:
         ('label,text\n"a,b\n', "a.csv:2: not CSV"),
         ("label,text\na,b,c\n", "a.csv:2: 3 fields, but 2 columns"),
         ("label,words\na,b\n", "a.csv:1: no column 'text'"),
-        ("label,text\na,b\na,c\n", "has the one label 'a'; to tell texts apart takes two"),
+        ("label,text\na,b\na,c\n", "has the one label 'a'; classification needs two"),
     ],
 )
 def test_broken_files_are_told_by_their_line(text: str, said: str, tmp_path: Path) -> None:
@@ -234,7 +236,7 @@ def test_a_label_that_training_never_showed_is_an_error_with_its_place(
     start(recipe(tmp_path, SCRATCH, 1), quiet=True)
     path = tmp_path / "validation.tsv"
     path.write_text(path.read_text() + "lots\tw0 w0\n")
-    said = "validation.tsv:33: the label 'lots' is none of those that the model tells: few, many, none"
+    said = "validation.tsv:33: the label 'lots' is none of those that the model predicts: few, many, none"
     with pytest.raises(UserError, match=said):
         start(recipe(tmp_path, SCRATCH, 1, f"output={tmp_path / 'other'}"), quiet=True)
     assert not (tmp_path / "other").exists()
@@ -253,9 +255,9 @@ def test_two_texts_have_an_end_between_and_padding_is_another_token() -> None:
     plain = tokenizer(TOKENS)
     plain.pad = plain.end
     made = with_end_token(plain)
-    rows = Texts(made, paired=True).encode_many([f"w0 w1{BETWEEN}w2", f"w3{BETWEEN}"])
+    rows = PairEncoder(made, paired=True).encode_many([f"w0 w1{PAIR_SEPARATOR}w2", f"w3{PAIR_SEPARATOR}"])
     assert rows == [[4, 5, 2, 6, 2], [7, 2, 2]]
-    assert Texts(made).encode_many(["w0 w1"]) == [[4, 5, 2]]
+    assert PairEncoder(made).encode_many(["w0 w1"]) == [[4, 5, 2]]
     assert made.pad not in (made.end, -1)
 
 
@@ -313,9 +315,9 @@ def test_the_loss_is_that_of_the_label_and_of_the_text(tmp_path: Path) -> None:
 @torch.no_grad()
 def test_batch_mates_and_padding_change_nothing() -> None:
     made, found = with_end_token(tokenizer(TOKENS)), network()
-    together = classify(found, Texts(made), texts())
+    together = classify(found, PairEncoder(made), texts())
     for text, expected in zip(texts(), together, strict=True):
-        (alone,) = classify(found, Texts(made), [text])
+        (alone,) = classify(found, PairEncoder(made), [text])
         assert alone.scores == pytest.approx(expected.scores, abs=1e-6)
         assert sum(alone.scores.values()) == pytest.approx(1)
         assert alone.score == max(alone.scores.values())
@@ -428,7 +430,7 @@ def test_pairs_are_held_out_by_the_column_that_is_named(tmp_path: Path) -> None:
     shared = {}
     for column in ("source", "text"):
         parts = [read(replace(data, split_by=column), part, tmp_path) for part in ("train", "validation")]
-        train, held = ({record.source.split(BETWEEN)[0] for record in part} for part in parts)
+        train, held = ({record.source.split(PAIR_SEPARATOR)[0] for record in part} for part in parts)
         shared[column] = len(train & held)
     assert shared["source"] > 0 == shared["text"]
 

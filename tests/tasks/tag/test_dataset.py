@@ -11,7 +11,7 @@ from encoders import letters
 
 from regard.config.recipe import TokenizerOptions
 from regard.data.sampler import BatchOptions
-from regard.data.targets import Labels
+from regard.data.targets import SingleLabelTargets
 from regard.errors import UserError
 from regard.metrics.entities import count, report
 from regard.metrics.iob import Entity, count_unopened, entities, is_span_tag
@@ -41,7 +41,7 @@ def corpus(
 ) -> TagDataset:
     (place / "a.conll").write_text(text)
     data = TagData(train="a.conll")
-    return prepare(data, "train", tokenizer or letters(), Labels(tags), cache, length, place)
+    return prepare(data, "train", tokenizer or letters(), SingleLabelTargets(tags), cache, length, place)
 
 
 def test_conll_and_json_lines_say_the_same(tmp_path: Path) -> None:

@@ -1,0 +1,126 @@
+"""Labelled text in files: one or two texts and a label; which split a sample is in; the labels of a file."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Set
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+
+from regard.data.files import Record, expand, rows
+from regard.data.splits.hashed import file_of, fractions, own_file, split_of
+from regard.data.splits.stratified import stratified_split
+from regard.data.splits.substrings import CONTAINING, LEFT_OUT, assign_splits, normalise
+from regard.data.targets import TARGETS, RegressionTargets, validated
+from regard.errors import UserError
+from regard.tasks.classify.options import ClassifyData
+
+PAIR_SEPARATOR = "\x1e"  # between the two texts of a pair that is stored as one text
+
+MAX_LABELS = 10_000  # more must be another column
+
+MAX_DECIMAL_LABELS = 20  # more labels that all look like DECIMAL must be values
+
+DECIMAL = re.compile(r"-?\d+[.,]\d+")
+
+
+def read(data: ClassifyData, split: str, base_dir: Path | None = None) -> Iterator[Record]:
+    """Every sample of a split in the order of its file: its text is the source, its label the target."""
+    return (record for record in read_all(data, split, base_dir) if not record.left_out)
+
+
+def read_all(data: ClassifyData, split: str, base_dir: Path | None = None) -> Iterator[Record]:
+    """Every sample of a split, and of train also those that are left out because of held-out ones."""
+    find_split = None
+    if not own_file(data, split):
+        files = expand(file_of(data, "train", base_dir)).values()
+        versions = tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+        find_split = _split_finder(data, base_dir, versions)
+    for record in _records(data, split, base_dir):
+        assigned = find_split(record.group) if find_split else split
+        if assigned == split:
+            yield record
+        elif assigned == LEFT_OUT and split == "train":
+            yield record._replace(left_out=LEFT_OUT)
+
+
+@lru_cache(maxsize=1)  # all splits of a file follow from reading it once
+def _split_finder(data: ClassifyData, base_dir: Path | None, versions: object) -> Callable[[str], str]:
+    """The function from a group to its split, for these versions of the files."""
+    held_out = fractions(data)
+
+    def choose(groups: Set[str] | None = None) -> Callable[[str], str]:
+        if not data.stratify or data.problem_type != "single_label" or not any(held_out):
+            return partial(split_of, validation=held_out[0], test=held_out[1])
+        labelled = _with_labels(_records(data, "train", base_dir), data, set())
+        pairs = ((record.group, record.target) for record in labelled if groups is None or record.group in groups)
+        return stratified_split(pairs, *held_out).split_of
+
+    if data.split_by == CONTAINING and any(held_out):
+        return assign_splits((record.group for record in _records(data, "train", base_dir)), choose)
+    return choose()
+
+
+def _records(data: ClassifyData, split: str, base_dir: Path | None) -> Iterator[Record]:
+    """Every sample of the file that contains a split."""
+    targets = TARGETS[data.problem_type]
+    text, label = data.text or "text", data.label or "label"
+    by_text = ("source",) if data.text_pair else ("source", text)  # of two texts, the first is a column like others
+    group = "" if data.split_by in (CONTAINING, *by_text) else data.split_by
+    required = {"data.text": text, "data.label": label, "data.text_pair": data.text_pair, "data.split_by": group}
+    required = {option: name for option, name in required.items() if name}
+
+    def clean(label: str) -> str:
+        return (label.split(data.label_prefix_until)[0] if data.label_prefix_until else label).strip()
+
+    path = file_of(data, split, base_dir)
+    for fields, location in rows(path, data.columns, required, {label: targets.json_types}):
+        source = fields[text]
+        if data.text_pair:
+            source = f"{source.replace(PAIR_SEPARATOR, ' ')}{PAIR_SEPARATOR}{fields[data.text_pair]}"
+        value = normalise(source) if data.split_by == CONTAINING else fields[group] if group else source
+        target = targets.parse(fields[label], clean, data.label_separator, location)
+        yield Record(source, target, "", value, location)
+
+
+# ── labels ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _with_labels(records: Iterable[Record], data: ClassifyData, labels: set[str]) -> Iterator[Record]:
+    """The records that have a label; their labels are added to `labels`, and too many different ones are an error."""
+    labels_of = TARGETS[data.problem_type].labels_of
+    for record in records:
+        labels.update(labels_of(record.target))
+        if len(labels) > MAX_LABELS:
+            raise UserError(
+                f"{record.location}: over {MAX_LABELS:,} different labels so far; is data.label the right column?"
+            )
+        if record.target:
+            yield record
+
+
+def learn_labels(data: ClassifyData, base_dir: Path | None = None) -> tuple[str, ...]:
+    """Every label of the training file in alphabetical order, also one that only a held-out split has."""
+    labels: set[str] = set()
+    for _ in _with_labels(_records(data, "train", base_dir), data, labels):
+        pass
+    path = file_of(data, "train", base_dir)
+    if len(labels) < 2:
+        only = f"the one label {labels.pop()!r}" if labels else "no label"
+        raise UserError(f"{path}: has {only}; classification needs two")
+    if len(labels) > MAX_DECIMAL_LABELS and all(map(DECIMAL.fullmatch, labels)):
+        raise UserError(
+            f"{path}: the labels are {len(labels)} different numbers such as {min(labels)}: give data.problem_type = "
+            "'regression' to learn their values, or write them as words if they are but names"
+        )
+    return tuple(sorted(labels))
+
+
+def learn_scale(data: ClassifyData, base_dir: Path | None = None) -> tuple[float, float]:
+    """The mean of the training split's numbers, and the power of two nearest their standard deviation."""
+    records = validated(read(data, "train", base_dir), RegressionTargets())
+    values = np.array([float(record.target) for record in records if record.target])
+    if not len(values) or values.std() == 0:
+        only = f"the one value {values[0]:g}" if len(values) else "no number"
+        raise UserError(f"{file_of(data, 'train', base_dir)}: has {only} for a label; regression needs two")
+    return float(values.mean()), 2.0 ** round(float(np.log2(values.std())))
