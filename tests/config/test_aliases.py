@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from regard.config.aliases import ALIASES, MENTIONED, OLD_KEYS, OLD_KEYS_BY_FAMILY, VALUES
-from regard.config.recipe import Recipe, load_recipe, to_toml
+from regard.config.options import DecodeOptions, DistilOptions
+from regard.config.recipe import load_recipe, to_toml
 from regard.errors import UserError
 from regard.models.registry import FAMILIES
+from regard.tasks.registry import TASKS, options_of
 
 SMALL = """task = "translate"
 
@@ -36,9 +38,9 @@ def path(tmp_path: Path) -> Path:
 
 def keys() -> set[str]:
     """Every key that a recipe may have."""
-    empty = Recipe(task="translate", output="")
-    sections = ("data", "tokenizer", "train", "distil", "decode")
-    present = {f"{name}.{option.name}" for name in sections for option in fields(getattr(empty, name))}
+    tables = [(section, table) for task in TASKS for section, table in options_of(task)._asdict().items()]
+    tables += [("distil", DistilOptions), ("decode", DecodeOptions)]
+    present = {f"{section}.{option.name}" for section, table in tables for option in fields(table)}
     present |= {f"model.{option.name}" for family in FAMILIES.values() for option in fields(family.config)}
     return present | {"model.lora_rank", "model.lora_alpha", "model.lora_targets"}
 
