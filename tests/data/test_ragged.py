@@ -9,10 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.config.recipe import DataOptions
+from regard.config.options import DataOptions, DocumentOptions
 from regard.data import ragged
 from regard.data.cache import Report, cache_path, options_key
 from regard.data.ragged import TEXT, DatasetWriter, Layout, RaggedDataset, in_memory
+from regard.tasks.answer.options import AnswerData
+from regard.tasks.classify import dataset as labelled
+from regard.tasks.classify.options import ClassifyData
+from regard.tasks.fill import sentences
+from regard.tasks.fill.options import FillData
+from regard.tasks.tag.options import TagData
+from regard.tasks.translate.options import TranslateData
 
 LAYOUTS = {"words": TEXT, "tokens": Layout("uint16"), "windows": Layout("int32", 3), "vectors": Layout("float32", 2)}
 WORDS = ["", "Zoë", "日本", "a b"]
@@ -75,13 +82,23 @@ def test_a_truncated_file_is_written_again(tmp_path: Path, name: str, left: floa
 FILES = ("train", "validation", "test")
 
 
-@pytest.mark.parametrize("name", [each.name for each in fields(DataOptions) if each.name not in FILES])
-def test_every_option_is_part_of_the_key(name: str) -> None:
-    options = DataOptions(train="a.tsv")
+TABLES = (DataOptions, DocumentOptions, AnswerData, ClassifyData, FillData, TagData, TranslateData)
+
+
+@pytest.mark.parametrize(
+    ("table", "name"), [(table, each.name) for table in TABLES for each in fields(table) if each.name not in FILES]
+)
+def test_every_option_is_part_of_the_key(table: type[DataOptions], name: str) -> None:
+    options = table(train="a.tsv")
     other = copy(options)
     object.__setattr__(other, name, "another value")
     assert options_key(other, "train") != options_key(options, "train")
     assert options_key(other, "train", [name]) == options_key(options, "train", [name])
+
+
+def test_what_is_left_out_of_a_key_is_an_option() -> None:
+    for table, names in ((FillData, sentences.UNPREPARED), (ClassifyData, labelled.UNPREPARED)):
+        assert {*names} < {each.name for each in fields(table)}
 
 
 def test_splits_are_part_of_the_key_and_names_of_files_are_not() -> None:

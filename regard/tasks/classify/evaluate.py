@@ -44,7 +44,7 @@ def select(
         raise UserError(f"--text-pair {text_pair}: this model was trained on single texts")
     other = text_pair or ("text_pair" if network.paired and model.recipe is None else "")
     roles = columns(model.recipe, text=text, text_pair=other, label=label)
-    how = {"label_kind": network.problem_type, "stratify": False, "split_by": "source"}  # all of a file is scored
+    how = {"problem_type": network.problem_type, "stratify": False, "split_by": "source"}  # all of a file is scored
     how |= {"columns": named} if named else {}
     recipe, part = part_of(model.recipe, "classify", file, " with text and label", **roles, **how)
     targets = targets_of(network.problem_type, network.labels)

@@ -39,7 +39,7 @@ BATCH_SENTENCES = 4096  # encoded at once
 BATCH_ROWS = 256  # of one document at once
 
 # Options of batches, which do not change what is prepared.
-UNPREPARED = ("max_length", "mask_probability", "whole_word_mask", "pair_task", "masked", "whole_words", "pairs")
+UNPREPARED = ("max_length", "mask_probability", "whole_word_mask", "pair_task")
 
 
 # ── documents ────────────────────────────────────────────────────────────────────────────────────────────────────────
