@@ -30,18 +30,29 @@ def overview() -> dict[str, Any]:
     }
 
 
-def section(name: str, every: bool = False) -> dict[str, Any]:
-    """One section in full; recipes of other packages come last, and only where `every` is set."""
-    if name not in SECTIONS:
-        raise UserError(f"no section '{name}'{nearest(name, SECTIONS)}")
-    if name == "models":
+def details(section: str) -> dict[str, Any]:
+    """One section in full."""
+    if section not in SECTIONS:
+        raise UserError(f"no section '{section}'{nearest(section, SECTIONS)}")
+    if section == "models":
         return models()
-    if name == "tasks":
+    if section == "tasks":
         return {"tasks": {task: _task(task) for task in sorted(TASKS)}}
+    return {"recipes": recipes(shipped_recipes())}
+
+
+def summary(section: str, every: bool = False) -> dict[str, Any]:
+    """One section for a terminal: recipes by name with a sentence, those of other packages only with `every`."""
+    if section != "recipes":
+        return details(section)
     own, others = recipe_names()
-    if every or not others:
-        return {"recipes": recipes([*own, *others])}
-    return {"recipes": recipes(own), "others": f"{len(others)} more: regard list recipes --all"}
+    if not every and others:
+        return {**_sentences(own), "…": f"{len(others)} more: regard list recipes --all"}
+    return _sentences([*own, *others])
+
+
+def _sentences(names: list[str]) -> dict[str, str]:
+    return {name: f"{facts['about']} ({facts['task']})" for name, facts in recipes(names).items()}
 
 
 def recipe_names() -> tuple[list[str], list[str]]:

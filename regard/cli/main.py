@@ -267,7 +267,7 @@ def list_all(
     from regard.cli.output import emit
 
     if section:
-        emit(listing.section(section, every or output.json), output, section)
+        emit(listing.details(section) if output.json else listing.summary(section, every), output, section)
     else:
         emit(listing.catalogue() if output.json else listing.overview(), output, "regard")
 
