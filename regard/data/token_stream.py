@@ -18,7 +18,7 @@ from regard.data.ragged import Column, ColumnWriter, DatasetWriter, Layout, Ragg
 from regard.data.splits.hashed import file_of
 from regard.errors import UserError
 from regard.progress import Progress, shown
-from regard.text.vocabulary import MISSING, Tokenizer
+from regard.text.tokenizer import MISSING, Tokenizer
 
 FORMAT = "stream 2"  # part of every key: increase it when what is written changes
 

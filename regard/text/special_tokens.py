@@ -15,7 +15,7 @@ from tokenizers import AddedToken, processors
 
 from regard.errors import UserError
 from regard.layers.inputs import Ids, TokenBatch, pad
-from regard.text.vocabulary import MISSING, Tokenizer
+from regard.text.tokenizer import MISSING, Tokenizer
 
 SHORT_TEXTS = ("a", "A", "0", ".")  # a vocabulary surely has one of them
 

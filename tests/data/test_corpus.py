@@ -20,7 +20,8 @@ from regard.data.splits.hashed import split_of
 from regard.errors import UserError
 from regard.tasks.translate.dataset import prefixes, prepare, prepare_samples, read
 from regard.tasks.translate.options import TranslateData
-from regard.text.vocabulary import Vocabulary, train_tokenizer
+from regard.text.train_tokenizer import train_tokenizer
+from regard.text.vocabulary import Vocabulary
 
 PAIRS = [("ein Hund", "a dog"), ("zwei\u2028Hunde", "two\u0085dogs"), ("drei Männer", "three men"), ("vier", "four")]
 VOCABULARY = Vocabulary(
@@ -316,7 +317,8 @@ from pathlib import Path
 from regard.data.sampler import BatchOptions, batches_per_epoch
 from regard.tasks.translate.dataset import stream
 from regard.tasks.translate.dataset import Sample, prepare
-from regard.text.vocabulary import Vocabulary, train_tokenizer
+from regard.text.train_tokenizer import train_tokenizer
+from regard.text.vocabulary import Vocabulary
 from regard.tasks.translate.options import TranslateData
 from regard.config.recipe import TokenizerOptions
 def anonymous():

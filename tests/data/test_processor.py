@@ -5,7 +5,8 @@ from typing import ClassVar
 
 from regard.config.recipe import TokenizerOptions
 from regard.data.processor import Processor
-from regard.text.vocabulary import Vocabulary, train_tokenizer
+from regard.text.train_tokenizer import train_tokenizer
+from regard.text.vocabulary import Vocabulary
 
 
 class Pixels:

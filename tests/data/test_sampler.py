@@ -13,7 +13,8 @@ from regard.config.recipe import TokenizerOptions
 from regard.data.sampler import BatchOptions, batches_per_epoch, epochs, permute
 from regard.errors import UserError
 from regard.tasks.translate.dataset import Batch, collate, stream
-from regard.text.vocabulary import Vocabulary, train_tokenizer
+from regard.text.train_tokenizer import train_tokenizer
+from regard.text.vocabulary import Vocabulary
 
 TOKENIZER = train_tokenizer(["a b c"], TokenizerOptions(kind="words", min_frequency=1))
 VOCABULARY = Vocabulary(TOKENIZER, TOKENIZER)

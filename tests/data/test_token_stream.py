@@ -25,7 +25,9 @@ from regard.data.token_stream import TokenStream, prepare_documents, prepare_str
 from regard.errors import UserError
 from regard.tasks.translate.dataset import read
 from regard.tasks.translate.options import TranslateData
-from regard.text.vocabulary import Tokenizer, Vocabulary, train_tokenizer
+from regard.text.tokenizer import Tokenizer
+from regard.text.train_tokenizer import train_tokenizer
+from regard.text.vocabulary import Vocabulary
 
 LINES = [
     "The first line, it's short.",

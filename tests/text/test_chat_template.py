@@ -12,7 +12,8 @@ from checkpoints import vocabulary
 
 from regard.errors import UserError
 from regard.text.chat_template import MAX_TEMPLATE, Template, template_of
-from regard.text.vocabulary import Tokenizer, Vocabulary
+from regard.text.tokenizer import Tokenizer
+from regard.text.vocabulary import Vocabulary
 
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "

@@ -17,7 +17,9 @@ from needs import need
 from regard.config.recipe import TokenizerOptions
 from regard.errors import UserError
 from regard.tasks.translate.dataset import collate
-from regard.text.vocabulary import MISSING, SPECIALS, Tokenizer, Vocabulary, train_tokenizer
+from regard.text.tokenizer import MISSING, SPECIALS, Tokenizer
+from regard.text.train_tokenizer import train_tokenizer
+from regard.text.vocabulary import Vocabulary
 
 BYTE_KINDS = ("bytes", "byte_bpe")
 KINDS = ("bpe", "unigram", "wordpiece", "words", "characters", *BYTE_KINDS)
@@ -97,7 +99,7 @@ def test_specials_are_never_learnt_as_text() -> None:
 
 TRAIN = """
 import hashlib, json, sys
-from regard.text.vocabulary import train_tokenizer
+from regard.text.train_tokenizer import train_tokenizer
 from regard.config.recipe import TokenizerOptions
 options = TokenizerOptions(kind="byte_bpe", vocab_size=301, min_frequency=1)
 tokenizer = train_tokenizer(json.loads(sys.argv[1]) * 3, options)

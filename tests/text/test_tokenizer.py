@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from regard.config.recipe import TokenizerOptions
 from regard.errors import UserError
-from regard.text.vocabulary import SPECIALS, SentencePieceTokenizer, Tokenizer, Vocabulary, train_tokenizer
+from regard.text.sentencepiece import SentencePieceTokenizer
+from regard.text.tokenizer import SPECIALS, Tokenizer
+from regard.text.train_tokenizer import train_tokenizer
+from regard.text.vocabulary import Vocabulary
 
 KINDS = ("bpe", "unigram", "wordpiece", "words", "characters")
 LETTERS = "abcdefgäöüßéABÄ.,!?()<>/#'\"-_1234567890日本▁"
@@ -118,7 +121,7 @@ def test_many_equals_one_by_one_and_pieces_join_to_the_text(trained: dict[str, T
 
 TRAIN = """
 import sys, hashlib
-from regard.text.vocabulary import train_tokenizer
+from regard.text.train_tokenizer import train_tokenizer
 from regard.config.recipe import TokenizerOptions
 sys.path.insert(0, sys.argv[1])
 from tests.text.test_tokenizer import TEXT, ALPHABET, KINDS, options
@@ -203,7 +206,7 @@ def test_vocabulary_folders(trained: dict[str, Tokenizer], tmp_path: Path) -> No
 
 HUGE = """
 import sys
-from regard.text.vocabulary import train_tokenizer
+from regard.text.train_tokenizer import train_tokenizer
 from regard.config.recipe import TokenizerOptions
 text = ["ein Hund, a dog", "ab" * 500_000]
 train_tokenizer(text, TokenizerOptions(kind=sys.argv[1], vocab_size=200))

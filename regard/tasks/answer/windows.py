@@ -36,7 +36,7 @@ from regard.progress import Progress, shown
 from regard.tasks.answer.files import Gold, Question, read
 from regard.tasks.answer.options import AnswerData
 from regard.text.special_tokens import FramedRow, SpecialTokens, padded, pair_frame
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import Tokenizer
 
 FORMAT = "windows 4"  # part of every key: increase it when what is written changes
 

@@ -35,7 +35,7 @@ from regard.layers.pytree import select_ragged, select_rows, to_device
 from regard.tasks.fill.masking import Masker, masker_of
 from regard.tasks.fill.sentences import SentenceDataset
 from regard.text.special_tokens import padded, pair_frame, special_tokens_of
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import Tokenizer
 
 SHORT_SHARE = 0.1  # of the pairs
 

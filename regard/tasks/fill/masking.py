@@ -16,8 +16,7 @@ import numpy as np
 
 from regard.text.byte_level import BYTE_TO_UNICODE
 from regard.text.special_tokens import mask_token_of
-from regard.text.tokenizer import SPACE
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import SPACE, Tokenizer
 
 BLANKS = tuple(BYTE_TO_UNICODE[byte] for byte in b" \n\r\t")  # as byte-level pieces write them
 

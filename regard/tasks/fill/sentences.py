@@ -30,7 +30,7 @@ from regard.errors import UserError
 from regard.progress import Progress, shown
 from regard.tasks.fill.options import FillData
 from regard.text.sentences import sentences
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import Tokenizer
 
 FORMAT = "sentences 4"  # part of every key: increase it when what is written changes
 

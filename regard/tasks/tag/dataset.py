@@ -36,7 +36,7 @@ from regard.tasks.tag.files import Sentence, read
 from regard.tasks.tag.options import TagData
 from regard.tasks.tag.windows import Window, split_into_windows, tokenize_words
 from regard.text.special_tokens import FramedRow, padded, special_tokens_of
-from regard.text.vocabulary import MISSING, Tokenizer
+from regard.text.tokenizer import MISSING, Tokenizer
 
 FORMAT = "tags 3"  # part of every key: increase it when what is written changes
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from regard.layers.inputs import Ids
 from regard.text.special_tokens import FramedRow, SpecialTokens
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import Tokenizer
 
 
 class WordTokens(NamedTuple):

@@ -21,7 +21,8 @@ from regard.layers.pytree import to_device
 from regard.progress import Progress
 from regard.tasks.translate.options import TranslateData
 from regard.text.tokenizer import MISSING, ROLES, Tokenizer
-from regard.text.vocabulary import Vocabulary, train_tokenizer
+from regard.text.train_tokenizer import train_tokenizer
+from regard.text.vocabulary import Vocabulary
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
