@@ -29,7 +29,7 @@ OWN_SHARE = 0.5  # of the questions that use the document's own word
 
 CELLS = range(1, 100)  # the numbers in a table
 
-ASKED = range(10, 91)  # the numbers in a question: a table can have some on either side
+QUERY_NUMBERS = range(10, 91)  # the numbers in a question: a table can have some on either side
 
 ROWS = 9
 
@@ -46,7 +46,7 @@ class Dialect(NamedTuple):
     meaning: str
 
 
-class Asked(NamedTuple):
+class Example(NamedTuple):
     """A question with its query, its kind, and whether it uses the document's made-up word."""
 
     pair: Pair
@@ -79,8 +79,8 @@ def items(seed: int, split: str, count: int, shots: int) -> Iterator[Item]:
         (text, gold), kind, own = ask(schema, dialect, rng)
         table = draw_table(schema, gold, rng)
         shown = [ask(schema, dialect, rng) for _ in range(shots)]
-        asked = heading(schema) + prompt((shot.pair for shot in shown), text)
-        yield Item(asked, gold, table, kind, own, determined=not own or any(shot.own for shot in shown))
+        few_shot = heading(schema) + prompt((shot.pair for shot in shown), text)
+        yield Item(few_shot, gold, table, kind, own, determined=not own or any(shot.own for shot in shown))
 
 
 def ideal(shots: int) -> float:
@@ -104,7 +104,7 @@ def draw_dialect(rng: random.Random) -> Dialect:
     return Dialect(rng.choice(OWN_WORDS), clause, rng.choice(list(CLAUSES[clause])))
 
 
-def ask(schema: Schema, dialect: Dialect, rng: random.Random) -> Asked:
+def ask(schema: Schema, dialect: Dialect, rng: random.Random) -> Example:
     """A question of any kind in plain words, or of a kind that can use the made-up word."""
     fields = _fields(schema, rng)
     own = rng.random() < OWN_SHARE
@@ -114,7 +114,7 @@ def ask(schema: Schema, dialect: Dialect, rng: random.Random) -> Asked:
         fitting = [name for name in KINDS if f"{{{dialect.clause}}}" in KINDS[name].phrases[0]]
     kind = rng.choice(fitting)
     text = rng.choice(KINDS[kind].phrases).format(**fields)
-    return Asked(Pair(text, KINDS[kind].query.format(**fields)), kind, own)
+    return Example(Pair(text, KINDS[kind].query.format(**fields)), kind, own)
 
 
 def _fields(schema: Schema, rng: random.Random) -> dict[str, str]:
@@ -122,7 +122,7 @@ def _fields(schema: Schema, rng: random.Random) -> dict[str, str]:
     word = rng.choice([name for name in schema.columns if name in VALUES])
     number = rng.choice([name for name in schema.columns if name in NUMBERS])
     shown = rng.choice([name for name in schema.columns if name not in (word, number)])
-    low, high = sorted(rng.sample(ASKED, 2))
+    low, high = sorted(rng.sample(QUERY_NUMBERS, 2))
     text, begins = rng.choice(VALUES[word]), rng.choice(VALUES[word])[0]
     fields = {"table": schema.table, "word": word, "number": number, "shown": shown, "text": text, "letter": begins}
     fields |= {"value": str(low), "high": str(high), "limit": str(rng.choice(LIMITS))}

@@ -28,7 +28,7 @@ def held() -> list[sql.Item]:
 def read(text: str) -> tuple[str, list[tuple[str, str]]]:
     """An independent reader: the heading, and the questions with their queries."""
     first, *lines = text.splitlines()
-    return first, [(asked, query) for asked, _, query in (line.partition(" → ") for line in lines)]
+    return first, [(question, query) for question, _, query in (line.partition(" → ") for line in lines)]
 
 
 def own_word(text: str) -> str | None:
@@ -47,7 +47,7 @@ def test_every_gold_query_runs_and_its_table_tells_it_from_every_rival(held: lis
 
 def test_the_rivals_lack_a_filter_turn_an_order_and_change_a_meaning():
     rivals = list(sql.rivals("SELECT city FROM shops WHERE owner = ' anna ' AND rent > 5 ;", SHOPS))
-    for wanted in (
+    for expected in (
         "SELECT city FROM shops ;",
         "SELECT city FROM shops WHERE owner = ' anna ' ;",
         "SELECT city FROM shops WHERE rent > 5 ;",
@@ -56,7 +56,7 @@ def test_the_rivals_lack_a_filter_turn_an_order_and_change_a_meaning():
         "SELECT city FROM shops WHERE owner = ' anna ' AND rent < 5 ;",
         "SELECT city FROM shops WHERE owner = ' anna ' AND rent > 17 ;",
     ):
-        assert wanted in rivals
+        assert expected in rivals
     assert "SELECT city FROM shops WHERE rent > 17 ;" in sql.rivals("SELECT city FROM shops WHERE rent > 9 ;", SHOPS)
     rivals = list(sql.rivals("SELECT city FROM shops ORDER BY rent DESC LIMIT 2 ;", SHOPS))
     assert {"SELECT city FROM shops ORDER BY rent ASC LIMIT 2 ;", "SELECT city FROM shops LIMIT 2 ;"} <= set(rivals)
@@ -73,14 +73,14 @@ def test_every_kind_is_phrased_in_several_ways_and_occurs(kind: str, held: list[
 def test_a_question_has_one_query_in_its_document():
     for text in sql.documents(2, "train", 1009):
         answers: dict[str, str] = {}
-        for asked, query in read(text)[1]:
-            assert answers.setdefault(asked, query) == query
+        for question, query in read(text)[1]:
+            assert answers.setdefault(question, query) == query
 
 
 def test_words_of_one_sort_are_words_of_no_other():
     values = {value for values in VALUES.values() for value in values}
     phrases = " ".join(phrase for kind in KINDS.values() for phrase in kind.phrases)
-    plain = " ".join(said for meanings in CLAUSES.values() for ways in meanings.values() for said in ways)
+    plain = " ".join(word for meanings in CLAUSES.values() for ways in meanings.values() for word in ways)
     spoken = set(re.sub(r"\{\w+\}", " ", phrases).split()) | set(plain.split())
     sorts = [set(TABLES), set(NUMBERS), set(VALUES), values, set(OWN_WORDS), spoken]
     assert sum(map(len, sorts)) == len(set().union(*sorts))
@@ -99,13 +99,13 @@ def test_only_the_query_shows_what_an_own_word_means(clause: str):
     schema = Schema("shops", ("city", "rent", "owner", "size"))
     for seed in range(307):
         dialects = [sql.Dialect("zom", clause, meaning) for meaning in CLAUSES[clause]]
-        asked = [sql.ask(schema, dialect, random.Random(seed)) for dialect in dialects]
-        texts, queries = {each.pair.text for each in asked}, [each.pair.label for each in asked]
+        question = [sql.ask(schema, dialect, random.Random(seed)) for dialect in dialects]
+        texts, queries = {each.pair.text for each in question}, [each.pair.label for each in question]
         assert len(texts) == 1
-        assert ("zom" in texts.pop().split()) == asked[0].own
+        assert ("zom" in texts.pop().split()) == question[0].own
         for dialect, query in zip(dialects, queries, strict=True):
-            wanted = queries[0] if not asked[0].own else queries[0].replace(dialects[0].meaning, dialect.meaning)
-            assert query == wanted
+            expected = queries[0] if not question[0].own else queries[0].replace(dialects[0].meaning, dialect.meaning)
+            assert query == expected
 
 
 def test_every_meaning_of_an_own_word_is_as_likely():
@@ -128,10 +128,10 @@ def test_an_ideal_learner_of_own_words_does_as_computed():
 def test_shots_determine_what_they_show(shots: int):
     items = list(sql.items(5, "test", 307, shots))
     for item in items:
-        *shown, asked = item.prompt.splitlines()[1:]
+        *shown, question = item.prompt.splitlines()[1:]
         assert len(shown) == shots
-        assert item.own == (own_word(asked) is not None)
-        assert item.determined == (not item.own or own_word(asked) in " ".join(shown).split())
+        assert item.own == (own_word(question) is not None)
+        assert item.determined == (not item.own or own_word(question) in " ".join(shown).split())
     own = [item for item in items if item.own]
     share = sum(item.determined + (not item.determined) / 4 for item in own) / len(own)
     assert share == pytest.approx(sql.ideal(shots), abs=0.1)
@@ -140,9 +140,9 @@ def test_shots_determine_what_they_show(shots: int):
 def test_more_shots_go_between_and_change_no_question():
     for few, many in zip(sql.items(3, "test", 31, 1), sql.items(3, "test", 31, 4), strict=True):
         assert few._replace(prompt="", determined=True) == many._replace(prompt="", determined=True)
-        head, shot, asked = few.prompt.splitlines()
+        head, shot, question = few.prompt.splitlines()
         lines = many.prompt.splitlines()
-        assert (lines[0], lines[1], lines[-1], len(lines)) == (head, shot, asked, 6)
+        assert (lines[0], lines[1], lines[-1], len(lines)) == (head, shot, question, 6)
 
 
 def test_parts_never_share_a_schema_whatever_the_seeds():

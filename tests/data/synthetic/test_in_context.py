@@ -49,9 +49,9 @@ def rules(name: str) -> list[Rule]:
     ]
 
 
-def best_guess(possible: Iterable[Rule], asked: int) -> float:
+def best_guess(possible: Iterable[Rule], question: int) -> float:
     """How likely the likeliest answer is when every possible rule is as likely."""
-    answers = Counter(rule[asked] for rule in possible)
+    answers = Counter(rule[question] for rule in possible)
     return max(answers.values()) / answers.total()
 
 
@@ -63,7 +63,7 @@ def test_the_ideal_is_that_of_a_learner_who_tries_every_rule(name: str, shots: i
     accuracy = 0.0
     for shown, times in seen.items():
         possible = [rule for rule in every if all(rule[x] == true[x] for x in shown)]
-        accuracy += times * sum(best_guess(possible, asked) for asked in inputs)
+        accuracy += times * sum(best_guess(possible, question) for question in inputs)
     assert LESSONS[name].ideal(shots) == pytest.approx(accuracy / seen.total() / len(inputs))
 
 
@@ -78,14 +78,14 @@ def test_the_ideal_rises_from_chance_to_nine_tenths_at_eight_shots(name: str) ->
 
 def test_looking_up_alone_nearly_reaches_the_ideal_of_mappings() -> None:
     """What an induction head can do: copy the answer that stood behind the same word; else guess."""
-    asked = list(questions("mappings", 3, "test", 1009, 8))
+    every_question = list(questions("mappings", 3, "test", 1009, 8))
     hits = 0.0
-    for question in asked:
+    for question in every_question:
         *shown, text = question.prompt.splitlines()
         known = {pair.text.split()[0]: pair.label for pair in read("\n".join(shown))}
         guess = known.get(text.split()[0])
         hits += 1 / len(LABELS) if guess is None else guess == question.label
-    assert 0.9 < hits / len(asked) < LESSONS["mappings"].ideal(8)
+    assert 0.9 < hits / len(every_question) < LESSONS["mappings"].ideal(8)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -155,9 +155,9 @@ def test_more_shots_go_between_and_change_no_question(name: str) -> None:
     few, many = (list(questions(name, 3, "test", 53, shots)) for shots in (2, 5))
     for first, second in zip(few, many, strict=True):
         assert (first.label, first.labels) == (second.label, second.labels)
-        *shown, asked = first.prompt.splitlines()
+        *shown, question = first.prompt.splitlines()
         assert second.prompt.splitlines()[:2] == shown
-        assert second.prompt.splitlines()[5:] == [asked]
+        assert second.prompt.splitlines()[5:] == [question]
         assert first.label in first.labels
 
 
@@ -165,9 +165,9 @@ def test_prompt_and_completion_are_the_document() -> None:
     pairs = [Pair("gub sleeps", "red"), Pair("a {label} → b", "{text}"), Pair("zaf", "light blue")]
     for template in (TEMPLATE, "Review: {text}\nLabel: {label}\n\n", "{text}={label};"):
         *shots, last = pairs
-        asked = prompt(shots, last.text, template)
-        assert asked + completion(last.label, template) == document(pairs, template)
-        assert not asked.endswith(" ")
+        question = prompt(shots, last.text, template)
+        assert question + completion(last.label, template) == document(pairs, template)
+        assert not question.endswith(" ")
 
 
 def test_rows_are_a_labelled_file_of_one_task(tmp_path: Path) -> None:

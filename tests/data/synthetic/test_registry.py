@@ -20,7 +20,7 @@ from road.text_to_sql.dataset import DATASET
 def declared(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
     """The entry points of the group `regard.synthetic`, in place of those that are installed."""
     points: list[EntryPoint] = []
-    monkeypatch.setattr(registry, "entry_points", lambda **wanted: EntryPoints(points).select(**wanted))
+    monkeypatch.setattr(registry, "entry_points", lambda **filters: EntryPoints(points).select(**filters))
     return points
 
 
