@@ -18,6 +18,7 @@ REQUIRED = {
     "quantization_config": None,
 }
 PLAIN = {"embedding_width": 0, "hidden_groups": 0, "inner_group_size": 1}  # no shared blocks, no factorised embedding
+LABEL_HEADS = {TOKEN: {"head": "classifier"}, SPAN: {"head": "qa_outputs"}}  # with the same names in all families
 IGNORED = re.compile(r"(.*\.)?embeddings\.(position_ids|token_type_ids)")
 
 
@@ -64,8 +65,7 @@ class Bert(Published):
         MASKED_LM: mlm_names,
         PRETRAINING: {**mlm_names, "relation": "cls.seq_relationship"},
         SEQUENCE: {"summary.dense": "bert.pooler.dense", "head": "classifier"},
-        TOKEN: {"head": "classifier"},
-        SPAN: {"head": "qa_outputs"},
+        **LABEL_HEADS,
     }
 
     def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
@@ -101,8 +101,7 @@ class Roberta(Bert):
             "words.output": "lm_head.decoder",
         },
         SEQUENCE: {"summary.dense": "classifier.dense", "head": "classifier.out_proj"},
-        TOKEN: {"head": "classifier"},
-        SPAN: {"head": "qa_outputs"},
+        **LABEL_HEADS,
     }
 
     def matches(self, network: Any) -> bool:
@@ -171,8 +170,7 @@ class DistilBert(Bert):
             "words.output": "vocab_projector",
         },
         SEQUENCE: {"summary.dense": "pre_classifier", "head": "classifier"},
-        TOKEN: {"head": "classifier"},
-        SPAN: {"head": "qa_outputs"},
+        **LABEL_HEADS,
     }
 
     def matches(self, network: Any) -> bool:
@@ -221,8 +219,7 @@ class Albert(Bert):
         MASKED_LM: mlm_names,
         PRETRAINING: {**mlm_names, "relation": "sop_classifier.classifier"},
         SEQUENCE: {"summary.dense": "albert.pooler", "head": "classifier"},
-        TOKEN: {"head": "classifier"},
-        SPAN: {"head": "qa_outputs"},
+        **LABEL_HEADS,
     }
 
     def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:

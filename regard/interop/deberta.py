@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from regard.errors import UserError, nearest
-from regard.interop.bert import KINDS, REQUIRED, Bert
+from regard.interop.bert import KINDS, LABEL_HEADS, REQUIRED, Bert
 from regard.interop.config_keys import ACTIVATIONS, Key, checked, require_values
-from regard.interop.layout import MASKED_LM, PRETRAINING, SEQUENCE, SPAN, TOKEN, Published
+from regard.interop.layout import MASKED_LM, PRETRAINING, SEQUENCE, Published
 from regard.interop.safetensors import TensorSpecs
 
 TERMS = ("c2p", "p2c")
@@ -70,8 +70,7 @@ class DebertaV2(Published):
         MASKED_LM: Bert.head_names[MASKED_LM],
         PRETRAINING: {**Bert.head_names[PRETRAINING], "compare.dense": "cls.comparison"},  # only regard has this head
         SEQUENCE: {"summary.dense": "pooler.dense", "head": "classifier"},
-        TOKEN: {"head": "classifier"},
-        SPAN: {"head": "qa_outputs"},
+        **LABEL_HEADS,
     }
 
     def read_fields(self, config: dict[str, Any]) -> dict[str, Any]:

@@ -8,47 +8,22 @@ from regard.interop.native import PREFIX
 from regard.models.registry import FAMILIES, family_of
 from regard.text.vocabulary import Vocabulary
 
-TRANSLATE = """
-Or, with transformers:
-
-    from transformers import AutoTokenizer, MarianMTModel
-    tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), MarianMTModel.from_pretrained("FOLDER")
-    inputs = tokenizer("…", return_tensors="pt", return_token_type_ids=False)
-    print(tokenizer.decode(model.generate(**inputs, max_new_tokens=128)[0], skip_special_tokens=True))
-"""
-
-GENERATE = """
-Or, with transformers:
-
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), AutoModelForCausalLM.from_pretrained("FOLDER")
-    inputs = tokenizer("…", return_tensors="pt", return_token_type_ids=False)
-    print(tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0], skip_special_tokens=True))
-"""
-
-CLASSIFY = """
-Or, with transformers:
-
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-    tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-    model = AutoModelForSequenceClassification.from_pretrained("FOLDER")
-    inputs = tokenizer("…", return_tensors="pt", return_token_type_ids=False)
-    print({prediction})
-"""
-
-PREDICTIONS = {
-    "single_label": "model.config.id2label[int(model(**inputs).logits.argmax())]",
-    "multi_label": "[model.config.id2label[i] for i in (model(**inputs).logits[0] >= 0).nonzero()[:, 0].tolist()]",
-    "regression": "float(model(**inputs).logits[0, 0])",
-}
-
-ENCODE = """
+OPEN = """
 Or, with transformers:
 
     from transformers import AutoTokenizer, {auto}
     tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), {auto}.from_pretrained("FOLDER")
-    print(model(**tokenizer("…", return_tensors="pt"{types})))
+    inputs = tokenizer("…", return_tensors="pt"{types})
+    print({result})
 """
+
+GENERATED = "tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0], skip_special_tokens=True)"
+
+PREDICTED = {
+    "single_label": "model.config.id2label[int(model(**inputs).logits.argmax())]",
+    "multi_label": "[model.config.id2label[i] for i in (model(**inputs).logits[0] >= 0).nonzero()[:, 0].tolist()]",
+    "regression": "float(model(**inputs).logits[0, 0])",
+}
 
 KINDS = {
     "translate": "A sequence-to-sequence model",
@@ -61,6 +36,9 @@ KINDS = {
 }
 
 AUTO_CLASSES = {
+    "translate": "MarianMTModel",
+    "generate": "AutoModelForCausalLM",
+    "classify": "AutoModelForSequenceClassification",
     "fill": "AutoModelForMaskedLM",
     "tag": "AutoModelForTokenClassification",
     "answer": "AutoModelForQuestionAnswering",
@@ -106,12 +84,10 @@ def _with_transformers(network: Any, vocabulary: Vocabulary, config: dict[str, A
     task = network.task
     if config["model_type"].startswith(PREFIX) or is_unpublished(network):
         return ""
-    if task == "translate":
-        return TRANSLATE if vocabulary.joint else ""  # transformers has no second tokenizer.json
-    if task == "generate":
-        return GENERATE
-    if task == "classify":
-        return CLASSIFY.format(prediction=PREDICTIONS[network.problem_type])
-    auto_class = "AutoModelForPreTraining" if head_of(network) == PRETRAINING else AUTO_CLASSES[task]
-    types = "" if network.config.token_types else ", return_token_type_ids=False"
-    return ENCODE.format(auto=auto_class, types=types)
+    if task == "translate" and not vocabulary.joint:
+        return ""  # transformers has no second tokenizer.json
+    auto = "AutoModelForPreTraining" if head_of(network) == PRETRAINING else AUTO_CLASSES[task]
+    result = GENERATED if task in ("translate", "generate") else "model(**inputs)"
+    result = PREDICTED[network.problem_type] if task == "classify" else result
+    types = "" if getattr(network.config, "token_types", 0) else ", return_token_type_ids=False"
+    return OPEN.format(auto=auto, types=types, result=result)

@@ -90,16 +90,17 @@ def on_meta() -> Iterator[None]:
         yield
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file."""
+def read_json(path: Path, expected: type = dict) -> Any:
+    """The object, or list, in a JSON file."""
     try:
         value = json.loads(read_text(path))
     except FileNotFoundError:
         raise UserError(f"{path}: not found; a checkpoint folder has config.json, {SINGLE} and a tokenizer") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON that can be read ({error})") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: should hold a JSON object {{…}}, not a {type(value).__name__}")
+    if not isinstance(value, expected):
+        kind = "object {…}" if expected is dict else "list […]"
+        raise UserError(f"{path}: should hold a JSON {kind}, not a {type(value).__name__}")
     return value
 
 

@@ -5,9 +5,8 @@ modules.json · 1_Pooling/config.json · 2_Normalize · sentence_bert_config.jso
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from regard.data.small_files import read_text
 from regard.errors import UserError
 from regard.interop.safetensors import read_json, write_json
 
@@ -35,7 +34,9 @@ def pooling_of(folder: Path) -> Pooling | None:
         return None
     kind = ""
     normalise = False
-    for module in _modules(folder / MODULES):
+    for module in read_json(folder / MODULES, list):
+        if not isinstance(module, dict):
+            raise UserError(f"{folder / MODULES}: should hold a list of modules, each with its type and path")
         module_type = str(module.get("type", "")).rsplit(".", 1)[-1]
         if module_type == "Pooling":
             kind = _kind(folder / str(module.get("path", "")) / "config.json")
@@ -74,16 +75,6 @@ def write_pooling(folder: Path, pooling: Pooling, width: int) -> None:
     if pooling.max_length:
         write_json(folder / SETTINGS[0], {"max_seq_length": pooling.max_length, "do_lower_case": False})
     (folder / MODULES).write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
-
-
-def _modules(path: Path) -> list[dict[str, Any]]:
-    try:
-        modules = json.loads(read_text(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON that can be read ({error})") from None
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise UserError(f"{path}: should hold a list of modules, each with its type and path")
-    return modules
 
 
 def _kind(path: Path) -> str:
