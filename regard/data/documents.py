@@ -33,7 +33,7 @@ class Document(NamedTuple):
 
     location: str
     chunks: Callable[[int], Iterator[str]]  # of about so many bytes each
-    ends: bool  # whether an end token follows
+    has_end: bool  # whether an end token follows
     row: bool = False  # whether it is a row of a file, not a file
     group: str = ""  # what it belongs to, such as the article of a paragraph: its `data.split_by`
 

@@ -200,11 +200,11 @@ def _separated(path: Path, columns: tuple[str, ...], required: Mapping[str, str]
     stream = _comma_separated(path) if path.name.removesuffix(".gz").endswith(".csv") else _tab_separated(path)
     first = next(stream)
     values = first[1]
-    wanted = set(required.values())
-    named = wanted & set(values) if not columns else bool(wanted) and wanted <= set(values)
+    needed = set(required.values())
+    named = needed & set(values) if not columns else bool(needed) and needed <= set(values)
     header = tuple(values) == columns or bool(named)  # also if `columns` are those of another file
     names = values if header else list(columns) or [str(index) for index, _ in enumerate(values, 1)]
-    if not header and not columns and not wanted <= set(names):
+    if not header and not columns and not needed <= set(names):
         missing = {option: name for option, name in required.items() if name not in names}
         raise NoColumn(f"{path}:1", missing, values, header=False)
     _require(required, names, f"{path}:1")

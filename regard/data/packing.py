@@ -76,8 +76,8 @@ def packed(
 ) -> Iterator[BlockBatch]:
     """Batches without end, from the rank's own batch `start`; the last of an epoch is filled up from the next."""
     blocks = blocks_per_epoch(stream, options)
-    for number in count(start * world + rank, world):
-        positions = np.arange(number * options.batch_size, (number + 1) * options.batch_size)
+    for batch in count(start * world + rank, world):
+        positions = np.arange(batch * options.batch_size, (batch + 1) * options.batch_size)
         tokens = np.empty((options.batch_size, options.length + 1), np.int64)
         index = np.empty(options.batch_size, np.int64)
         for epoch in np.unique(positions // blocks).tolist():

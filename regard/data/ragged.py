@@ -106,9 +106,9 @@ class ColumnWriter:
     def _add(self, lengths: list[int]) -> None:
         self.rows += len(lengths)
         if self.offsets is not None and lengths:
-            ends: Any = self._end + np.cumsum(lengths, dtype=np.int64)
-            self.offsets.write(ends.tobytes())
-            self._end = int(ends[-1])
+            offsets: Any = self._end + np.cumsum(lengths, dtype=np.int64)
+            self.offsets.write(offsets.tobytes())
+            self._end = int(offsets[-1])
 
 
 class DatasetWriter:

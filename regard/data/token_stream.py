@@ -74,7 +74,7 @@ def prepare_documents(texts: Iterable[str], key: str, tokenizer: Tokenizer, cach
     """Generated documents as a TokenStream; `key` is all that determines them."""
     folder = cache_path(cache, [FORMAT, "generated", key, tokenizer.content()])
     stream = (
-        Document(f"{key}:{number}", lambda size, text=text: iter([text]), True) for number, text in enumerate(texts, 1)
+        Document(f"{key}:{index}", lambda size, text=text: iter([text]), True) for index, text in enumerate(texts, 1)
     )
     return write_stream(stream, folder, tokenizer, Report(unit="documents"))
 
@@ -112,7 +112,7 @@ def write_stream(
 class _Chunk(NamedTuple):
     text: str
     continues: bool  # whether text of the same document precedes it
-    ends: bool  # whether an end token follows
+    has_end: bool  # whether an end token follows
 
 
 class _StreamEncoder:
@@ -135,13 +135,13 @@ class _StreamEncoder:
             self._pending.append(_Chunk(text, continues, False))
             self._characters += len(text)
             continues = True
-        if document.ends:
-            self._pending[-1] = self._pending[-1]._replace(ends=True)
+        if document.has_end:
+            self._pending[-1] = self._pending[-1]._replace(has_end=True)
 
     def flush(self) -> None:
         end = [] if self.tokenizer.end == MISSING else [self.tokenizer.end]
         for chunk, tokens in zip(self._pending, self._encode(), strict=True):
-            self.column.extend_array(tokens + end if chunk.ends else tokens)
+            self.column.extend_array(tokens + end if chunk.has_end else tokens)
             self.bytes += len(chunk.text.encode())
         self._pending = []
         self._characters = 0

@@ -30,8 +30,8 @@ def sentences(text: str) -> list[str]:
 def sentence_around(context: str, start: int, end: int) -> tuple[int, int]:
     """The sentence or line that contains characters start … end, or, if it is long, so many characters around them."""
     low, high = max(0, start - CONTEXT), min(len(context), end + CONTEXT)
-    ends = [low + match.end() for match in ENDS.finditer(context[low:high])]
+    sentence_ends = [low + match.end() for match in ENDS.finditer(context[low:high])]
     line_starts = [low + index + 1 for index, character in enumerate(context[low:high]) if character == "\n"]
-    borders = sorted({low, high, *ends, *line_starts})
+    borders = sorted({low, high, *sentence_ends, *line_starts})
     begin = max(border for border in borders if border <= start)
     return begin, min((border for border in borders if border >= end and border > begin), default=high)

@@ -102,21 +102,21 @@ def _of_article(article: Any, path: Path, split_by: str) -> Iterator[Question]:
     if not isinstance(article, dict) or not isinstance(article.get("paragraphs"), list):
         raise UserError(f'{path}: an article without "paragraphs": […]: {json.dumps(article)[:80]}')
     title = str(article.get("title", ""))
-    for number, paragraph in enumerate(article["paragraphs"], 1):
-        location = f"{path}: {title or 'article'}, paragraph {number}"
+    for index, paragraph in enumerate(article["paragraphs"], 1):
+        location = f"{path}: {title or 'article'}, paragraph {index}"
         yield from _of_paragraph(_table(paragraph, location) | {"title": title}, "context", split_by, location)
 
 
 def _of_lines(path: Path, data: AnswerData) -> Iterator[Question]:
     context, question = data.context or "context", data.question or "question"
-    for number, table in enumerate(json_lines(path), 1):
+    for line_number, table in enumerate(json_lines(path), 1):
         if table is None:
             continue
-        location = f"{path}:{number}"
+        location = f"{path}:{line_number}"
         if "qas" not in table:
             table["qas"] = [
                 {
-                    "id": table.get("id", number),
+                    "id": table.get("id", line_number),
                     "question": _text(table, question, location),
                     "answers": _answers(table, data.answer, location),
                     "is_impossible": table.get("is_impossible", False),
@@ -140,13 +140,13 @@ def _answers(table: dict[str, Any], column: str, location: str) -> Any:
 def _of_paragraph(table: dict[str, Any], key: str, split_by: str, location: str) -> Iterator[Question]:
     context = _text(table, key, location)
     group = context if split_by in ("source", key) else _text(table, split_by, location)
-    for number, value in enumerate(table["qas"] if isinstance(table.get("qas"), list) else [], 1):
+    for index, value in enumerate(table["qas"] if isinstance(table.get("qas"), list) else [], 1):
         question = _table(value, location)
-        here = f"{location}, question {question.get('id', number)}"
+        here = f"{location}, question {question.get('id', index)}"
         golds = tuple(_golds(question.get("answers"), context, here))
         if question.get("is_impossible"):
             golds = ()
-        name = str(question.get("id", f"{location}#{number}"))
+        name = str(question.get("id", f"{location}#{index}"))
         yield Question(name, _text(question, "question", here), context, golds, group, here)
 
 
@@ -217,7 +217,7 @@ def _of_columns(path: Path, data: AnswerData) -> Iterator[Question]:
     group = "" if data.split_by in ("source", context) else data.split_by
     required = {"data.context": context, "data.question": question, "data.answer": answer}
     required |= {"data.split_by": group} if group else {}
-    for number, (fields, location) in enumerate(rows(path, data.columns, required), 1):
+    for index, (fields, location) in enumerate(rows(path, data.columns, required), 1):
         text = fields[context]
         start = fields.get("answer_start", "").strip()
         if start and not start.isdecimal():
@@ -225,5 +225,5 @@ def _of_columns(path: Path, data: AnswerData) -> Iterator[Question]:
         golds = ()
         if fields[answer]:
             golds = (locate(fields[answer], int(start) if start else None, text, location),)
-        key = fields.get("id", "") or str(number)
+        key = fields.get("id", "") or str(index)
         yield Question(key, fields[question], text, golds, fields[group] if group else text, location)

@@ -157,16 +157,16 @@ def live_windows(
 
     An input that cannot be used is an error; `before` inputs precede these.
     """
-    for number, ask in enumerate(asks, before + 1):
+    for index, ask in enumerate(asks, before + 1):
         for name, text in zip(Ask._fields, ask, strict=True):
             if not is_text(text):
-                raise UserError(f"input {number}: its {name} is not text: {text!r:.60}")
+                raise UserError(f"input {index}: its {name} is not text: {text!r:.60}")
             if not text.strip():
-                raise UserError(f"input {number}: its {name} is empty")
+                raise UserError(f"input {index}: its {name} is empty")
 
     def write(writer: DatasetWriter) -> None:
         windows = WindowWriter(writer, tokenizer, max_length, stride or max(1, max_length // 2), strict=True)
-        windows.add([Question("", *ask, (), "", f"input {number}") for number, ask in enumerate(asks, before + 1)])
+        windows.add([Question("", *ask, (), "", f"input {index}") for index, ask in enumerate(asks, before + 1)])
         windows.finish()
 
     report = Report(unit="questions")
@@ -212,13 +212,13 @@ class WindowWriter:
         if not self.strict and (not row or not question.context.strip()):
             return report.skip("empty question or text", question.location)
         if budget < self.stride:
-            longest = self.max_length - self.frame.size - self.stride
+            max_question = self.max_length - self.frame.size - self.stride
             if self.strict:
                 raise UserError(
-                    f"{question.location}: its question has {len(row)} tokens, at most {longest} leave room for its "
-                    f"text in a window of {self.max_length}: {question.text!r:.60}…"
+                    f"{question.location}: its question has {len(row)} tokens, at most {max_question} leave room for "
+                    f"its text in a window of {self.max_length}: {question.text!r:.60}…"
                 )
-            return report.skip(f"a question longer than {longest} tokens", question.location)
+            return report.skip(f"a question longer than {max_question} tokens", question.location)
         if question.context != self._context:
             self._add_context(question.context, encoded)
         answer = None

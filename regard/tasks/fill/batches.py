@@ -122,9 +122,9 @@ def masked_blocks(
     frame = special_tokens_of(tokenizer, 1)
     masker = masker_of(tokenizer)
     packing = block_size(tokenizer, options)
-    for number, blocks in enumerate(packed(stream, packing, start, rank, world), start):
+    for batch, blocks in enumerate(packed(stream, packing, start, rank, world), start):
         rows = [frame.wrap(row) for row in blocks.tokens.numpy()]
-        rng = _rng_of(options, number * world + rank)
+        rng = _rng_of(options, batch * world + rank)
         yield _mask(padded(rows, 0), masker, options, rng, None, blocks.index)
 
 
@@ -140,9 +140,9 @@ def masked_pairs(
     frame = pair_frame(tokenizer)
     masker = masker_of(tokenizer)
     rows_per_epoch(sentences, tokenizer, options)
-    for number in itertools.count(start * world + rank, world):
-        rng = _rng_of(options, number)
-        index = chunks_of(sentences, options, number)
+    for batch in itertools.count(start * world + rank, world):
+        rng = _rng_of(options, batch)
+        index = chunks_of(sentences, options, batch)
         pairs = [draw_pair(sentences, chunk, options, rng) for chunk in index.tolist()]
         text = padded([frame.wrap(pair.first, pair.second) for pair in pairs], max(tokenizer.pad, 0))
         labels = torch.tensor([pair.label for pair in pairs])
@@ -154,9 +154,9 @@ def pair_budget(tokenizer: Tokenizer, length: int) -> int:
     return length - pair_frame(tokenizer).size
 
 
-def chunks_of(sentences: SentenceDataset, options: MaskOptions, number: int) -> np.ndarray:
+def chunks_of(sentences: SentenceDataset, options: MaskOptions, batch: int) -> np.ndarray:
     """The chunks of a batch."""
-    positions = np.arange(number * options.batch_size, (number + 1) * options.batch_size)
+    positions = np.arange(batch * options.batch_size, (batch + 1) * options.batch_size)
     count = len(sentences)
     chunks = np.empty(len(positions), np.int64)
     for epoch in np.unique(positions // count).tolist():
@@ -166,8 +166,8 @@ def chunks_of(sentences: SentenceDataset, options: MaskOptions, number: int) -> 
     return chunks
 
 
-def _rng_of(options: MaskOptions, number: int) -> np.random.Generator:
-    return np.random.default_rng((options.seed % 2**64, number, 1))
+def _rng_of(options: MaskOptions, batch: int) -> np.random.Generator:
+    return np.random.default_rng((options.seed % 2**64, batch, 1))
 
 
 def _mask(
@@ -221,7 +221,7 @@ class SentenceRun(NamedTuple):
 
 
 def _take(rows: Iterable[np.ndarray], size: int, minimum: int = 1, nearest: bool = False) -> SentenceRun:
-    """SentenceDataset until they have so many tokens, or the number of sentences that comes `nearest` to it."""
+    """Sentences until they have so many tokens, or the number of sentences that comes `nearest` to it."""
     taken: list[np.ndarray] = []
     total = 0
     for row in rows:
@@ -235,7 +235,7 @@ def _take(rows: Iterable[np.ndarray], size: int, minimum: int = 1, nearest: bool
 def _from_another_document(
     sentences: SentenceDataset, document: int, length: int, budget: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """SentenceDataset of another document, from any on, whose length does not tell them from those that follow.
+    """Sentences of another document, from any on, whose length does not tell them from those that follow.
 
     If those that follow (`length` tokens) fill the budget, so do these; else they come as near as complete sentences
     do. If a document ends too soon another is tried.

@@ -53,11 +53,11 @@ def paragraphs(data: FillData, split: str, base_dir: Path | None = None) -> Iter
             continue
         blank_lines = _has_blank_line(document)
         block: list[str] = []
-        for number, line in enumerate(_lines(document), 1):
+        for line_number, line in enumerate(_lines(document), 1):
             if line.strip():
                 block.append(line)
             if block and (not blank_lines or not line.strip()):
-                yield _paragraph(f"{document.location}:{number}", block)
+                yield _paragraph(f"{document.location}:{line_number}", block)
                 block = []
         if block:
             yield _paragraph(f"{document.location}: its end", block)

@@ -41,8 +41,8 @@ def read(data: TagData, split: str, base_dir: Path | None = None, seed: int = 1)
     """Every sentence of a split in the order of its file, or generated."""
     if data.synthetic:
         generated = generate(data.synthetic, seed, split, int(getattr(data, split)))
-        for number, sentence in enumerate(generated, 1):
-            yield Sentence(*sentence, f"{data.synthetic} {split}:{number}")
+        for index, sentence in enumerate(generated, 1):
+            yield Sentence(*sentence, f"{data.synthetic} {split}:{index}")
         return
     yield from held(sentences(file_of(data, split, base_dir), data), data, split)
 

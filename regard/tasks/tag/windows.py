@@ -43,8 +43,8 @@ def tokenize_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> 
 
 
 def _align(words: Sequence[str], ids: list[int], offsets: list[tuple[int, int]], unknown: int) -> WordTokens:
-    ends = np.cumsum([len(word) + 1 for word in words])  # the space after a word belongs to it
-    owners = np.searchsorted(ends, [max(0, end - 1) for _, end in offsets], "right").tolist()
+    word_ends = np.cumsum([len(word) + 1 for word in words])  # the space after a word belongs to it
+    owners = np.searchsorted(word_ends, [max(0, end - 1) for _, end in offsets], "right").tolist()
     tokens, firsts = [], []
     next_token = 0
     for word in range(len(words)):
@@ -63,28 +63,28 @@ def split_into_windows(firsts: Sequence[int], length: int, size: int) -> list[tu
     A window whose words all have more context in others is left out.
     A word with more tokens than `size` is represented by the first of them.
     """
-    ends = [*firsts[1:], length]
+    word_ends = [*firsts[1:], length]
     spans = []
     word = 0
     while True:
-        until = max(word + 1, int(np.searchsorted(ends, firsts[word] + size, "right")))
+        until = max(word + 1, int(np.searchsorted(word_ends, firsts[word] + size, "right")))
         spans.append((word, until))
         if until >= len(firsts):
             break
         word = min(until, max(word + 1, int(np.searchsorted(firsts, firsts[word] + size // 2))))
-    borders = [0, *(_border(firsts, ends, *pair) for pair in pairwise(spans)), len(firsts)]
+    borders = [0, *(_border(firsts, word_ends, *pair) for pair in pairwise(spans)), len(firsts)]
     return [
-        (firsts[first], min(ends[last - 1], firsts[first] + size), border, next_border)
+        (firsts[first], min(word_ends[last - 1], firsts[first] + size), border, next_border)
         for (first, last), (border, next_border) in zip(spans, pairwise(borders), strict=True)
         if border < next_border
     ]
 
 
-def _border(firsts: Sequence[int], ends: Sequence[int], one: tuple[int, int], other: tuple[int, int]) -> int:
+def _border(firsts: Sequence[int], word_ends: Sequence[int], one: tuple[int, int], other: tuple[int, int]) -> int:
     """The first word that has more context before it in the second window than after it in the first."""
     begin = firsts[other[0]]
-    end = ends[one[1] - 1]
+    end = word_ends[one[1] - 1]
     for word in range(other[0], one[1]):
-        if firsts[word] - begin > end - ends[word]:
+        if firsts[word] - begin > end - word_ends[word]:
             return word
     return one[1]

@@ -149,7 +149,7 @@ def prepare_samples(
     progress: Progress | None = None,
 ) -> PairDataset:
     """Generated samples as a PairDataset; `key` is all that determines them (generator, seed, count)."""
-    stream = (Record(*sample, "", "", f"{key}:{number}") for number, sample in enumerate(samples, 1))
+    stream = (Record(*sample, "", "", f"{key}:{index}") for index, sample in enumerate(samples, 1))
     return prepare_pairs(stream, ["generated", key], vocabulary, cache, max_length, Report(), progress=progress)
 
 
@@ -205,8 +205,8 @@ def _required(tokenizer: Tokenizer, role: str) -> int:
 
 
 def stream(
-    corpus: PairDataset, vocabulary: Vocabulary, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
+    dataset: PairDataset, vocabulary: Vocabulary, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
 ) -> Iterator[Batch]:
     """Batches without end, from the rank's own batch `start`: its k-th is batch k·world + rank of all."""
-    for index in shares(corpus, options, start, rank, world):
-        yield collate([corpus.source(i) for i in index], [corpus.target(i) for i in index], vocabulary, index)
+    for index in shares(dataset, options, start, rank, world):
+        yield collate([dataset.source(i) for i in index], [dataset.target(i) for i in index], vocabulary, index)
