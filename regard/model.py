@@ -21,7 +21,7 @@ from regard.interop import folder as folders
 from regard.interop.generation_config import decode_fields
 from regard.interop.hf_module import HFModule
 from regard.interop.sentence_transformers import POOLINGS, Pooling, pooling_of, write_pooling
-from regard.layers.autoregressive import CausalLM
+from regard.layers.protocols import CausalLM
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import FAMILIES, family_of
 from regard.runtime.device import choose_device

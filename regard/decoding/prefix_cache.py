@@ -1,45 +1,49 @@
-"""A prefix cache: of a conversation, only what was added since the last answer is read."""
-
-from typing import Any
+"""The prefix cache: what a conversation's next prompt has in common with the last text is not read again."""
 
 from torch import Tensor
 
-from regard.layers.autoregressive import NOTHING, CausalLM, KVCache
+from regard.layers.autoregressive import EMPTY
 from regard.layers.inputs import TokenBatch
+from regard.layers.protocols import CausalLM, TruncatableLM
 from regard.layers.state import State
 
 
 class PrefixCache:
-    """A causal language model that remembers the text it last read or wrote, one text at a time.
+    """A language model that keeps the state of the text it last read or wrote, one text at a time.
 
-    It is searched like the network: of a prompt with the same beginning, it reads only what is new.
+    A search uses it like the network itself. Of a prompt with a known prefix only the rest is read.
     """
 
     def __init__(self, network: CausalLM):
         self.network = network
-        self.past: KVCache | None = None
+        self.state = EMPTY
+        self.tokens: list[int] = []  # those that the state has read
         self.read = 0  # tokens of the last prompt that were new
 
     def start(self, source: TokenBatch) -> State:
-        """As the network's: the prompt is read except for its last token."""
-        tokens = source.tokens[:, :-1]
+        """As the network's: the prompt is read except its last token."""
+        tokens = source.tokens[0, :-1].tolist()
         known = self._common_prefix(tokens)
-        self.read = tokens.size(1) - known + 1
-        state = State(None, self.past.truncate(known)) if self.past is not None and known else NOTHING
-        if known < tokens.size(1):
-            _, state = self.network.advance(tokens[:, known:], state)
-        self.past = state.hypothesis
-        return state
+        self.read = len(tokens) - known + 1
+        if not known:
+            self.state = EMPTY
+        elif known < len(self.tokens):
+            assert isinstance(self.network, TruncatableLM)
+            self.state = self.network.truncate(self.state, known)
+        if known < len(tokens):
+            _, self.state = self.network.decode(source.tokens[:, known:-1], self.state)
+        self.tokens = tokens
+        return self.state
 
-    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, State]:
-        logits, state = self.network.step(tokens, state)
-        self.past = state.hypothesis
-        return logits, state
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        logits, self.state = self.network.step(tokens, state)
+        self.tokens = self.tokens + tokens[0].tolist()
+        return logits, self.state
 
-    def _common_prefix(self, tokens: Tensor) -> int:
-        """The number of first tokens that a text shares with the last one; 0 if those were dropped from the cache."""
-        if self.past is None or not self.past.memories or self.past.memories[0].start:
+    def _common_prefix(self, tokens: list[int]) -> int:
+        """How many first tokens are those of the last text; 0 where the state cannot be taken back to them."""
+        if self.network.state_length(self.state) < len(self.tokens):  # the context dropped the oldest ones
             return 0
-        length = min(self.past.tokens.size(1), tokens.size(1))
-        different = (self.past.tokens[0, :length] != tokens[0, :length]).nonzero()
-        return int(different[0]) if len(different) else length
+        pairs = enumerate(zip(self.tokens, tokens, strict=False))
+        common = next((index for index, (old, new) in pairs if old != new), min(len(self.tokens), len(tokens)))
+        return common if common == len(self.tokens) or isinstance(self.network, TruncatableLM) else 0

@@ -12,7 +12,7 @@ The batch shrinks as sources are done. A log probability of -inf marks an empty 
 from bisect import insort
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,14 +22,8 @@ from regard.decoding.logits_processors import process_logits
 from regard.decoding.sampling import draw, random_numbers, truncate
 from regard.decoding.topk import blockwise_topk
 from regard.errors import UserError
+from regard.layers.protocols import Decodable
 from regard.layers.state import State, reorder, tensors
-
-
-class Decodable(Protocol):
-    """A model that can be searched."""
-
-    def start(self, source: Any) -> State: ...
-    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]: ...
 
 
 class Hypothesis(NamedTuple):

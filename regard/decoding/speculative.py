@@ -13,8 +13,10 @@ from torch import Tensor
 from regard.config.recipe import DecodeOptions
 from regard.decoding.logits_processors import process_logits
 from regard.decoding.search import Hypothesis
-from regard.layers.autoregressive import NOTHING, CausalLM, KVCache
-from regard.layers.state import State
+from regard.errors import UserError
+from regard.layers.autoregressive import EMPTY
+from regard.layers.inputs import TokenBatch
+from regard.layers.protocols import CausalLM, TruncatableLM
 
 MAX_PROPOSED = 16  # tokens at once
 MAX_NGRAM = 3
@@ -48,20 +50,24 @@ def speculate(
     stop: Stop | None = None,
 ) -> Speculation:
     """The greedy answer to one prompt (1, length), of at most `limit` tokens, end included."""
-    state = network.read(prompt[:, :-1])
+    if not isinstance(network, TruncatableLM):
+        raise UserError(
+            f"speculative decoding is not available for {type(network).__name__}: its state cannot be taken back to "
+            "before a rejected token; decode without a draft model and without prompt lookup"
+        )
+    state = network.start(TokenBatch(prompt, torch.tensor([prompt.size(1)], device=prompt.device)))
     verifier = Verifier(prompt[0].tolist(), eos_ids, options, stop)
     text = verifier.text
     steps = proposed = accepted = 0
     width = 4
     while len(verifier.answer) < limit and not verifier.done:
-        past: KVCache = state.hypothesis
-        length = past.memories[0].length if past.memories else 0
+        length = network.state_length(state)
         available = min(limit - len(verifier.answer), network.max_positions - length) - 1  # slides as plain search
         draft = propose(text, min(width, available)) if available > 0 else []
         logits, state = network.step(torch.tensor([[text[-1], *draft]], device=prompt.device), state)
         right = verifier.accept(logits, draft)
         if draft:  # as if only the accepted tokens had been read
-            state = State(None, state.hypothesis.truncate(length + 1 + right))
+            state = network.truncate(state, length + 1 + right)
         steps += 1
         proposed += len(draft)
         accepted += right
@@ -138,7 +144,7 @@ class DraftModel:
     def __init__(self, network: CausalLM, device: Any):
         self.network = network
         self.device = device
-        self.state = NOTHING
+        self.state = EMPTY
         self.seen: list[int] = []  # the tokens that the state has read
 
     def __call__(self, text: list[int], count: int) -> list[int]:
@@ -148,14 +154,17 @@ class DraftModel:
         same = 0
         while same < min(len(self.seen), len(text) - 1) and self.seen[same] == text[same]:
             same += 1
-        if same:
-            self.state = State(None, self.state.hypothesis.truncate(same))
-        else:
-            self.state = NOTHING
+        if same and same < len(self.seen):
+            if isinstance(self.network, TruncatableLM):
+                self.state = self.network.truncate(self.state, same)
+            else:
+                same = 0
+        if not same:
+            self.state = EMPTY
         new = text[same:]
         draft = []
         for _ in range(count):
-            x, self.state = self.network.advance(torch.tensor([new], device=self.device), self.state)
+            x, self.state = self.network.decode(torch.tensor([new], device=self.device), self.state)
             new = [int(self.network.output(x[:, -1]).argmax())]
             draft += new
         self.seen = [*text, *draft[:-1]]

@@ -1,9 +1,9 @@
-"""What every network that writes has in common: a step over many tokens is the whole pass.
+"""What autoregressive networks have in common: a step over many tokens is the teacher-forced pass.
 
 Shapes: tokens (rows, new), x (rows, new, width), logits (rows, new, vocabulary).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +16,16 @@ from regard.layers.embedding import Embedding
 from regard.layers.inputs import TokenBatch
 from regard.layers.state import State
 
+EMPTY = State(None, None)  # of a language model, before any token
 
-class Generator(nn.Module):
-    """A family says how it starts and how it advances; steps and the teacher-forced pass follow from that."""
+
+class AutoregressiveModel(nn.Module):
+    """A family implements `start` and `decode`; steps and the teacher-forced pass follow from them."""
 
     task = "translate"  # what the network is for, unless a recipe names another task
     input_type = TokenBatch
 
+    config: Any
     output: nn.Module
 
     @property
@@ -32,28 +35,28 @@ class Generator(nn.Module):
         return source, source.tokens
 
     def start(self, source: TokenBatch) -> State:
-        """What is known before the first token."""
+        """The state before the first token."""
         raise NotImplementedError
 
-    def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """The decoder's states after new tokens, (rows, new, width), ready for the output; and what is known then."""
+    def decode(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """The decoder's hidden states at new tokens, (rows, new, width), before the output layer; and the new state."""
         raise NotImplementedError
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Logits (rows, new, vocabulary) for what follows each new token."""
-        x, state = self.advance(tokens, state)
+        """Logits (rows, new, vocabulary) of what follows each new token."""
+        x, state = self.decode(tokens, state)
         return self.output(x), state
 
     def forward(self, source: TokenBatch, target: Tensor, at: Tensor | None = None) -> Tensor:
-        """Teacher-forced logits, all steps at once: (batch, length, vocabulary), or only places where `at` is True."""
-        x, _ = self.advance(target, self.start(source))
+        """Teacher-forced logits: (batch, length, vocabulary), or only of the positions where `at` is True."""
+        x, _ = self.decode(target, self.start(source))
         return self.output(x if at is None else x[at])
 
 
 class KVCache(NamedTuple):
-    """A text between two steps: what each block remembers of it, and its tokens.
+    """The keys and values of each block, and the tokens they are of.
 
-    Rows of different lengths have their padding before them, -1 among the tokens: `gap` says how much.
+    Rows of different lengths are padded on the left, with -1 among the tokens; `gap` is the padding of each row.
     """
 
     memories: tuple[Memory, ...]
@@ -61,17 +64,15 @@ class KVCache(NamedTuple):
     gap: Tensor | None = None
 
     def truncate(self, length: int) -> "KVCache":
-        """As it was after its first `length` places."""
-        return KVCache(tuple(memory.truncate(length) for memory in self.memories), self.tokens[:, :length], self.gap)
+        """As it was after its first `length` positions."""
+        memories = tuple(memory.truncate(length) for memory in self.memories)
+        return KVCache(memories, self.tokens[:, :length], self.gap)
 
 
-NOTHING = State(None, None)
+class TransformerLM(AutoregressiveModel):
+    """A causal language model of Transformer blocks. Source and target are one text, the state is a KV cache.
 
-
-class CausalLM(Generator):
-    """A network that goes on with what it reads: source and target are one text.
-
-    A text may grow beyond `max_positions`. What is read then no longer holds all of it: the older half is forgotten.
+    A text may grow beyond `max_positions`: the older half of the context is then dropped.
     """
 
     task = "generate"
@@ -86,61 +87,70 @@ class CausalLM(Generator):
 
     @property
     def max_positions(self) -> int:
-        """The longest text that is seen at once."""
+        """The longest text in the context at once."""
         raise NotImplementedError
 
     def start(self, source: TokenBatch) -> State:
-        """Reads each prompt but for its last token, which is the first to be given to `step`."""
-        tokens, lengths = source.tokens, source.lengths
-        longest = int(lengths.max())
-        gap = longest - lengths
+        """Reads each prompt except its last token, which is the first to be given to `step`."""
+        length = int(source.lengths.max())
+        gap = length - source.lengths
         if not gap.any():
-            return self.read(tokens[:, : longest - 1])
-        places = torch.arange(longest - 1, device=tokens.device) - gap[:, None]
-        return self.read(tokens.gather(1, places.clamp(min=0)).masked_fill(places < 0, -1), gap)
+            return self.read(source.tokens[:, : length - 1])
+        positions = torch.arange(length - 1, device=source.tokens.device) - gap[:, None]
+        tokens = source.tokens.gather(1, positions.clamp(min=0)).masked_fill(positions < 0, -1)
+        return self.read(tokens, gap)
 
     def read(self, tokens: Tensor, gap: Tensor | None = None) -> State:
-        """The state after these tokens; `gap` counts those that are padding before each row."""
+        """The state after these tokens; `gap` is the padding before each row."""
         if not tokens.size(1):
             return State(None, KVCache((), tokens, gap))
-        return self._advance(tokens, KVCache((), tokens[:, :0], gap))[1]
+        return self._decode(tokens, KVCache((), tokens[:, :0], gap))[1]
 
-    def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        past: KVCache | None = state.hypothesis
-        if past is None:
-            past = KVCache((), tokens[:, :0])
-        if past.memories and past.memories[0].length + tokens.size(1) > self.max_positions:
-            past = self.forget(past, min(self.max_positions // 2, self.max_positions - tokens.size(1)))
-        return self._advance(tokens, past)
+    def decode(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        cache = state.hypothesis or KVCache((), tokens[:, :0])
+        new = tokens.size(1)
+        if self.state_length(state) and self.state_length(state) + new > self.max_positions:
+            cache = self._drop_oldest(cache, min(self.max_positions // 2, self.max_positions - new))
+        return self._decode(tokens, cache)
 
-    def _advance(self, tokens: Tensor, past: KVCache) -> tuple[Tensor, State]:
-        (memories, before, gap), length = past, tokens.size(1)
+    def _decode(self, tokens: Tensor, cache: KVCache) -> tuple[Tensor, State]:
+        memories, before, gap = cache
+        length = tokens.size(1)
         start = memories[0].end if memories else 0
         real = None
-        if gap is not None and start < (first := int(gap.max())):  # only what comes first has padding in it
-            real = (torch.arange(start, start + length, device=gap.device) >= gap[:, None]) if first else None
+        if gap is not None and start < int(gap.max()):  # only the first positions are padded
+            real = torch.arange(start, start + length, device=gap.device) >= gap[:, None]
         with scope("decoder"):
             x = self.embed(tokens if real is None else tokens.clamp(min=0), start, gap)
             rotation = None if self.rotary is None else self.rotary(start, length, gap)
             x, memories = self.decoder(x, real, memories, rotation=rotation)
         return x, State(None, KVCache(memories, torch.cat([before, tokens], 1), gap))
 
-    def forget(self, past: KVCache, length: int) -> KVCache:
+    def _drop_oldest(self, cache: KVCache, length: int) -> KVCache:
         """The last `length` tokens of a text that has become too long.
 
-        Where places are told apart by their distance, what was remembered stays as it is; where each has a vector of
-        its own, the tokens are read again from the first place on.
+        With rotary positions, which encode distances only, their keys and values are kept. With learned positions the
+        tokens are read again from the first position on.
         """
-        tokens = past.tokens[:, past.tokens.size(1) - length :]
+        tokens = cache.tokens[:, cache.tokens.size(1) - length :]
         if self.rotary is not None:
-            return KVCache(tuple(memory.keep_last(length) for memory in past.memories), tokens, past.gap)
+            return KVCache(tuple(memory.keep_last(length) for memory in cache.memories), tokens, cache.gap)
         return self.read(tokens).hypothesis
 
+    def state_length(self, state: State) -> int:
+        """The number of tokens in the cache."""
+        cache: KVCache | None = state.hypothesis
+        return cache.memories[0].length if cache and cache.memories else 0
+
+    def truncate(self, state: State, length: int) -> State:
+        """The state after its first `length` tokens."""
+        return State(None, state.hypothesis.truncate(length))
+
     def encode(self, source: TokenBatch) -> Tensor:
-        """The state of each place (batch, length, width), from what stands before it."""
-        return self.advance(source.tokens, NOTHING)[0]
+        """The hidden state of each position (batch, length, width), from those before it."""
+        return self.decode(source.tokens, EMPTY)[0]
 
     def forward(self, tokens: Tensor, at: Tensor | None = None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Logits for what follows each token, or only those places where `at` is True; padding stands behind."""
-        x, _ = self.advance(tokens, NOTHING)
+        """Logits of what follows each token, or only at positions where `at` is True; padding is on the right."""
+        x, _ = self.decode(tokens, EMPTY)
         return self.output(x if at is None else x[at])

@@ -1,7 +1,7 @@
-"""Batch types: what models take as input."""
+"""Batch types: the inputs of networks. A network declares the one it takes as its `input_type`."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -12,17 +12,45 @@ from regard.layers.pytree import to_device
 Ids = Sequence[int] | np.ndarray
 
 
-class TokenBatch(NamedTuple):
-    """Token rows padded on the right."""
+class Batch(Protocol):
+    """What every batch has, whatever its modality. Batches of images and audio go next to `TokenBatch`."""
 
-    tokens: Tensor  # (batch, length)
-    lengths: Tensor  # (batch)
-    segments: Tensor | None = None  # (batch, length): which of a row's texts each token is of; all of the first if None
+    @property
+    def lengths(self) -> Tensor:
+        """(batch,): the positions of each sequence, without padding."""
+        ...
 
     @property
     def real(self) -> Tensor:
-        """True where a token stands, False on padding."""
+        """(batch, length): False where padded."""
+        ...
+
+    @property
+    def batch_size(self) -> int: ...
+
+    def to(self, device: torch.device | str) -> Self: ...
+
+    @classmethod
+    def minimal(cls, device: torch.device | str = "cpu") -> Self:
+        """The smallest input that a network accepts."""
+        ...
+
+
+class TokenBatch(NamedTuple):
+    """Token sequences, padded on the right."""
+
+    tokens: Tensor  # (batch, length)
+    lengths: Tensor  # (batch)
+    segments: Tensor | None = None  # (batch, length): the text of a pair that each token is of; None: all of the first
+
+    @property
+    def real(self) -> Tensor:
+        """False where padded."""
         return torch.arange(self.tokens.shape[1], device=self.tokens.device) < self.lengths[:, None]
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.tokens)
 
     def to(self, device: torch.device | str) -> "TokenBatch":
         return to_device(self, device)
@@ -34,11 +62,11 @@ class TokenBatch(NamedTuple):
 
 
 def pad(rows: Sequence[Ids], padding: int, first: Sequence[int] = (), last: Sequence[int] = ()) -> TokenBatch:
-    """Rows as one tensor, each with `first` before it and `last` behind it."""
+    """Sequences as one batch, each with the tokens `first` before it and `last` after it."""
     lengths = [len(first) + len(row) + len(last) for row in rows]
     tokens = np.full((len(rows), max(lengths, default=0)), padding, np.int64)
-    for place, row, length in zip(tokens, rows, lengths, strict=True):
-        place[: len(first)] = first
-        place[len(first) : len(first) + len(row)] = row
-        place[length - len(last) : length] = last
+    for padded, row, length in zip(tokens, rows, lengths, strict=True):
+        padded[: len(first)] = first
+        padded[len(first) : len(first) + len(row)] = row
+        padded[length - len(last) : length] = last
     return TokenBatch(torch.from_numpy(tokens), torch.tensor(lengths, dtype=torch.int64))

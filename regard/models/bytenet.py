@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.layers.autoregressive import Generator
+from regard.layers.autoregressive import AutoregressiveModel
 from regard.layers.convolution import Convolution, Windows
 from regard.layers.dropout import Dropout
 from regard.layers.inputs import TokenBatch
@@ -81,7 +81,7 @@ class Dilated(nn.Module):
         return x + self.dropout(self.up(self.norms[2](found).relu()))
 
 
-class ByteNet(Generator):
+class ByteNet(AutoregressiveModel):
     def __init__(self, config: ByteNetConfig):
         super().__init__()
         self.config = config
@@ -120,7 +120,7 @@ class ByteNet(Generator):
         states = self._read(source)
         return State(states, Windows.of_nothing(self.decoder, states))
 
-    def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    def decode(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         windows: Windows = state.hypothesis
         under = state.source[:, windows.time : windows.time + tokens.size(1)]
         under = F.pad(under, (0, 0, 0, tokens.size(1) - under.size(1)))  # beyond what was read it stands on zeros

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from regard.attention.core import Attention, Memory
 from regard.attention.scores import dot
 from regard.attention.trace import scope
-from regard.layers.autoregressive import Generator
+from regard.layers.autoregressive import AutoregressiveModel
 from regard.layers.convolution import Convolution, Windows
 from regard.layers.dropout import Dropout
 from regard.layers.embedding import both_sides, untieable
@@ -86,7 +86,7 @@ class ConvDecoderLayer(nn.Module):
         return (x + (found + seen) * ROOT_HALF) * ROOT_HALF, past
 
 
-class ConvS2S(Generator):
+class ConvS2S(AutoregressiveModel):
     """Without the paper's weight norm, and without its scaling of the encoder's gradients, which Adam mostly undoes."""
 
     def __init__(self, config: ConvS2SConfig):
@@ -130,7 +130,7 @@ class ConvS2S(Generator):
         memory = Memory(found[:, None], value[:, None], source.real)
         return State(memory, Windows.of_nothing(self.decoder, found))
 
-    def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    def decode(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         windows: Windows = state.hypothesis
         written = self.target(tokens, windows.time)
         x, later = self.decoder_in(written), []

@@ -16,7 +16,7 @@ from regard.attention.masks import Rule, Window, causal
 from regard.attention.scores import PRODUCTS, Product
 from regard.attention.variants import multihead
 from regard.layers.activations import ACTIVATIONS
-from regard.layers.autoregressive import CausalLM
+from regard.layers.autoregressive import TransformerLM
 from regard.layers.blocks import Block, FeedForward, PostNorm, PreNorm, Stack
 from regard.layers.embedding import Embedding, positions
 
@@ -77,7 +77,7 @@ PRESETS: dict[str, dict] = {
 }
 
 
-class GPT(CausalLM):
+class GPT(TransformerLM):
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.config, self.rotary = config, None

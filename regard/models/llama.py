@@ -17,7 +17,7 @@ from regard.attention.masks import causal
 from regard.attention.positions import Rotary
 from regard.attention.variants import grouped
 from regard.layers.activations import ACTIVATIONS
-from regard.layers.autoregressive import CausalLM
+from regard.layers.autoregressive import TransformerLM
 from regard.layers.blocks import Block, GatedFeedForward, PreNorm, Stack
 from regard.layers.embedding import Embedding
 
@@ -86,7 +86,7 @@ PRESETS: dict[str, dict] = {
 }  # fmt: skip
 
 
-class Llama(CausalLM):
+class Llama(TransformerLM):
     def __init__(self, config: LlamaConfig):
         super().__init__()
         self.config = config

@@ -8,7 +8,6 @@ from torch import nn
 
 from regard.config.aliases import current_model_keys
 from regard.errors import UserError, nearest
-from regard.layers.autoregressive import CausalLM
 from regard.layers.encoder import Encoder
 from regard.models import bert, bytenet, convs2s, deberta, gpt, llama, seq2seq, transformer
 from regard.models import rnn_encoder as recurrent
@@ -25,8 +24,8 @@ class Family(NamedTuple):
 
     @property
     def is_causal_lm(self) -> bool:
-        """Whether it goes on with a text."""
-        return issubclass(self.network, CausalLM)
+        """Whether it is a causal language model (`layers.protocols.CausalLM`)."""
+        return hasattr(self.network, "state_length")
 
     @property
     def is_encoder(self) -> bool:

@@ -21,7 +21,7 @@ from regard.attention.core import Memory
 from regard.attention.local import FOCUS
 from regard.attention.trace import scope
 from regard.attention.variants import NEED_EQUAL_WIDTHS, SCORES
-from regard.layers.autoregressive import Generator
+from regard.layers.autoregressive import AutoregressiveModel
 from regard.layers.dropout import Dropout
 from regard.layers.embedding import untieable
 from regard.layers.inputs import TokenBatch
@@ -106,7 +106,7 @@ class Hidden(NamedTuple):
     time: int
 
 
-class Seq2Seq(Generator):
+class Seq2Seq(AutoregressiveModel):
     def __init__(self, config: Seq2SeqConfig):
         super().__init__()
         self.config = config
@@ -168,7 +168,7 @@ class Seq2Seq(Generator):
         fed = first.new_zeros(first.size(0), 1, self.config.width) if self.config.input_feeding else None
         return State(memory, Hidden(self.decoder.begin(first), fed, 0))
 
-    def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    def decode(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         memory, hidden = state.source, state.hypothesis
         embedded = self.dropout(self.target(tokens))
         waits = self.config.order == "bahdanau" and self.config.context == "attention"

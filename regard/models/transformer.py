@@ -16,7 +16,7 @@ from regard.attention.scores import PRODUCTS
 from regard.attention.trace import scope
 from regard.attention.variants import multihead
 from regard.layers.activations import ACTIVATIONS
-from regard.layers.autoregressive import Generator
+from regard.layers.autoregressive import AutoregressiveModel
 from regard.layers.blocks import RESIDUALS, Block, FeedForward, PostNorm, Stack
 from regard.layers.embedding import POSITIONS, both_sides, untieable
 from regard.layers.inputs import TokenBatch
@@ -83,7 +83,7 @@ def stack(config: TransformerConfig, depth: int, heads: int, feedforward: int, c
     return Stack(blocks, nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity())
 
 
-class Transformer(Generator):
+class Transformer(AutoregressiveModel):
     def __init__(self, config: TransformerConfig):
         super().__init__()
         self.config = config
@@ -112,7 +112,7 @@ class Transformer(Generator):
     def start(self, source: TokenBatch) -> State:
         return State(self.decoder.read(self.encode(source), source.real), ())
 
-    def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    def decode(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         past = state.hypothesis
         with scope("decoder"):
             x = self.target(tokens, past[0].end if past else 0)

@@ -8,7 +8,7 @@ from torch import nn
 
 from regard.attention.core import Attention
 from regard.kernels import ops
-from regard.layers.autoregressive import CausalLM
+from regard.layers.autoregressive import TransformerLM
 from regard.layers.blocks import FeedForward
 from regard.layers.encoder import Encoder
 from regard.runtime import fused_decoder, unpadded
@@ -44,15 +44,15 @@ def optimize_for_inference(network: Network, precision: str = "float32") -> Netw
                 optimize_encoder(encoder, precision)
             elif precision == "int8" and torch.backends.mkldnn.is_available():
                 replace_linears(encoder.encoder, lambda linear: DynamicInt8Linear(linear.weight, linear.bias))
-        if isinstance(network, CausalLM):
+        if isinstance(network, TransformerLM):
             for attention in [module for module in network.modules() if isinstance(module, Attention)]:
                 pack_qkv(attention, precision, small_batch_int8())
         if precision == "int8":
             int8_linear = small_batch_int8()
             replace_linears(network, lambda linear: int8_linear(linear.weight, linear.bias))
-        elif isinstance(network, CausalLM) and ops.available():
+        elif isinstance(network, TransformerLM) and ops.available():
             replace_linears(network, SmallBatchLinear)
-        if isinstance(network, CausalLM) and fused_decoder.is_supported(network.decoder):
+        if isinstance(network, TransformerLM) and fused_decoder.is_supported(network.decoder):
             network.decoder = FusedDecoder(network.decoder)
     return network
 

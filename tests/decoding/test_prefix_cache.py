@@ -44,8 +44,7 @@ def test_only_what_is_new_is_read() -> None:
     recall, prompt = PrefixCache(network), texts(1, 11)[0].tolist()
     answer = found(recall, prompt, writer, options)
     assert recall.read == 11
-    assert recall.past is not None
-    assert recall.past.tokens[0].tolist() == prompt + answer.tokens[:-1]
+    assert recall.tokens == prompt + answer.tokens[:-1]
     found(recall, [*prompt, *answer.tokens, 3, 4], writer, options)
     assert recall.read == 3  # the answer's last token was written, not read
     found(recall, [*prompt[:6], (prompt[6] + 1) % TOKENS, 6], writer, options)

@@ -13,7 +13,7 @@ from language_checkpoints import TOKENS, language_model, logits_of, open_in_tran
 from safetensors.torch import load_file, save_file
 
 from regard.interop.folder import load, save
-from regard.layers.autoregressive import NOTHING
+from regard.layers.autoregressive import EMPTY
 from regard.models.registry import build
 from regard.text.vocabulary import Vocabulary
 
@@ -157,7 +157,7 @@ def test_step_by_step_it_writes_what_transformers_writes(name: str, tmp_path: Pa
     expected = model.generate(
         input_ids=prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=27, do_sample=False
     )
-    tokens, new, state = prompt, prompt, NOTHING
+    tokens, new, state = prompt, prompt, EMPTY
     for _ in range(27):
         logits, state = network.step(new, state)
         new = logits[:, -1:].argmax(-1)

@@ -18,7 +18,7 @@ from regard.attention.variants import bahdanau
 from regard.config.recipe import DecodeOptions
 from regard.decoding.search import search
 from regard.interop.folder import Loaded, load, save
-from regard.layers.autoregressive import NOTHING
+from regard.layers.autoregressive import EMPTY
 from regard.layers.inputs import pad
 from regard.layers.recurrent import RNNEncoder
 from regard.layers.state import State
@@ -249,7 +249,7 @@ def test_a_published_llama_goes_on_as_published(name: str) -> None:
     network: Any = loaded.network
     prompt = expected["prompt_ids"]
     assert loaded.vocabulary.target.prompt(expected["prompt"]) == prompt
-    logits, state = network.step(torch.tensor([prompt]), NOTHING)
+    logits, state = network.step(torch.tensor([prompt]), EMPTY)
     first = torch.tensor(expected["last_logits_of_prompt_first16"])
     assert (logits[0, -1, :16] - first).abs().max() <= 1e-4
     story = list(prompt)

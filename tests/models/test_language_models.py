@@ -10,7 +10,7 @@ from regard.attention.trace import Trace, record
 from regard.config.recipe import DecodeOptions
 from regard.decoding.search import search
 from regard.decoding.speculative import DraftModel, PromptLookup, speculate
-from regard.layers.autoregressive import NOTHING, CausalLM
+from regard.layers.autoregressive import EMPTY, TransformerLM
 from regard.layers.inputs import TokenBatch, pad
 from regard.layers.state import State, reorder
 from regard.models.registry import FAMILIES, build
@@ -37,16 +37,16 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(params=MODELS)
-def network(request) -> CausalLM:
+def network(request) -> TransformerLM:
     return made(MODELS[request.param])
 
 
-def made(model: dict[str, Any], seed: int = 0, vocabulary: int = TOKENS) -> CausalLM:
+def made(model: dict[str, Any], seed: int = 0, vocabulary: int = TOKENS) -> TransformerLM:
     torch.manual_seed(seed)
     network = build(model, vocabulary=vocabulary).eval()
     for parameter in network.parameters():  # biases too: zeros would hide what they do
         nn.init.normal_(parameter, std=0.3)
-    assert isinstance(network, CausalLM)
+    assert isinstance(network, TransformerLM)
     return network
 
 
@@ -62,8 +62,8 @@ def test_every_such_family_is_tested_here() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("chunks", [[1] * 17, [3, 1, 9, 2, 2], [16, 1]])
-def test_any_split_of_a_text_is_the_whole(network: CausalLM, chunks: list[int]) -> None:
-    tokens, state, pieces = texts(3, 17), NOTHING, []
+def test_any_split_of_a_text_is_the_whole(network: TransformerLM, chunks: list[int]) -> None:
+    tokens, state, pieces = texts(3, 17), EMPTY, []
     for chunk in tokens.split(chunks, 1):
         logits, state = network.step(chunk, state)
         pieces.append(logits)
@@ -71,7 +71,7 @@ def test_any_split_of_a_text_is_the_whole(network: CausalLM, chunks: list[int]) 
 
 
 @torch.no_grad()
-def test_the_future_does_not_change_the_past(network: CausalLM) -> None:
+def test_the_future_does_not_change_the_past(network: TransformerLM) -> None:
     tokens = texts(2, 17)
     changed = tokens.clone()
     changed[:, 9:] = texts(2, 8, seed=5)
@@ -79,7 +79,7 @@ def test_the_future_does_not_change_the_past(network: CausalLM) -> None:
 
 
 @torch.no_grad()
-def test_prompts_of_other_lengths_change_nothing(network: CausalLM) -> None:
+def test_prompts_of_other_lengths_change_nothing(network: TransformerLM) -> None:
     tokens, lengths, more = texts(4, 13), torch.tensor([13, 6, 1, 9]), texts(4, 7, seed=3)
     state = network.start(TokenBatch(tokens, lengths))
     last = tokens.gather(1, lengths[:, None] - 1)
@@ -91,7 +91,7 @@ def test_prompts_of_other_lengths_change_nothing(network: CausalLM) -> None:
 
 
 @torch.no_grad()
-def test_a_memory_with_room_is_one_without(network: CausalLM) -> None:
+def test_a_memory_with_room_is_one_without(network: TransformerLM) -> None:
     """Watched steps, reordered rows and a text cut back give what a fresh reading gives."""
     tokens = texts(3, 11)
     state = network.read(tokens)
@@ -106,12 +106,12 @@ def test_a_memory_with_room_is_one_without(network: CausalLM) -> None:
 
 
 @torch.no_grad()
-def test_a_text_may_outgrow_the_context(network: CausalLM) -> None:
+def test_a_text_may_outgrow_the_context(network: TransformerLM) -> None:
     """What is forgotten has no influence any more, and what is kept is seen."""
     tokens, other = texts(1, 3 * LIMIT), texts(1, 3 * LIMIT, seed=4)
     last = []
     for head in (tokens, other):
-        state = NOTHING
+        state = EMPTY
         for token in torch.cat([head[:, :LIMIT], tokens[:, LIMIT:]], 1).split(1, 1):
             logits, state = network.step(token, state)
             assert state.hypothesis.memories[0].length <= LIMIT
@@ -124,7 +124,7 @@ def test_a_text_may_outgrow_the_context(network: CausalLM) -> None:
 
 
 @torch.no_grad()
-def test_traced_is_untraced_and_weights_times_values_are_the_context(network: CausalLM) -> None:
+def test_traced_is_untraced_and_weights_times_values_are_the_context(network: TransformerLM) -> None:
     tokens = texts(1, 17)
     with record(prove=True) as recorder:
         traced = network(tokens)
@@ -150,13 +150,13 @@ def test_a_local_block_sees_its_window_alone() -> None:
     assert trace.weights("decoder.blocks.0.self")[:, far].gt(0).all()
 
 
-def test_every_parameter_gets_a_gradient(network: CausalLM) -> None:
+def test_every_parameter_gets_a_gradient(network: TransformerLM) -> None:
     network.train()(texts(2, 9)).square().mean().backward()
     assert not [name for name, parameter in network.named_parameters() if parameter.grad is None]
 
 
 @torch.no_grad()
-def test_log_probabilities_are_the_softmax(network: CausalLM) -> None:
+def test_log_probabilities_are_the_softmax(network: TransformerLM) -> None:
     tokens = texts(3, 9)
     expected = network(tokens[:, :-1]).log_softmax(-1).gather(-1, tokens[:, 1:, None]).squeeze(-1)
     alike(log_probabilities(network, tokens), expected)
@@ -166,7 +166,7 @@ def test_log_probabilities_are_the_softmax(network: CausalLM) -> None:
     assert found[1] == pytest.approx(float(expected[1, 3:5].sum()), abs=1e-3)
 
 
-def continuations(network: CausalLM, prompts: list[list[int]], options: DecodeOptions, limit: int, **more: Any):
+def continuations(network: TransformerLM, prompts: list[list[int]], options: DecodeOptions, limit: int, **more: Any):
     """What a search writes after prompts of any lengths."""
     longest = max(map(len, prompts))
     begin = torch.tensor([[-1] * (longest - len(prompt)) + prompt for prompt in prompts])
@@ -182,7 +182,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("options", WAYS)
-def test_batch_mates_of_other_lengths_do_not_change_an_answer(network: CausalLM, options: DecodeOptions) -> None:
+def test_batch_mates_of_other_lengths_do_not_change_an_answer(network: TransformerLM, options: DecodeOptions) -> None:
     prompts = [texts(1, length, seed=length)[0].tolist() for length in (9, 2, 13, 1)]
     keys = [11, 12, 13, 14]
     together = continuations(network, prompts, options, 8, keys=keys)
@@ -191,7 +191,7 @@ def test_batch_mates_of_other_lengths_do_not_change_an_answer(network: CausalLM,
         assert [each.tokens for each in alone] == [each.tokens for each in expected]
 
 
-def test_greedy_is_the_argmax_of_whole_passes(network: CausalLM) -> None:
+def test_greedy_is_the_argmax_of_whole_passes(network: TransformerLM) -> None:
     tokens = texts(1, 5)
     (found,) = continuations(network, tokens.tolist(), DecodeOptions(), 12)
     for _ in range(12):
@@ -201,7 +201,7 @@ def test_greedy_is_the_argmax_of_whole_passes(network: CausalLM) -> None:
 
 @pytest.mark.parametrize("limit", [20, LIMIT + 9])
 @pytest.mark.parametrize("options", [DecodeOptions(), WAYS[2]])
-def test_guessing_ahead_changes_nothing(network: CausalLM, options: DecodeOptions, limit: int) -> None:
+def test_guessing_ahead_changes_nothing(network: TransformerLM, options: DecodeOptions, limit: int) -> None:
     """Also where the text outgrows the context, and whoever guesses: the network itself, another, or the prompt."""
     for seed in range(2):
         prompt = texts(1, 7, seed)

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from regard.layers.autoregressive import NOTHING, CausalLM
+from regard.layers.autoregressive import EMPTY, TransformerLM
 from regard.layers.inputs import TokenBatch
 from regard.models.registry import build
 from tests.models.test_laws import alike
@@ -57,10 +57,10 @@ def test_prompts_of_other_lengths_side_by_side_too() -> None:
 def test_splits_of_a_long_text_change_nothing(model: dict) -> None:
     torch.manual_seed(0)
     network, length = build(model, vocabulary=31).eval(), 2100
-    assert isinstance(network, CausalLM)
+    assert isinstance(network, TransformerLM)
     tokens = torch.randint(0, 31, (1, length))
     whole = network(tokens)
-    state, pieces = NOTHING, []
+    state, pieces = EMPTY, []
     for chunk in tokens.split([1, 1500, 2, 300, 1, 296], 1):
         logits, state = network.step(chunk, state)
         pieces.append(logits)

@@ -12,7 +12,7 @@ from needs import need_weights
 import regard
 from regard.attention.core import Attention
 from regard.attention.trace import Trace, record
-from regard.layers.autoregressive import NOTHING, CausalLM
+from regard.layers.autoregressive import EMPTY, TransformerLM
 from regard.layers.blocks import Block
 from regard.runtime.fused_decoder import FusedDecoder
 from regard.runtime.optimize import optimize_for_inference
@@ -28,7 +28,7 @@ from tests.models.test_laws import alike
 MODELS = {name: model | dict(width=96, feedforward=388) for name, model in SMALL.items()}
 
 
-def made(model: dict) -> CausalLM:
+def made(model: dict) -> TransformerLM:
     """Logits are kept apart: the numbers of a few layers this wide would else run away."""
     network = built(model, vocabulary=103)
     for parameter in network.parameters():
@@ -46,7 +46,7 @@ def test_the_same_numbers_at_once_and_step_by_step(model: dict, rows: int, kerne
     assert isinstance(swift.decoder, FusedDecoder) is (kernels == "ours")
     expected = plain(tokens)
     alike(swift(tokens), expected)
-    state, pieces = NOTHING, []
+    state, pieces = EMPTY, []
     for chunk in tokens.split([5, 1, 1, 1, 3, 1, 1, 4], 1):
         logits, state = swift.step(chunk, state)
         pieces.append(logits)
@@ -84,7 +84,7 @@ def test_eight_bits_are_nearly_the_same(model: dict, kernels: str) -> None:
 def test_eight_bits_are_nearly_the_same_step_by_step(model: dict, rows: int, kernels: str) -> None:
     plain, small, tokens = made(model), made(model), texts(rows, 12)
     optimize_for_inference(small, "int8")
-    expected, state = plain(tokens), NOTHING
+    expected, state = plain(tokens), EMPTY
     for place in range(12):
         logits, state = small.step(tokens[:, place : place + 1], state)
         away = (logits[:, 0] - expected[:, place]).abs().max() / expected.abs().max()
@@ -107,7 +107,7 @@ def test_it_can_still_be_made_more_precise(kernels: str) -> None:
     optimize_for_inference(network)
     expected = network(tokens)
     network.double()
-    state, pieces = NOTHING, []
+    state, pieces = EMPTY, []
     for token in tokens.split(1, 1):
         logits, state = network.step(token, state)
         pieces.append(logits)
@@ -150,21 +150,19 @@ def test_a_model_in_eight_bits_is_not_saved(tmp_path: Path) -> None:
 @torch.no_grad()
 def test_a_network_that_wrote_can_be_copied(kernels: str) -> None:
     network, tokens = optimize_for_inference(made(MODELS["gpt-2"])), texts(2, 9)
-    state = network.step(tokens[:, :5], NOTHING)[1]
+    state = network.step(tokens[:, :5], EMPTY)[1]
     expected = network.step(tokens[:, 5:6], state)[0]
     other = deepcopy(network)
     joints = [each.qkv for each in other.modules() if isinstance(each, Attention)]
     assert all(isinstance(joint, PackedQKV) and joint.is_current for joint in joints)
-    assert torch.equal(other.step(tokens[:, 5:6], other.step(tokens[:, :5], NOTHING)[1])[0], expected)
+    assert torch.equal(other.step(tokens[:, 5:6], other.step(tokens[:, :5], EMPTY)[1])[0], expected)
 
 
 @torch.no_grad()
 def test_who_reckons_in_half_precision_goes_the_blocks_own_way(kernels: str) -> None:
     plain, swift, tokens = made(MODELS["gpt-2"]), optimize_for_inference(made(MODELS["gpt-2"])), texts(8, 17)
     with torch.autocast("cpu", torch.bfloat16):
-        found = [
-            network.step(tokens[:, 16:], network.step(tokens[:, :16], NOTHING)[1])[0] for network in (plain, swift)
-        ]
+        found = [network.step(tokens[:, 16:], network.step(tokens[:, :16], EMPTY)[1])[0] for network in (plain, swift)]
     torch.testing.assert_close(found[1], found[0], atol=0.1, rtol=0.1)
 
 
@@ -175,5 +173,5 @@ def test_weights_stored_otherwise_are_used_all_the_same(name: str, kernels: str)
     for block in cast(list[Block], swift.decoder.blocks):
         linear = getattr(block.feedforward, name)
         linear.weight.data = linear.weight.data.t().contiguous().t()
-    state = swift.step(tokens[:, :8], NOTHING)[1]
+    state = swift.step(tokens[:, :8], EMPTY)[1]
     alike(swift.step(tokens[:, 8:], state)[0][:, 0], plain(tokens)[:, -1])

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.layers.autoregressive import CausalLM
 from regard.layers.dropout import Dropout
 from regard.layers.encoder import Encoder
 from regard.layers.inputs import TokenBatch
 from regard.layers.pooling import mean_pooling
+from regard.layers.protocols import CausalLM
 from regard.models.heads.base import Head
 
 KINDS = (

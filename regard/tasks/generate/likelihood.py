@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.layers.autoregressive import NOTHING
+from regard.layers.autoregressive import EMPTY
 from regard.layers.inputs import pad
 
 PLACES = 2048  # whose logits are made at once: those of a long text would take more memory than its reading
@@ -20,7 +20,7 @@ PLACES = 2048  # whose logits are made at once: those of a long text would take 
 @torch.inference_mode()
 def log_probabilities(network: Any, tokens: Tensor) -> Tensor:
     """Of each token after those before it."""
-    x, _ = network.advance(tokens[:, :-1], NOTHING)
+    x, _ = network.decode(tokens[:, :-1], EMPTY)
     parts = []
     for some, targets in zip(
         x.flatten(0, 1).split(PLACES), tokens[:, 1:].flatten().clamp(min=0).split(PLACES), strict=True

@@ -16,7 +16,7 @@ from regard.config.options import DocumentOptions
 from regard.config.recipe import Recipe, TokenizerOptions
 from regard.data.token_stream import TokenStream
 from regard.errors import UserError
-from regard.layers.autoregressive import CausalLM
+from regard.layers.autoregressive import TransformerLM
 from regard.tasks.generate.evaluate import evaluate, named, scores, select
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 from tests.models.test_language_models import GPT, LIMIT, TOKENS, made
@@ -31,14 +31,14 @@ def text(tokens: np.ndarray = TEXT) -> tuple[str, TokenStream]:
     return "text", cast(TokenStream, type("Text", (), {**vars(found), "__len__": lambda self: len(tokens)})())
 
 
-def model(network: CausalLM, length: int = 0) -> Any:
+def model(network: TransformerLM, length: int = 0) -> Any:
     data = DocumentOptions(train=1, synthetic="mappings", max_length=length)
     recipe = Recipe(task="generate", output="", data=data)
     return SimpleNamespace(network=network, recipe=recipe, vocabulary=Vocabulary(WORDS, WORDS))
 
 
 @torch.no_grad()
-def by_hand(network: CausalLM, length: int, stride: int) -> float:
+def by_hand(network: TransformerLM, length: int, stride: int) -> float:
     """The sum over tokens of −log p, each in the window that first reaches it: one token at a time."""
     total = 0.0
     for place in range(1, len(TEXT)):

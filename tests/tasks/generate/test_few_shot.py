@@ -55,7 +55,7 @@ class Fixed(nn.Module):
         self.weight = nn.Parameter(torch.zeros(1))
         self.output = nn.Identity()
 
-    def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    def decode(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         before = state.hypothesis[0] if state.hypothesis else tokens[:, :0]
         whole = torch.cat([before, tokens], 1)
         logits = torch.zeros(*whole.shape, self.size)
@@ -70,7 +70,7 @@ class Fixed(nn.Module):
         return State(None, (source.tokens[:, :-1],))
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        return self.advance(tokens, state)
+        return self.decode(tokens, state)
 
 
 def label_token(label: str, words: Tokenizer = WORDS) -> int:
