@@ -10,17 +10,20 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "regard"
 
 LIMITS = {
-    "told": 41, "tell": 2, "tells": 2, "wanted": 39, "bend": 14, "bent": 3, "bends": 1, "abreast": 1, "beside": 19,
-    "chance": 31, "chances": 11, "thought": 2, "think": 2, "thinks": 1, "hasten": 0, "swift": 0, "turned": 4,
-    "asked": 20, "likely": 2, "likeliest": 1, "hidden_words": 1, "found": 201, "place": 66, "places": 52,
-    "part": 112, "parts": 60, "number": 162, "numbers": 36, "room": 17, "figures": 5, "given": 55, "said": 47,
-    "look": 9, "looks": 1, "looked": 3, "looking": 0, "whole": 33, "some": 38, "longest": 19, "ends": 32, "own": 22,
-    "anew": 0, "gone": 2, "told_from": 1, "cut": 12,
+    "told": 27, "tell": 2, "tells": 2, "wanted": 35, "bend": 0, "bent": 0, "bends": 0, "abreast": 0, "beside": 7,
+    "chance": 2, "chances": 11, "thought": 0, "think": 0, "thinks": 0, "hasten": 0, "swift": 0, "turned": 0,
+    "asked": 13, "likely": 2, "likeliest": 1, "hidden_words": 1, "found": 106, "place": 29, "places": 31, "part": 55,
+    "parts": 31, "number": 96, "numbers": 26, "room": 11, "figures": 5, "given": 28, "said": 15, "look": 4,
+    "looks": 0, "looked": 0, "looking": 0, "whole": 7, "some": 30, "longest": 13, "ends": 20, "own": 4, "anew": 0,
+    "gone": 1, "told_from": 0, "cut": 7,
 }  # fmt: skip
 """Word → at most so many definitions of it. No limit may be raised."""
 
-ALLOWED: dict[str, tuple[str, ...]] = {}
-"""Word → files in which it is the right term, such as the parts of a tensor."""
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "number": ("data/synthetic/pairs.py",),
+    "numbers": ("data/synthetic/pairs.py",),
+}
+"""Word → files in which it is the right term, such as the numbers of a sequence to reverse."""
 
 
 def definitions(tree: ast.AST) -> Iterator[tuple[str, int]]:

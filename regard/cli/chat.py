@@ -154,12 +154,12 @@ class Terminal:
             yield "the context is full" if full else f"cut off after {len(answer.tokens)} tokens: max_new_tokens"
 
     def obey(self, line: str) -> None:
-        """A command, told apart from a message by its stroke."""
+        """Run a command: a line that starts with a slash."""
         name, _, rest = line.partition(" ")
         known = [command.split()[0] for command in COMMANDS]
         if name not in known:
             raise UserError(f"unknown command '{name}'{nearest(name, known)}")
-        self.show("".join(f"({said})\n" for said in getattr(self, f"_{name[1:]}")(rest.strip())))
+        self.show("".join(f"({line})\n" for line in getattr(self, f"_{name[1:]}")(rest.strip())))
 
     def _help(self, rest: str) -> Iterator[str]:
         for command, meaning in COMMANDS.items():

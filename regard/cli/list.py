@@ -20,11 +20,11 @@ def catalogue() -> dict[str, Any]:
 
 def overview() -> dict[str, Any]:
     """Names alone: what fits a screen."""
-    own, others = recipe_names()
+    built_in, others = recipe_names()
     return {
         "tasks": sorted(TASKS),
         "models": [f"{name} ({len(family.presets)} presets)" for name, family in FAMILIES.items()],
-        "recipes": own,
+        "recipes": built_in,
         **({"ablations": f"{len(others)} more recipes: regard list recipes --all"} if others else {}),
         "details": [f"regard list {section}" for section in SECTIONS],
     }
@@ -45,10 +45,10 @@ def summary(section: str, every: bool = False) -> dict[str, Any]:
     """One section for a terminal: recipes by name with a sentence, those of other packages only with `every`."""
     if section != "recipes":
         return details(section)
-    own, others = recipe_names()
+    built_in, others = recipe_names()
     if not every and others:
-        return {**_sentences(own), "…": f"{len(others)} more: regard list recipes --all"}
-    return _sentences([*own, *others])
+        return {**_sentences(built_in), "…": f"{len(others)} more: regard list recipes --all"}
+    return _sentences([*built_in, *others])
 
 
 def _sentences(names: list[str]) -> dict[str, str]:
@@ -58,8 +58,8 @@ def _sentences(names: list[str]) -> dict[str, str]:
 def recipe_names() -> tuple[list[str], list[str]]:
     """Recipes of the package, and those of other packages."""
     names = shipped_recipes()
-    own = [name for name in names if (SHIPPED / f"{name}.toml").is_file()]
-    return own, [name for name in names if name not in own]
+    built_in = [name for name in names if (SHIPPED / f"{name}.toml").is_file()]
+    return built_in, [name for name in names if name not in built_in]
 
 
 def models() -> dict[str, Any]:

@@ -86,9 +86,9 @@ def decode(model: Where, output: Output, ids: TokenIds = None, side: Side = "tar
 
     loaded = _load(model, side)
     for line in [" ".join(ids)] if ids else given_texts(None):
-        numbers = [_number(word, loaded.size) for word in line.split()]
-        text = loaded.decode(numbers)
-        print(document({"ids": numbers, "text": text}, indent=None) if output.json else text)
+        tokens = [_token_id(word, loaded.size) for word in line.split()]
+        text = loaded.decode(tokens)
+        print(document({"ids": tokens, "text": text}, indent=None) if output.json else text)
 
 
 @tokenizer.command()
@@ -99,9 +99,9 @@ def show(model: Where, output: Output, side: Side = "source") -> None:
 
     loaded = _load(model, side)
     special = {name: getattr(loaded, name) for name in ("pad", "begin", "end", "unknown")}
-    shown = [number for number in range(loaded.size) if number not in special.values()]
-    some = {"first": loaded.pieces(shown[:20]), "last": loaded.pieces(shown[-20:])}
-    emit({"size": loaded.size, **special, **some}, output, str(model))
+    ordinary = [token for token in range(loaded.size) if token not in special.values()]
+    samples = {"first": loaded.pieces(ordinary[:20]), "last": loaded.pieces(ordinary[-20:])}
+    emit({"size": loaded.size, **special, **samples}, output, str(model))
 
 
 def _load(path: Path, side: str) -> Any:
@@ -112,7 +112,7 @@ def _load(path: Path, side: str) -> Any:
     return getattr(Vocabulary.load(path), side) if path.is_dir() else Tokenizer.load(path)
 
 
-def _number(word: str, size: int) -> int:
+def _token_id(word: str, size: int) -> int:
     if not word.isdecimal() or int(word) >= size:
         raise UserError(f"'{word}' is not a token id; possible: 0 to {size - 1}")
     return int(word)

@@ -29,9 +29,9 @@ __all__ = [
     "TrainOptions", "load_recipe", "to_toml",
 ]  # fmt: skip
 
-ADAPTERS = ("lora_rank", "lora_alpha", "lora_targets")  # keys of [model] beside `from`
+ADAPTERS = ("lora_rank", "lora_alpha", "lora_targets")  # keys of [model] that `from` allows
 
-TOLD_FROM = ("cls", "mean")  # likewise `pooling`: labels are told from the first state of an encoder, or from all
+POOLINGS = ("cls", "mean")  # values of `pooling` with `from`
 
 EXCLUSIVE = {
     "the size of a batch": ("batch_tokens", "batch_size"),
@@ -41,14 +41,12 @@ EXCLUSIVE = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """A whole run. `model` holds `family`, `preset`, `from` and the family's own fields, checked where it is built."""
+    """A run. `model` holds `family`, `preset`, `from` and the fields of the family, checked where it is built."""
 
     task: str
     output: str  # the run folder, relative to the working directory
     seed: int = 1
-    origin: str = (
-        ""  # the folder beside whose files the data is looked for, also after the recipe was copied to its run
-    )
+    origin: str = ""  # the folder of the recipe file, in which data is looked for, also by the copy in the run folder
     data: DataOptions = field(default_factory=DataOptions)
     tokenizer: TokenizerOptions = field(default_factory=TokenizerOptions)
     model: dict[str, Any] = field(default_factory=dict)
@@ -58,26 +56,28 @@ class Recipe:
 
 
 def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe by path or shipped name and apply `key.sub=value` overrides; all is checked here."""
+    """Read a recipe by path or built-in name, apply `key.sub=value` overrides, and check everything."""
     path = _locate(name_or_path)
-    table, places = _read(path)
-    for assignment in sorted(overrides, key=lambda given: not given.startswith("task=")):  # it decides what keys mean
+    table, location = _read(path)
+    for assignment in sorted(
+        overrides, key=lambda assignment: not assignment.startswith("task=")
+    ):  # it decides what keys mean
         typed = assignment.partition("=")[0].strip()
         key = override(table, assignment, _with_tables_of(table.get("task")))
-        first = places.overridden.setdefault(key, typed)
+        first = location.overridden.setdefault(key, typed)
         require(first == typed, f"command line: '{first}' and '{typed}' are the same key: give one of them")
-    _clear_superseded(table, set(places.overridden))
+    _clear_superseded(table, set(location.overridden))
     _follow_teacher(table)
     table.setdefault("output", f"runs/{path.stem}")
-    beside = Path.cwd() if is_shipped(path) else path.resolve().parent  # no data lies beside what ships
-    table.setdefault("origin", str(beside))
+    base_dir = Path.cwd() if is_shipped(path) else path.resolve().parent  # a built-in recipe has no data next to it
+    table.setdefault("origin", str(base_dir))
     require("task" in table, f'{path}: `task` is missing, such as task = "translate"')
-    kind = _with_tables_of(table["task"], places)
-    _reject_other_tasks(table, places)
-    built = build(kind, table, "", places)
+    schema = _with_tables_of(table["task"], location)
+    _reject_other_tasks(table, location)
+    built = build(schema, table, "", location)
     recipe = Recipe(**{option.name: getattr(built, option.name) for option in fields(Recipe)})
     try:
-        _check_whole(recipe)
+        _check(recipe)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return recipe
@@ -109,7 +109,7 @@ def _locate(name_or_path: str | Path) -> Path:
     return path
 
 
-def _read(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Locations]:
+def _read(path: Path, extending: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Locations]:
     """A recipe's table, over that of the recipe it names as its `base`."""
     text = _text(path)
     try:
@@ -117,40 +117,45 @@ def _read(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Loc
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
     base = table.pop("base", None)
-    places = Locations(path, text)
+    location = Locations(path, text)
     if base is None:
-        places.written = rename_keys(table, places)
-        return table, places
-    require(isinstance(base, str), f'{places("base")}: base = {show(base)}: name a recipe, such as base = "translate"')
-    below = path.parent / base if base.endswith(".toml") else find_recipe(base)
-    if below is None or not below.is_file():
+        location.written = rename_keys(table, location)
+        return table, location
+    require(
+        isinstance(base, str), f'{location("base")}: base = {show(base)}: name a recipe, such as base = "translate"'
+    )
+    base_path = path.parent / base if base.endswith(".toml") else find_recipe(base)
+    if base_path is None or not base_path.is_file():
         raise UserError(
-            f"{places('base')}: base = {show(base)}: no such file beside this one, nor a recipe that ships"
+            f"{location('base')}: base = {show(base)}: no such file beside this one, nor a recipe that ships"
             f"{nearest(base, shipped_recipes())}"
         )
-    above = (*above, path.resolve())
-    require(below.resolve() not in above, f"{places('base')}: base = {show(base)}: a recipe cannot stand on itself")
-    beneath, places.base = _read(below, above)
-    places.written = rename_keys(table, places, family=str(beneath.get("model", {}).get("family")))
-    return _over(beneath, table), places
+    extending = (*extending, path.resolve())
+    require(
+        base_path.resolve() not in extending,
+        f"{location('base')}: base = {show(base)}: a recipe cannot stand on itself",
+    )
+    base_table, location.base = _read(base_path, extending)
+    location.written = rename_keys(table, location, family=str(base_table.get("model", {}).get("family")))
+    return _merged(base_table, table), location
 
 
-def _over(below: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
-    """Keys of one table over another's; a [model] with a family (or weights) of its own takes none of the other's.
+def _merged(base: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+    """A recipe's table over that of its base. A [model] with a family or `from` replaces the base's [model].
 
-    With a preset of its own it takes the family alone. Where a run goes, and where its data lies, is each recipe's own.
+    One with a preset keeps only the family of the base. `output` and `origin` are never inherited.
     """
-    merged = {key: value for key, value in below.items() if key not in ("output", "origin")}
+    merged = {key: value for key, value in base.items() if key not in ("output", "origin")}
     for key, value in table.items():
-        under = below.get(key)
-        if not isinstance(value, dict) or not isinstance(under, dict) or {"family", "from"} & value.keys():
+        inherited = base.get(key)
+        if not isinstance(value, dict) or not isinstance(inherited, dict) or {"family", "from"} & value.keys():
             merged[key] = value
             continue
         if key == "train":
-            under = _not_superseded(under, value)
-        if "preset" in value:  # sizes of its own
-            under = {name: under[name] for name in ("family",) if name in under}
-        merged[key] = under | value
+            inherited = _not_superseded(inherited, value)
+        if "preset" in value:
+            inherited = {name: inherited[name] for name in ("family",) if name in inherited}
+        merged[key] = inherited | value
     return merged
 
 
@@ -204,8 +209,9 @@ def _reject_other_tasks(table: dict[str, Any], location: Callable[[str], str]) -
 
 
 def _follow_teacher(table: dict[str, Any]) -> None:
-    """A student begins with its teacher's weights unless the recipe says otherwise, and always with its tokens."""
-    distil, model = table.get("distil"), table.setdefault("model", {})
+    """A student starts from its teacher's weights unless the recipe sets others, and always has its tokenizer."""
+    distil = table.get("distil")
+    model = table.setdefault("model", {})
     teacher = distil.get("teacher") if isinstance(distil, dict) else None
     if not teacher or not isinstance(model, dict) or "from" in model:
         return
@@ -218,18 +224,18 @@ def _follow_teacher(table: dict[str, Any]) -> None:
 def _clear_superseded(table: dict[str, Any], overridden: set[str]) -> None:
     train = table.get("train")
     if isinstance(train, dict):
-        given = {name: value for name, value in train.items() if f"train.{name}" in overridden}
-        table["train"] = _not_superseded(train, given) | given
+        changes = {name: value for name, value in train.items() if f"train.{name}" in overridden}
+        table["train"] = _not_superseded(train, changes) | changes
 
 
-def _not_superseded(train: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """[train] without what these keys replace: `minutes = 5` stands for max_steps, since they are one choice."""
-    gone = [name for group in EXCLUSIVE.values() if any(given.get(name) for name in group) for name in group]
-    return {name: value for name, value in train.items() if name not in gone}
+def _not_superseded(train: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """[train] without the keys that the changes exclude: `minutes = 5` replaces `max_steps`."""
+    excluded = [name for group in EXCLUSIVE.values() if any(changes.get(name) for name in group) for name in group]
+    return {name: value for name, value in train.items() if name not in excluded}
 
 
-def _check_whole(recipe: Recipe) -> None:
-    """What single keys cannot show: numbers without bounds, missing and contradicting keys."""
+def _check(recipe: Recipe) -> None:
+    """What cannot be checked key by key: infinite numbers, missing and contradicting keys."""
     sections = {"data": vars(recipe.data), "model": recipe.model, "train": vars(recipe.train)}
     sections |= {"distil": vars(recipe.distil)}
     for section, options in (sections | {"decode": vars(recipe.decode)}).items():
@@ -238,10 +244,11 @@ def _check_whole(recipe: Recipe) -> None:
     for key, seed in (("seed", recipe.seed), ("decode.seed", recipe.decode.seed)):
         require(0 <= seed < 2**63, f"{key} = {seed}: must lie within 0 … 2⁶³ − 1")
     for meaning, group in EXCLUSIVE.items():
-        given = [f"train.{name} = {getattr(recipe.train, name)}" for name in group if getattr(recipe.train, name)]
+        choices = [f"train.{name} = {getattr(recipe.train, name)}" for name in group if getattr(recipe.train, name)]
         names = " or ".join(f"train.{name}" for name in group)
-        require(bool(given), f"{meaning} is missing: give {names}")
-        require(len(given) == 1, f"{meaning} is given {len(given)} times ({', '.join(given)}): give one of {names}")
+        require(bool(choices), f"{meaning} is missing: give {names}")
+        repeated = f"{meaning} is given {len(choices)} times ({', '.join(choices)}): give one of {names}"
+        require(len(choices) == 1, repeated)
     require(
         not recipe.train.patience or bool(recipe.data.validation),
         f"train.patience = {recipe.train.patience} needs data.validation: without it nothing is scored",
@@ -251,20 +258,19 @@ def _check_whole(recipe: Recipe) -> None:
         "family" in recipe.model or "from" in recipe.model,
         'model.family is missing, such as family = "transformer" (or from = "folder" for weights to start from)',
     )
-    beside = {"from", "family", "depth", *ADAPTERS, *(["pooling"] if recipe.task == "classify" else [])}
-    extra = sorted(recipe.model.keys() - beside) if "from" in recipe.model else []
+    allowed = {"from", "family", "depth", *ADAPTERS, *(["pooling"] if recipe.task == "classify" else [])}
+    extra = sorted(recipe.model.keys() - allowed) if "from" in recipe.model else []
     for name in extra:
-        meant = get_close_matches(name, beside, n=1, cutoff=0.8)
-        require(not meant, f"model.{name} is unknown; did you mean model.{', '.join(meant)}?")
+        close = get_close_matches(name, allowed, n=1, cutoff=0.8)
+        require(not close, f"model.{name} is unknown; did you mean model.{', '.join(close)}?")
     require(not extra, f"model.from takes its shape from the folder: remove model.{', model.'.join(extra)}")
     pooling = recipe.model.get("pooling", "mean")
     require(
-        "from" not in recipe.model or pooling in TOLD_FROM,
-        f"model.pooling = {show(pooling)} is unknown{nearest(str(pooling), TOLD_FROM)}",
+        "from" not in recipe.model or pooling in POOLINGS,
+        f"model.pooling = {show(pooling)} is unknown{nearest(str(pooling), POOLINGS)}",
     )
-    cut = "from" in recipe.model and "depth" in recipe.model
     require(
-        not (cut and recipe.model.get("lora_rank")),
+        not ({"from", "depth"} <= recipe.model.keys() and recipe.model.get("lora_rank")),
         "model.depth and model.lora_rank: an adapter is for the layers that the folder has; give one of the two",
     )
     lora = [name for name in ADAPTERS if name in recipe.model and "from" not in recipe.model]
