@@ -28,10 +28,10 @@ def batch_mates_do_not_matter(network: Any, source: Any, begin: int, end: int, o
     """Each source alone, and all in the opposite order, find what they find together."""
     together = search(network, source, begin, end, options, limit)
     backwards = torch.arange(len(together)).flip(0)
-    for number, found in enumerate(together):
-        assert same(search(network, reorder(source, torch.tensor([number])), begin, end, options, limit)[0], found)
-    turned = search(network, reorder(source, backwards), begin, end, options, limit)
-    assert all(same(left, right) for left, right in zip(turned, together[::-1], strict=True))
+    for index, hypotheses in enumerate(together):
+        assert same(search(network, reorder(source, torch.tensor([index])), begin, end, options, limit)[0], hypotheses)
+    backwards_results = search(network, reorder(source, backwards), begin, end, options, limit)
+    assert all(same(left, right) for left, right in zip(backwards_results, together[::-1], strict=True))
 
 
 def steps_agree_with_teacher_forcing(
@@ -39,24 +39,24 @@ def steps_agree_with_teacher_forcing(
 ):
     """The log probability found step by step is that of one pass over the answer, and the score follows."""
     assert options.repetition_penalty == 1.0
-    for number, found in enumerate(search(network, source, begin, end, options, limit)):
-        assert len(found) == options.num_return_sequences
-        assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
-        for each in found:
-            said = [*each.tokens, end] if each.finished else each.tokens
-            logits = network(reorder(source, torch.tensor([number])), torch.tensor([[begin, *said[:-1]]]))
-            forced = logits[0].log_softmax(-1).gather(1, torch.tensor(said)[:, None]).sum().item()
-            assert len(said) <= limit
+    for index, hypotheses in enumerate(search(network, source, begin, end, options, limit)):
+        assert len(hypotheses) == options.num_return_sequences
+        assert [each.score for each in hypotheses] == sorted((each.score for each in hypotheses), reverse=True)
+        for each in hypotheses:
+            sequence = [*each.tokens, end] if each.finished else each.tokens
+            logits = network(reorder(source, torch.tensor([index])), torch.tensor([[begin, *sequence[:-1]]]))
+            forced = logits[0].log_softmax(-1).gather(1, torch.tensor(sequence)[:, None]).sum().item()
+            assert len(sequence) <= limit
             assert end not in each.tokens
             assert each.log_probability == pytest.approx(forced, abs=1e-3)
-            assert each.score == pytest.approx(forced / len(said) ** options.length_penalty, abs=1e-3)
+            assert each.score == pytest.approx(forced / len(sequence) ** options.length_penalty, abs=1e-3)
 
 
 def greedy_takes_the_best_token(network: Any, source: Any, begin: int, end: int, limit: int):
     """Greedy search is the argmax of one pass over the prefix, token by token, until the end."""
-    for number, found in enumerate(search(network, source, begin, end, DecodeOptions(), limit)):
+    for index, hypotheses in enumerate(search(network, source, begin, end, DecodeOptions(), limit)):
         tokens = [begin]
         while len(tokens) <= limit and (len(tokens) == 1 or tokens[-1] != end):
-            tokens.append(int(network(reorder(source, torch.tensor([number])), torch.tensor([tokens]))[0, -1].argmax()))
-        assert found[0].finished == (tokens[-1] == end)
-        assert found[0].tokens == (tokens[1:-1] if found[0].finished else tokens[1:])
+            tokens.append(int(network(reorder(source, torch.tensor([index])), torch.tensor([tokens]))[0, -1].argmax()))
+        assert hypotheses[0].finished == (tokens[-1] == end)
+        assert hypotheses[0].tokens == (tokens[1:-1] if hypotheses[0].finished else tokens[1:])

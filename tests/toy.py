@@ -61,17 +61,17 @@ class ToyTask:
         self.fingerprint = {"toy": "0"}
         self.reports: dict[str, str] = {}
 
-    def batch(self, number: int) -> ToyBatch:
-        generator = torch.Generator().manual_seed(number)
-        size = self.batch_size + number % 3
+    def batch(self, index: int) -> ToyBatch:
+        generator = torch.Generator().manual_seed(index)
+        size = self.batch_size + index % 3
         tokens = torch.randint(WORDS, (size, LENGTH), generator=generator)
-        return ToyBatch(tokens, torch.arange(size) + 1000 * number)
+        return ToyBatch(tokens, torch.arange(size) + 1000 * index)
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[ToyBatch]:
-        number = start * world + rank
+        index = start * world + rank
         while True:
-            yield self.batch(number)
-            number += world
+            yield self.batch(index)
+            index += world
 
     def epoch(self, batches: int) -> float:
         return batches / self.batches_per_epoch
@@ -87,7 +87,7 @@ class ToyTask:
     indivisible = False
 
     def split(self, batch: ToyBatch, pieces: int) -> list[ToyBatch]:
-        return [select_rows(batch, slice(number, None, pieces)) for number in range(min(pieces, len(batch.index)))]
+        return [select_rows(batch, slice(index, None, pieces)) for index in range(min(pieces, len(batch.index)))]
 
     def validate(self, network: nn.Module) -> dict[str, float]:
         if self.scores:
@@ -98,7 +98,7 @@ class ToyTask:
         return {"loss": loss, "score": -loss}
 
     def preview(self, network: nn.Module, count: int) -> list[tuple[str, str, str]]:
-        return [("source", "reference", f"answer {number}") for number in range(count if network else 0)]
+        return [("source", "reference", f"answer {index}") for index in range(count if network else 0)]
 
 
 def make_recipe(run: Path, *overrides: str) -> Recipe:

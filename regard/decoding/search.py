@@ -284,10 +284,10 @@ def sample_candidates(
     logits: Tensor, base: Tensor, sources: Tensor, step: int, uniform: Tensor, options: DecodeOptions
 ) -> Candidates:
     """One sampled token for each sample; the first tokens are all sampled from the one hypothesis there is."""
-    numbers = uniform[step, sources]  # (batch, samples)
-    samples = numbers.size(1)
+    drawn = uniform[step, sources]  # (batch, samples)
+    samples = drawn.size(1)
     truncated = truncate(logits / options.temperature, options.top_k, options.top_p, options.min_p)
-    token = draw(truncated.expand(-1, samples, -1), numbers)
+    token = draw(truncated.expand(-1, samples, -1), drawn)
     total = base + logits.expand(-1, samples, -1).gather(-1, token[..., None]).squeeze(-1)
     parent = torch.arange(samples, device=token.device).clamp(max=base.size(1) - 1)
     return Candidates(parent.expand_as(token), token, total)

@@ -14,7 +14,7 @@ from regard.text.vocabulary import Tokenizer
 from tests.models.test_language_models import LIMIT, MODELS, TOKENS, made, texts
 
 
-def found(network: Any, prompt: list[int], writer: Writer, options: DecodeOptions) -> Hypothesis:
+def decode(network: Any, prompt: list[int], writer: Writer, options: DecodeOptions) -> Hypothesis:
     return run_to_end(decode_steps(network, pad([prompt], 0), writer.outset([prompt], options), options))[0][0]
 
 
@@ -24,30 +24,30 @@ def found(network: Any, prompt: list[int], writer: Writer, options: DecodeOption
 def test_a_conversation_is_answered_as_if_read_anew_each_time(kind: str, temperature: float) -> None:
     network = made(MODELS[kind])
     writer = Writer(network, Tokenizer.__new__(Tokenizer), ends=TOKENS - 1)
-    recall, first = PrefixCache(network), texts(1, 9)[0].tolist()
+    cache, first = PrefixCache(network), texts(1, 9)[0].tolist()
     text, new = list(first), texts(1, 40, seed=6)[0].tolist()
-    for number, length in enumerate((7, 5, 3, 40, 6)):  # the fourth outgrows the context
-        options = DecodeOptions(max_new_tokens=length, temperature=temperature, seed=number)
-        answer = found(recall, text, writer, options)
-        alone = found(network, text, writer, options)
+    for turn, length in enumerate((7, 5, 3, 40, 6)):  # the fourth outgrows the context
+        options = DecodeOptions(max_new_tokens=length, temperature=temperature, seed=turn)
+        answer = decode(cache, text, writer, options)
+        alone = decode(network, text, writer, options)
         assert answer.tokens == alone.tokens
         assert answer.score == pytest.approx(alone.score, abs=1e-4)
-        text = (text + answer.tokens + new[3 * number : 3 * number + 3])[: LIMIT - 8]
-        if number == 2:  # taken back
+        text = (text + answer.tokens + new[3 * turn : 3 * turn + 3])[: LIMIT - 8]
+        if turn == 2:  # taken back
             text = text[: len(first) + 2] + new[:2]
-    assert found(recall, first[:1], writer, DecodeOptions(max_new_tokens=4)).tokens
+    assert decode(cache, first[:1], writer, DecodeOptions(max_new_tokens=4)).tokens
 
 
 def test_only_what_is_new_is_read() -> None:
     network = made(MODELS["llama"])
     writer, options = Writer(network, Tokenizer.__new__(Tokenizer), ends=-1), DecodeOptions(max_new_tokens=5)
-    recall, prompt = PrefixCache(network), texts(1, 11)[0].tolist()
-    answer = found(recall, prompt, writer, options)
-    assert recall.read == 11
-    assert recall.tokens == prompt + answer.tokens[:-1]
-    found(recall, [*prompt, *answer.tokens, 3, 4], writer, options)
-    assert recall.read == 3  # the answer's last token was written, not read
-    found(recall, [*prompt[:6], (prompt[6] + 1) % TOKENS, 6], writer, options)
-    assert recall.read == 2
-    found(recall, [(prompt[0] + 1) % TOKENS, *prompt[1:]], writer, options)
-    assert recall.read == 11
+    cache, prompt = PrefixCache(network), texts(1, 11)[0].tolist()
+    answer = decode(cache, prompt, writer, options)
+    assert cache.read == 11
+    assert cache.tokens == prompt + answer.tokens[:-1]
+    decode(cache, [*prompt, *answer.tokens, 3, 4], writer, options)
+    assert cache.read == 3  # the answer's last token was written, not read
+    decode(cache, [*prompt[:6], (prompt[6] + 1) % TOKENS, 6], writer, options)
+    assert cache.read == 2
+    decode(cache, [(prompt[0] + 1) % TOKENS, *prompt[1:]], writer, options)
+    assert cache.read == 11

@@ -59,19 +59,19 @@ class Tree:
     def __call__(self, source: Tensor, target: Tensor) -> Tensor:
         return self.step(target, self.start(source))[0]
 
-    def allowed(self, source: int, said: list[int], options: DecodeOptions) -> dict[int, float]:
+    def allowed(self, source: int, prefix: list[int], options: DecodeOptions) -> dict[int, float]:
         """The log probabilities of what may follow, spelled out."""
-        history = [BEGIN, *said]
+        history = [BEGIN, *prefix]
         logits = [float(logit) for logit in self(torch.tensor([source]), torch.tensor([history]))[0, -1]]
         penalty, size = options.repetition_penalty, options.no_repeat_ngram_size
         for token in {*history} - {END}:
             logits[token] = logits[token] * penalty if logits[token] < 0 else logits[token] / penalty
         total = math.log(sum(map(math.exp, logits)))
-        grams = {tuple(history[place : place + size]) for place in range(len(history) - size + 1)}
+        grams = {tuple(history[position : position + size]) for position in range(len(history) - size + 1)}
         return {
             token: logit - total
             for token, logit in enumerate(logits)
-            if (len(said) >= options.min_new_tokens if token == END else True)
+            if (len(prefix) >= options.min_new_tokens if token == END else True)
             and (token == END or not size or (*history, token)[-size:] not in grams)
         }
 
@@ -81,15 +81,15 @@ def endings(
 ) -> Iterator[tuple[tuple[int, ...], bool, float]]:
     """All that can be said: tokens, finished, log probability."""
 
-    def decode_steps(said: list[int], total: float) -> Iterator[tuple[tuple[int, ...], bool, float]]:
-        follow = tree.allowed(source, said, options) if len(said) < limit else {}
+    def decode_steps(prefix: list[int], total: float) -> Iterator[tuple[tuple[int, ...], bool, float]]:
+        follow = tree.allowed(source, prefix, options) if len(prefix) < limit else {}
         if not follow:
-            yield tuple(said), False, total
+            yield tuple(prefix), False, total
         for token, log_probability in follow.items():
             if token == END:
-                yield tuple(said), True, total + log_probability
+                yield tuple(prefix), True, total + log_probability
             else:
-                yield from decode_steps([*said, token], total + log_probability)
+                yield from decode_steps([*prefix, token], total + log_probability)
 
     yield from decode_steps([], 0.0)
 
@@ -100,13 +100,13 @@ def plain_beam(tree: Tree, source: int, options: DecodeOptions, limit: int) -> l
     ended = []
     for length in range(1, limit + 1):
         follow = [
-            (total + log_probability, (*said, token))
-            for total, said in growing
-            for token, log_probability in tree.allowed(source, list(said), options).items()
+            (total + log_probability, (*prefix, token))
+            for total, prefix in growing
+            for token, log_probability in tree.allowed(source, list(prefix), options).items()
         ]
         follow.sort(reverse=True)
         ahead = follow[: options.num_beams]
-        ended += [total / length**options.length_penalty for total, said in ahead if said[-1] == END]
+        ended += [total / length**options.length_penalty for total, prefix in ahead if prefix[-1] == END]
         growing = [each for each in follow if each[1][-1] != END][: options.num_beams]
     ended += [total / limit**options.length_penalty for total, _ in growing]
     return sorted(ended, reverse=True)[: options.num_return_sequences]
@@ -130,16 +130,16 @@ def test_a_full_beam_is_exhaustive_search(
 ) -> None:
     tree = Tree(vocabulary, limit, 3, seed, spread)
     options = DecodeOptions(num_beams=4**4 + count, num_return_sequences=count, **rules)
-    for source, found in enumerate(search(tree, torch.arange(3), BEGIN, END, options, limit)):
+    for source, hypotheses in enumerate(search(tree, torch.arange(3), BEGIN, END, options, limit)):
         possible = {
             (tokens, finished): total / max(1, len(tokens) + finished) ** options.length_penalty
             for tokens, finished, total in endings(tree, source, options, limit)
         }
         expected = sorted(possible.values(), reverse=True)[:count]
-        assert [each.score for each in found] == pytest.approx(expected, abs=1e-4)
-        for each in found:  # by score, not by place: equal ones may stand in any order
+        assert [each.score for each in hypotheses] == pytest.approx(expected, abs=1e-4)
+        for each in hypotheses:  # by score, not by place: equal ones may stand in any order
             assert each.score == pytest.approx(possible[tuple(each.tokens), each.finished], abs=1e-4)
-        assert len({(tuple(each.tokens), each.finished) for each in found}) == len(found)
+        assert len({(tuple(each.tokens), each.finished) for each in hypotheses}) == len(hypotheses)
 
 
 @law
@@ -149,8 +149,8 @@ def test_stopping_early_changes_nothing(width: int, rules: dict[str, Any], seed:
     tree = Tree(5, 7, 2, seed, spread)
     for count in (1, width):
         options = DecodeOptions(num_beams=width, num_return_sequences=count, **rules)
-        for source, found in enumerate(search(tree, torch.arange(2), BEGIN, END, options, 7)):
-            assert [each.score for each in found] == pytest.approx(plain_beam(tree, source, options, 7), abs=1e-4)
+        for source, hypotheses in enumerate(search(tree, torch.arange(2), BEGIN, END, options, 7)):
+            assert [each.score for each in hypotheses] == pytest.approx(plain_beam(tree, source, options, 7), abs=1e-4)
 
 
 @pytest.mark.parametrize("options", search_laws.OPTIONS)
@@ -168,11 +168,11 @@ def test_laws_of_every_generator(options: DecodeOptions, seed: int) -> None:
 def test_no_ngram_comes_twice(size: int, way: dict[str, Any], seed: int) -> None:
     tree = Tree(3, 8, sources=2, seed=seed, spread=0.3)
     options = DecodeOptions(no_repeat_ngram_size=size, min_new_tokens=8, **way)
-    for found in search(tree, torch.arange(2), BEGIN, END, options, 8):
-        tokens = [BEGIN, *found[0].tokens]
-        grams = [tuple(tokens[place : place + size]) for place in range(len(tokens) - size + 1)]
+    for hypotheses in search(tree, torch.arange(2), BEGIN, END, options, 8):
+        tokens = [BEGIN, *hypotheses[0].tokens]
+        grams = [tuple(tokens[position : position + size]) for position in range(len(tokens) - size + 1)]
         assert len(grams) == len(set(grams))
-        assert not found[0].finished
+        assert not hypotheses[0].finished
 
 
 def test_a_model_that_begins_with_the_end_token_may_still_end() -> None:
@@ -188,11 +188,11 @@ def test_limits_hold_for_each_source_and_done_sources_leave_the_batch() -> None:
     tree = Tree(5, 6)
     limits = torch.tensor([2, 6, 1, 4, 3])
     options = DecodeOptions(min_new_tokens=9)
-    found = search(tree, torch.arange(5), BEGIN, END, options, limits)
-    assert [len(each.tokens) for (each,) in found] == limits.tolist()
+    hypotheses = search(tree, torch.arange(5), BEGIN, END, options, limits)
+    assert [len(each.tokens) for (each,) in hypotheses] == limits.tolist()
     assert tree.batches == [5, 4, 3, 2, 1, 1]
     alone = search(tree, torch.tensor([4]), BEGIN, END, options, 3)
-    assert alone[0] == found[4]
+    assert alone[0] == hypotheses[4]
 
 
 def test_a_source_that_ends_at_once_is_dropped() -> None:
@@ -201,8 +201,8 @@ def test_a_source_that_ends_at_once_is_dropped() -> None:
     tree.table[[1, 3], :, END] = 9.0
     for options in (DecodeOptions(), DecodeOptions(num_beams=3), DecodeOptions(temperature=0.1)):
         tree.batches.clear()
-        found = search(tree, torch.arange(5), BEGIN, END, options, 4)
-        assert [each[0].tokens == [] for each in found] == [False, True, False, True, False]
+        hypotheses = search(tree, torch.arange(5), BEGIN, END, options, 4)
+        assert [each[0].tokens == [] for each in hypotheses] == [False, True, False, True, False]
         assert tree.batches == [5, 3, 3, 3]
 
 
@@ -212,19 +212,19 @@ def test_forced_first_tokens_are_followed_and_not_returned() -> None:
     for options in (DecodeOptions(), DecodeOptions(num_beams=3)):
         together = search(tree, torch.arange(2), forced, END, options, 3)
         for row in range(2):
-            (found,) = search(tree, torch.tensor([row]), forced[row : row + 1], END, options, 3)
-            assert found == together[row]
+            (hypotheses,) = search(tree, torch.tensor([row]), forced[row : row + 1], END, options, 3)
+            assert hypotheses == together[row]
     greedy = search(tree, torch.arange(2), forced, END, DecodeOptions(min_new_tokens=1), 1)
     expected = tree(torch.arange(2), forced)[:, -1, 1:].argmax(-1) + 1
-    assert [found[0].tokens for found in greedy] == expected[:, None].tolist()
+    assert [hypotheses[0].tokens for hypotheses in greedy] == expected[:, None].tolist()
 
 
 @pytest.mark.parametrize("way", [{}, {"num_beams": 3}, {"temperature": 1.0}])
 def test_where_nothing_may_follow_the_hypothesis_stays_unfinished(way: dict[str, Any]) -> None:
     tree = Tree(3, 5)
     options = DecodeOptions(no_repeat_ngram_size=1, min_new_tokens=5, **way)
-    for (found,) in search(tree, torch.arange(4), BEGIN, END, options, 5):
-        assert (found.tokens, found.finished) == ([2], False)
+    for (hypotheses,) in search(tree, torch.arange(4), BEGIN, END, options, 5):
+        assert (hypotheses.tokens, hypotheses.finished) == ([2], False)
 
 
 def test_a_beam_that_also_draws_is_refused() -> None:
@@ -235,8 +235,8 @@ def test_a_beam_that_also_draws_is_refused() -> None:
 def test_samples_come_as_often_as_the_softmax_says() -> None:
     count, temperature, tree = 20_011, 1.7, Tree(5, 2)
     options = DecodeOptions(temperature=temperature, num_return_sequences=count, min_new_tokens=2)
-    (found,) = search(tree, torch.tensor([2]), BEGIN, END, options, 2)
-    seen = Counter(tuple(each.tokens) for each in found)
+    (hypotheses,) = search(tree, torch.tensor([2]), BEGIN, END, options, 2)
+    seen = Counter(tuple(each.tokens) for each in hypotheses)
     first = (tree(torch.tensor([2]), torch.tensor([[BEGIN]]))[0, -1, 1:] / temperature).softmax(-1)
     chi_square = 0.0
     for token, probability in enumerate(first.tolist(), start=1):
@@ -293,7 +293,7 @@ def test_cuts_keep_exactly_the_right_tokens(seed: int, top_k: int, top_p: float,
         probability = logits[row].double().softmax(-1).tolist()
         order = sorted(range(11), key=lambda token: -probability[token])
         assert kept(row, top_k=top_k) == set(order[:top_k])
-        held = [sum(probability[token] for token in order[:place]) for place in range(11)]
+        held = [sum(probability[token] for token in order[:position]) for position in range(11)]
         assert kept(row, top_p=top_p) == {token for token, before in zip(order, held, strict=True) if before < top_p}
         assert kept(row, min_p=min_p) == {
             token for token in order if probability[token] >= min_p * probability[order[0]]
@@ -302,11 +302,11 @@ def test_cuts_keep_exactly_the_right_tokens(seed: int, top_k: int, top_p: float,
 
 
 def test_random_numbers_depend_on_seed_source_sample_and_step_alone() -> None:
-    numbers = random_numbers(seed=3, keys=[8, 4], samples=5, length=101)
-    assert torch.equal(random_numbers(3, [4], 2, 7), numbers[:7, 1:, :2])
-    assert numbers.unique().numel() > 1000
-    assert not torch.equal(random_numbers(4, [8, 4], 5, 101), numbers)
-    assert 0 <= numbers.min() < numbers.max() < 1
+    uniform = random_numbers(seed=3, keys=[8, 4], samples=5, length=101)
+    assert torch.equal(random_numbers(3, [4], 2, 7), uniform[:7, 1:, :2])
+    assert uniform.unique().numel() > 1000
+    assert not torch.equal(random_numbers(4, [8, 4], 5, 101), uniform)
+    assert 0 <= uniform.min() < uniform.max() < 1
 
 
 def test_the_same_seed_gives_the_same_sample_and_another_seed_another() -> None:
@@ -315,7 +315,8 @@ def test_the_same_seed_gives_the_same_sample_and_another_seed_another() -> None:
     def sample(seed: int, count: int, sources: list[int]) -> list[list[list[int]]]:
         options = DecodeOptions(temperature=1.5, num_return_sequences=count, seed=seed, min_new_tokens=4)
         return [
-            [each.tokens for each in found] for found in search(tree, torch.tensor(sources), BEGIN, END, options, 6)
+            [each.tokens for each in hypotheses]
+            for hypotheses in search(tree, torch.tensor(sources), BEGIN, END, options, 6)
         ]
 
     assert sample(1, 3, [4, 2, 0])[2] == sample(1, 3, [0])[0]

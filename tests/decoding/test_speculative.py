@@ -17,9 +17,9 @@ def stories() -> Model:
 
 def beginnings(model: Model, count: int) -> list[list[int]]:
     """Prompts of 5 to 40 tokens: the heads of stories the model makes up."""
-    told = model.run("Once upon a time", temperature=1.2, max_new_tokens=40, num_return_sequences=count, seed=7)
+    story = model.run("Once upon a time", temperature=1.2, max_new_tokens=40, num_return_sequences=count, seed=7)
     prompt = model.vocabulary.target.prompt("Once upon a time")
-    return [[*prompt, *each.tokens][: 5 + number % 36] for number, each in enumerate((told, *told.others))]
+    return [[*prompt, *each.tokens][: 5 + index % 36] for index, each in enumerate((story, *story.others))]
 
 
 @torch.no_grad()
@@ -29,13 +29,13 @@ def margin(model: Model, tokens: list[int]) -> float:
     return first - second
 
 
-def differences(model: Model, prompts: list[list[int]], **guess: object) -> tuple[int, int]:
+def differences(model: Model, prompts: list[list[int]], **options: object) -> tuple[int, int]:
     """On how many prompts the answers differ after a near tie, and on how many for no such reason."""
     near = wrong = 0
     for prompt in prompts:
-        plain, guessed = (model.generate(prompt, max_new_tokens=48, **ways) for ways in ({}, guess))
+        plain, guessed = (model.generate(prompt, max_new_tokens=48, **ways) for ways in ({}, options))
         if plain != guessed:
-            same = next(place for place, pair in enumerate(zip(plain, guessed, strict=False)) if pair[0] != pair[1])
+            same = next(index for index, pair in enumerate(zip(plain, guessed, strict=False)) if pair[0] != pair[1])
             tie = margin(model, prompt + plain[:same]) <= NEAR
             near, wrong = near + tie, wrong + (not tie)
     return near, wrong
@@ -58,6 +58,6 @@ def test_text_that_repeats_itself_takes_fewer_steps(stories: Model) -> None:
 
     sentence = "Tom has a red ball. Tom has a red ball. Tom has a red ball. Tom has a red"
     prompt = stories.vocabulary.target.prompt(sentence)
-    found = stories.writer(lookup=True).speculate(prompt, DecodeOptions(max_new_tokens=60, repetition_penalty=0.7))
-    assert len(found.answer.tokens) == 60
-    assert found.steps < 30
+    result = stories.writer(lookup=True).speculate(prompt, DecodeOptions(max_new_tokens=60, repetition_penalty=0.7))
+    assert len(result.answer.tokens) == 60
+    assert result.steps < 30

@@ -26,8 +26,8 @@ def test_a_share_is_the_mean_over_queries_that_have_something_to_find() -> None:
     other = torch.full_like(weights, 1 / 3)
     seen = torch.zeros(1, 3, 3, dtype=torch.bool)
     seen[0, 1, 0] = seen[0, 2, 0] = seen[0, 2, 1] = True
-    found = attention_share(torch.cat([weights, other], 1), seen)
-    assert found.tolist() == pytest.approx([(0.3 + 0.5) / 2, (1 / 3 + 2 / 3) / 2])
+    shares = attention_share(torch.cat([weights, other], 1), seen)
+    assert shares.tolist() == pytest.approx([(0.3 + 0.5) / 2, (1 / 3 + 2 / 3) / 2])
 
 
 class Planted:
@@ -35,8 +35,8 @@ class Planted:
 
     max_positions = 40
 
-    def __init__(self, look: Any):
-        self.look = look
+    def __init__(self, attend: Any):
+        self.attend = attend
 
     def parameters(self) -> Any:
         return iter([torch.zeros(1)])
@@ -46,7 +46,7 @@ class Planted:
 
         watching = recorder()
         assert watching is not None
-        watching.records["decoder.blocks.0.self"] = [SimpleNamespace(weights=lambda: self.look(tokens))]  # pyright: ignore
+        watching.records["decoder.blocks.0.self"] = [SimpleNamespace(weights=lambda: self.attend(tokens))]  # pyright: ignore
 
 
 def induction(tokens: Tensor) -> Tensor:
@@ -54,17 +54,17 @@ def induction(tokens: Tensor) -> Tensor:
     rows, length = tokens.shape
     weights = torch.zeros(rows, 3, length, length)
     for row, line in enumerate(tokens.tolist()):
-        for place, token in enumerate(line):
-            earlier = [each for each in range(place) if line[each] == token]
-            weights[row, 0, place, earlier[-1] + 1 if earlier else 0] = 1
-            weights[row, 1, place, earlier[-1] if earlier else place] = 1
-            weights[row, 2, place, max(0, place - 1)] = 1
+        for position, token in enumerate(line):
+            earlier = [each for each in range(position) if line[each] == token]
+            weights[row, 0, position, earlier[-1] + 1 if earlier else 0] = 1
+            weights[row, 1, position, earlier[-1] if earlier else position] = 1
+            weights[row, 2, position, max(0, position - 1)] = 1
     return weights
 
 
 def test_prefix_matching_is_one_for_an_induction_head_and_nothing_else() -> None:
-    found = induction_scores(Planted(induction), range(100), rows=5, length=17)
-    assert found["decoder.blocks.0.self"].tolist() == [1, 0, 0]
+    shares = induction_scores(Planted(induction), range(100), rows=5, length=17)
+    assert shares["decoder.blocks.0.self"].tolist() == [1, 0, 0]
 
 
 def test_a_uniform_head_matches_by_its_share_of_places() -> None:
@@ -73,30 +73,30 @@ def test_a_uniform_head_matches_by_its_share_of_places() -> None:
         weights = torch.ones(length, length).tril()
         return (weights / weights.sum(-1, keepdim=True)).expand(tokens.size(0), 1, -1, -1)
 
-    (found,) = induction_scores(Planted(uniform), range(100), rows=3, length=10).values()
-    assert float(found) == pytest.approx(sum(1 / place for place in range(11, 21)) / 10)
+    (shares,) = induction_scores(Planted(uniform), range(100), rows=3, length=10).values()
+    assert float(shares) == pytest.approx(sum(1 / position for position in range(11, 21)) / 10)
 
 
 def test_answers_are_looked_for_from_the_last_token_of_each_prompt() -> None:
-    def look(tokens: Tensor) -> Tensor:
+    def attend(tokens: Tensor) -> Tensor:
         weights = torch.zeros(tokens.size(0), 1, tokens.size(1), tokens.size(1))
         weights[0, 0, 4, 1], weights[0, 0, 4, 3], weights[0, 0, 4, 4] = 0.5, 0.2, 0.3
         weights[1, 0, 2, 1] = 1.0
         weights[1, 0, 4, 0] = 1.0  # padding looks, which is nobody's business
         return weights
 
-    (found,) = answer_scores(Planted(look), [[9, 7, 9, 7, 8], [3, 4, 5]], [7, 3]).values()
-    assert float(found) == pytest.approx((0.7 + 0.0) / 2)
+    (shares,) = answer_scores(Planted(attend), [[9, 7, 9, 7, 8], [3, 4, 5]], [7, 3]).values()
+    assert float(shares) == pytest.approx((0.7 + 0.0) / 2)
 
 
 @pytest.mark.parametrize("family", [GPT, LLAMA], ids=["gpt", "llama"])
 def test_of_real_networks_every_site_and_head_has_a_share(family: dict[str, Any]) -> None:
     network = made(family)
-    found = induction_scores(network, range(TOKENS), rows=3, length=11)
+    shares = induction_scores(network, range(TOKENS), rows=3, length=11)
     with record() as recorder:
         network(torch.zeros(1, 2, dtype=torch.long))
-    assert list(found) == list(recorder.records)
-    for scores in found.values():
+    assert list(shares) == list(recorder.records)
+    for scores in shares.values():
         assert scores.shape == (family["heads"],)
         assert ((scores >= 0) & (scores <= 1)).all()
 

@@ -37,7 +37,7 @@ def attention(*shape: int, seed: int = 1) -> np.ndarray:
 
 def a_map(model: str, source: list[str], target: list[str], heads: int = 3) -> Map:
     cross = attention(heads, len(target), len(source))
-    own = attention(heads, len(source), len(source), seed=2)
+    self_attention = attention(heads, len(source), len(source), seed=2)
     return {
         "model": model,
         "name": " ".join(source),
@@ -46,7 +46,7 @@ def a_map(model: str, source: list[str], target: list[str], heads: int = 3) -> M
         "columns": source,
         "sites": [
             {"name": "decoder.0.cross", "weights": cross},
-            {"name": "encoder.0.self", "weights": own, "rows": source, "columns": source},
+            {"name": "encoder.0.self", "weights": self_attention, "rows": source, "columns": source},
         ],
     }
 
@@ -121,15 +121,15 @@ def test_terminal_map_takes_any_tensor_and_refuses_wrong_labels():
 
 
 def embedded(path: Path) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)
-    assert found
-    return json.loads(found[1])
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)
+    assert match
+    return json.loads(match[1])
 
 
 def test_weights_survive_within_the_stated_rounding(tmp_path: Path):
-    given = a_map("m", SOURCE, TARGET)
-    data = embedded(write_page(tmp_path / "page.html", "t", [given]))
-    for site, original in zip(data["maps"][0]["sites"], given["sites"], strict=True):
+    example = a_map("m", SOURCE, TARGET)
+    data = embedded(write_page(tmp_path / "page.html", "t", [example]))
+    for site, original in zip(data["maps"][0]["sites"], example["sites"], strict=True):
         read = np.frombuffer(base64.b64decode(site["weights"]), "<u2") / data["steps"]
         shape = (len(site["heads"]), len(site["rows"]), len(site["columns"]))
         assert np.abs(read.reshape(shape) - original["weights"]).max() <= 0.5 / data["steps"] + 1e-7
@@ -137,14 +137,14 @@ def test_weights_survive_within_the_stated_rounding(tmp_path: Path):
 
 def test_wrong_weights_are_refused_by_the_name_of_their_site(tmp_path: Path):
     for weights, reason in ((attention(3, 7, 5), "its labels need"), (attention(3, 5, 7) * 3, "outside 0–1")):
-        given = a_map("m", SOURCE, TARGET)
-        given["sites"][0]["weights"] = weights
+        example = a_map("m", SOURCE, TARGET)
+        example["sites"][0]["weights"] = weights
         with pytest.raises(ValueError, match=rf"decoder\.0\.cross.*{reason}"):
-            write_page(tmp_path / "page.html", "t", [given])
-    given = a_map("m", SOURCE, TARGET)
-    given["sites"][1]["weights"] = np.full((3, 7, 7), np.nan)
+            write_page(tmp_path / "page.html", "t", [example])
+    example = a_map("m", SOURCE, TARGET)
+    example["sites"][1]["weights"] = np.full((3, 7, 7), np.nan)
     with pytest.raises(ValueError, match=r"encoder\.0\.self"):
-        write_page(tmp_path / "page.html", "t", [given])
+        write_page(tmp_path / "page.html", "t", [example])
 
 
 # ── the page in a browser ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -201,9 +201,9 @@ def strongest(weights: np.ndarray, columns: list[str]) -> str:
 
 
 def test_hover_reads_a_row_and_click_keeps_it(visit: Any):
-    given = a_map("m", SOURCE, TARGET)
-    mean = given["sites"][0]["weights"].mean(0)
-    opened = visit([given])
+    example = a_map("m", SOURCE, TARGET)
+    mean = example["sites"][0]["weights"].mean(0)
+    opened = visit([example])
     token = opened.page.locator("#queries button").nth(2)
     token.hover()
     assert opened.text("#reading") == "“rides” attends to"
@@ -220,10 +220,10 @@ def test_hover_reads_a_row_and_click_keeps_it(visit: Any):
 
 
 def test_lines_are_as_opaque_as_their_weights(visit: Any):
-    given = a_map("m", SOURCE, TARGET)
-    opened = visit([given])
+    example = a_map("m", SOURCE, TARGET)
+    opened = visit([example])
     opened.page.locator("#queries button").nth(1).hover()
-    weights = given["sites"][0]["weights"].mean(0)
+    weights = example["sites"][0]["weights"].mean(0)
     expected = [weight / weights.max() for weight in weights[1] if weight >= 0.04 * weights.max()]
     drawn = opened.page.locator("#lines path").evaluate_all(
         "all => all.map(line => +line.getAttribute('stroke-opacity'))"
@@ -232,24 +232,24 @@ def test_lines_are_as_opaque_as_their_weights(visit: Any):
 
 
 def test_a_column_tells_who_looked_at_it(visit: Any):
-    given = a_map("m", SOURCE, TARGET)
-    opened = visit([given])
+    example = a_map("m", SOURCE, TARGET)
+    opened = visit([example])
     opened.page.locator("#keys button").nth(3).hover()
     assert opened.text("#reading") == "“auf” is attended to by"
-    assert opened.text("#ranking li:first-child bdi") == strongest(given["sites"][0]["weights"].mean(0)[:, 3], TARGET)
+    assert opened.text("#ranking li:first-child bdi") == strongest(example["sites"][0]["weights"].mean(0)[:, 3], TARGET)
 
 
 def test_keyboard_walks_the_map_and_the_heads(visit: Any):
-    given = a_map("m", SOURCE, TARGET)
-    opened = visit([given])
+    example = a_map("m", SOURCE, TARGET)
+    opened = visit([example])
     keyboard = opened.page.keyboard
     opened.page.locator("#map").focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight", "]", "]"):
         keyboard.press(key)
-    weight = given["sites"][0]["weights"][1, 1, 0]
-    told = re.fullmatch(r"“man” attends to “Ein”: ([\d.]+) %", opened.text("#reading"))
-    assert told
-    assert float(told[1]) == pytest.approx(100 * weight, abs=0.51)
+    weight = example["sites"][0]["weights"][1, 1, 0]
+    match = re.fullmatch(r"“man” attends to “Ein”: ([\d.]+) %", opened.text("#reading"))
+    assert match
+    assert float(match[1]) == pytest.approx(100 * weight, abs=0.51)
     assert opened.text("#map-title") == "decoder.0.cross, head 1"
     keyboard.press("[")
     assert opened.text("#map-title") == "decoder.0.cross, head 0"
@@ -307,28 +307,28 @@ def test_right_to_left_text_runs_right_to_left(visit: Any):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_map_is_painted_in_the_scheme_of_the_reader(visit: Any, scheme: str):
-    given = a_map("m", SOURCE, TARGET)
-    opened = visit([given], color_scheme=scheme)
+    example = a_map("m", SOURCE, TARGET)
+    opened = visit([example], color_scheme=scheme)
     pixels = opened.page.evaluate(
         "() => { const c = document.getElementById('cells');"
         " return [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]; }"
     )
     brightness = np.array(pixels).reshape(5, 7, 4)[..., :3].mean(-1).ravel()
-    weights = given["sites"][0]["weights"].mean(0).ravel()
+    weights = example["sites"][0]["weights"].mean(0).ravel()
     assert (np.corrcoef(brightness, weights)[0, 1] > 0) == (scheme == "dark")
     assert brightness.argmax() == (weights.argmax() if scheme == "dark" else weights.argmin())
 
 
 @pytest.mark.parametrize("size", [7, 61])
 def test_a_phone_never_scrolls_sideways(visit: Any, size: int):
-    words = [f"word{number}" for number in range(size)]
+    words = [f"word{index}" for index in range(size)]
     opened = visit([a_map("a model with quite a long name", words, words)], viewport={"width": 360, "height": 740})
-    width, room = opened.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-    assert width <= room
+    width, available = opened.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert width <= available
 
 
 def test_a_large_map_can_be_read_row_by_row(visit: Any):
-    words = [f"w{number}" for number in range(200)]
+    words = [f"w{index}" for index in range(200)]
     opened = visit([a_map("m", words, words)])
     opened.page.evaluate(
         "() => [...document.querySelectorAll('#queries button')].slice(0, 40)"
@@ -342,8 +342,8 @@ def test_a_large_map_can_be_read_row_by_row(visit: Any):
 def test_everything_that_can_be_used_has_a_name(visit: Any):
     opened = visit([a_map("one", SOURCE, TARGET), a_map("two", SOURCE, TARGET)])
     for role in ("button", "radio", "combobox", "application"):
-        found = opened.page.get_by_role(role)
-        assert found.count() == opened.page.get_by_role(role, name=re.compile(r"\S")).count() > 0
+        elements = opened.page.get_by_role(role)
+        assert elements.count() == opened.page.get_by_role(role, name=re.compile(r"\S")).count() > 0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Checkpoints are whole or refused by name; a killed run goes on to the same bits."""
+"""Checkpoints are complete or refused by name; a killed run goes on to the same bits."""
 
 import json
 import os
@@ -31,9 +31,9 @@ def start(run: Path, *, sleep: float = 0.0) -> subprocess.Popen:
 
 def finish(run: Path) -> str:
     process = start(run)
-    said, error = process.communicate(timeout=120)
+    output, error = process.communicate(timeout=120)
     assert process.returncode == 0, error
-    return said
+    return output
 
 
 def wait_for_step(run: Path, step: int, process: subprocess.Popen) -> None:
@@ -42,23 +42,23 @@ def wait_for_step(run: Path, step: int, process: subprocess.Popen) -> None:
 
 
 def test_killed_at_random_moments_and_resumed_gives_the_same_bits(tmp_path: Path) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    _, network = go(whole, *OPTIONS, "train.threads=1")
-    chance = random.Random(os.getpid())
+    complete, killed = tmp_path / "complete", tmp_path / "killed"
+    _, network = go(complete, *OPTIONS, "train.threads=1")
+    rng = random.Random(os.getpid())
     for step in (1, 11, 38):
         process = start(killed, sleep=0.01)
         wait_for_step(killed, step, process)
-        time.sleep(chance.random() * 0.15)
+        time.sleep(rng.random() * 0.15)
         process.kill()
         process.communicate()
     assert max(checkpoint.steps(killed)) < 61
     assert finish(killed) == f"finished {digest(network)}\n"
     for name in ("model.safetensors", "training.safetensors"):
-        last = [(run / "checkpoint-61" / name).read_bytes() for run in (whole, killed)]
+        last = [(run / "checkpoint-61" / name).read_bytes() for run in (complete, killed)]
         assert last[0] == last[1]
     logged = [
         [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-        for run in (whole, killed)
+        for run in (complete, killed)
     ]
     assert logged[0] == logged[1]
     assert not list(killed.glob(".*"))
@@ -86,17 +86,17 @@ class Troubled(ToyTask):
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The weights of a run that nothing disturbed."""
-    return digest(go(tmp_path_factory.mktemp("whole") / "run", *OPTIONS)[1])
+    return digest(go(tmp_path_factory.mktemp("complete") / "run", *OPTIONS)[1])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(("where", "step"), [({"batch": 16}, 17), ({"evaluation": 2}, 21), ({"batch": 60}, 61)])
-def test_a_signal_saves_the_step_at_work_and_the_run_goes_on(tmp_path, expected: str, number, where, step: int) -> None:
-    handler = signal.getsignal(number)
-    task = Troubled(lambda: os.kill(os.getpid(), number), **where)
+def test_a_signal_saves_the_step_at_work_and_the_run_goes_on(tmp_path, expected: str, signum, where, step: int) -> None:
+    handler = signal.getsignal(signum)
+    task = Troubled(lambda: os.kill(os.getpid(), signum), **where)
     outcome, _ = go(tmp_path / "run", *OPTIONS, task=task)
     assert outcome.status == "interrupted"
-    assert signal.getsignal(number) == handler
+    assert signal.getsignal(signum) == handler
     folder, refused = checkpoint.newest(tmp_path / "run")
     assert (folder, refused) == (tmp_path / "run" / f"checkpoint-{step}", [])
     outcome, network = go(tmp_path / "run", *OPTIONS)

@@ -66,13 +66,13 @@ def base(bases: dict[str, Path], tmp_path: Path) -> Path:
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_stopped_fine_tuning_goes_on_to_the_same_bits_without_its_base(kind: str, bases, tmp_path: Path) -> None:
     base = shutil.copytree(bases[kind], tmp_path / "base")
-    whole = train(tmp_path, "whole", f'from = "{base}"')
+    straight = train(tmp_path, "whole", f'from = "{base}"')
     stopped = train(tmp_path, "stopped", f'from = "{base}"', 4)
     shutil.rmtree(base)
     resume(stopped, quiet=True, overrides=["train.max_steps=9"])
     for name in FILES:
-        ends = [(run / "checkpoint-9" / name).read_bytes() for run in (whole, stopped)]
-        assert ends[0] == ends[1], name
+        last = [(run / "checkpoint-9" / name).read_bytes() for run in (straight, stopped)]
+        assert last[0] == last[1], name
 
 
 def test_dropout_acts_from_the_first_step(base: Path, tmp_path: Path) -> None:
@@ -84,8 +84,8 @@ def test_dropout_acts_from_the_first_step(base: Path, tmp_path: Path) -> None:
     (still / "config.json").write_text(json.dumps(config | {"dropout": 0.0}))
     options = ("train.eval_steps=100", "train.ema_decay=0")
     runs = [
-        train(tmp_path, f"from-{place.name}", f'from = "{place}"', 1, "train.warmup_steps=0", *options)
-        for place in (folder, still)
+        train(tmp_path, f"from-{weights.name}", f'from = "{weights}"', 1, "train.warmup_steps=0", *options)
+        for weights in (folder, still)
     ]
     one, other = (load_file(run / "checkpoint-1" / "training.safetensors") for run in runs)
     assert any(not torch.equal(one[name], other[name]) for name in one if name.startswith("weights/"))
@@ -103,11 +103,11 @@ def test_weights_are_found_as_load_finds_them_and_written_down_whole(base: Path,
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("key", "message"),
     [("family='seq2seq'", r"model\.family = 'seq2seq'.*is a transformer"), ("width=14", r"remove model\.width")],
 )
-def test_what_contradicts_the_weights_is_refused(base: Path, tmp_path: Path, key: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_what_contradicts_the_weights_is_refused(base: Path, tmp_path: Path, key: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         train(tmp_path, "tuned", f'from = "{base}"', 1, f"model.{key}")
     assert not (tmp_path / "tuned").exists()
 
@@ -119,8 +119,8 @@ def test_the_way_of_decoding_comes_along_and_the_recipe_speaks_over_it(base: Pat
     theirs = json.loads(path.read_text()) | {"num_beams": 4, "bad_words_ids": [[7]], "length_penalty": 2.0}
     path.write_text(json.dumps(theirs))
     run = train(tmp_path, "tuned", f'from = "{folder}"', 1, "decode.length_penalty=0.5")
-    found = json.loads((run / "checkpoint-1" / "generation_config.json").read_text())
-    assert found == theirs | {"length_penalty": 0.5}
+    config = json.loads((run / "checkpoint-1" / "generation_config.json").read_text())
+    assert config == theirs | {"length_penalty": 0.5}
     run = train(tmp_path, "sampled", f'from = "{folder}"', 1, "decode.temperature=0.7")
     assert regard.load(run).decoding().temperature == 0.7
 
@@ -162,9 +162,9 @@ def test_what_a_run_has_settled_is_not_edited(base: Path, old: str, new: str, ke
 
 
 def test_a_run_goes_on_longer_and_writes_down_what_holds(base: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    for given in ("model.width=24", "train.ema_decay=0", "train.threads=2", "output=other", "decode.num_beams=2"):
-        with pytest.raises(UserError, match=given.partition("=")[0]):
-            resume(base, overrides=[given])
+    for change in ("model.width=24", "train.ema_decay=0", "train.threads=2", "output=other", "decode.num_beams=2"):
+        with pytest.raises(UserError, match=change.partition("=")[0]):
+            resume(base, overrides=[change])
     with pytest.raises(UserError, match="did you mean 'max_steps'"):
         resume(base, overrides=["train.max_step=7"])
     with pytest.raises(SystemExit) as left:

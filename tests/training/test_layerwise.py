@@ -37,29 +37,29 @@ def named(network: Any) -> list[set[str]]:
 
 def trained(run: Path, step: int) -> dict[str, torch.Tensor]:
     """The raw weights as the run stood there."""
-    found = load_file(run / f"checkpoint-{step}/training.safetensors")
+    actual = load_file(run / f"checkpoint-{step}/training.safetensors")
     return {
-        name.removeprefix("weights/"): tensor for name, tensor in found.items() if not name.startswith("optimizer/")
+        name.removeprefix("weights/"): tensor for name, tensor in actual.items() if not name.startswith("optimizer/")
     }
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt", "llama", "transformer"])
 def test_every_weight_lies_at_one_depth(family: str) -> None:
     plain = network(family)
-    found = named(plain)
-    assert sum(map(len, found)) == len(list(plain.parameters()))
-    assert {name.split(".")[0] for name in found[0]} <= {"embed", "source", "target"}
+    actual = named(plain)
+    assert sum(map(len, actual)) == len(list(plain.parameters()))
+    assert {name.split(".")[0] for name in actual[0]} <= {"embed", "source", "target"}
     sides = ["encoder", "decoder"] if family == "transformer" else ["encoder" if family == "bert" else "decoder"]
-    blocks = [f"{side}.blocks.{number}." for side in sides for number in range(len(getattr(plain, side).blocks))]
-    assert len(found) == len(blocks) + 2
-    for level, block in zip(found[1:-1], blocks, strict=True):
+    blocks = [f"{side}.blocks.{index}." for side in sides for index in range(len(getattr(plain, side).blocks))]
+    assert len(actual) == len(blocks) + 2
+    for level, block in zip(actual[1:-1], blocks, strict=True):
         assert level and all(name.startswith((block, f"{block.split('.')[0]}.final.")) for name in level)
-    assert all(name.startswith(("pooler", "output")) for name in found[-1])
+    assert all(name.startswith(("pooler", "output")) for name in actual[-1])
 
 
 def test_a_head_lies_above_its_body_and_a_tied_table_at_the_bottom() -> None:
     *_, head = named(Classifier(network("bert"), ("yes", "no")))
-    assert head == {f"{part}.{kind}" for part in ("head", "body.pooler.dense") for kind in ("weight", "bias")}
+    assert head == {f"{module}.{kind}" for module in ("head", "body.pooler.dense") for kind in ("weight", "bias")}
     bottom, *_, head = named(MaskedLM(network("bert", tied=True)))
     assert "body.embed.table.weight" in bottom and "words.output.bias" in head
 
@@ -121,8 +121,8 @@ def test_layers_thaw_from_the_top_one_after_another() -> None:
     thaw = GradualUnfreezing(plain, 3)
     for step, count in [(0, 1), (2, 1), (3, 2), (5, 2), (6, 3), (9, 4), (40, 4)]:
         thaw(step)
-        found = [all(each.requires_grad for each in level) for level in reversed(layer_groups(plain))]
-        assert found == [number < count for number in range(4)]
+        actual = [all(each.requires_grad for each in level) for level in reversed(layer_groups(plain))]
+        assert actual == [index < count for index in range(4)]
 
 
 def test_nothing_is_waited_for_that_is_not_there() -> None:
@@ -144,11 +144,11 @@ WAYS = {
 @pytest.mark.parametrize(("way", "at"), [("scratch", 3), ("published", 4), ("adapter", 5)])
 def test_stopped_and_resumed_is_never_stopped(way: str, at: int, tmp_path: Path) -> None:
     model, freeze = WAYS[way]
-    place = lay_out(tmp_path)
+    data = lay_out(tmp_path)
     model = model.format(base=base(tmp_path / "base", "gpt2"))
     options = (*TRICKS, freeze, "train.eval_steps=100", "train.schedule=constant")
-    start(recipe(place, model, 8, *options, f"output={tmp_path / 'whole'}"), quiet=True)
-    start(recipe(place, model, at, *options), quiet=True)
+    start(recipe(data, model, 8, *options, f"output={tmp_path / 'whole'}"), quiet=True)
+    start(recipe(data, model, at, *options), quiet=True)
     resume(tmp_path / "run", quiet=True, overrides=["train.max_steps=8"])
     files = ("adapter_model.safetensors", FILES[1]) if way == "adapter" else FILES
     for name in files:
@@ -158,16 +158,16 @@ def test_stopped_and_resumed_is_never_stopped(way: str, at: int, tmp_path: Path)
 
 @pytest.mark.slow
 def test_two_processes_equal_one_with_twice_the_accumulation(tmp_path: Path) -> None:
-    place = lay_out(tmp_path)
+    data = lay_out(tmp_path)
     options = (*TRICKS[:3], "train.freeze=1", "train.eval_steps=100", "train.learning_rate=1e-3")
-    recipe(place, BERT.replace("0.1", "0.0"), 6)
+    recipe(data, BERT.replace("0.1", "0.0"), 6)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "regard"]
-    command = [*launch, "train", str(place / "recipe.toml"), *options, f"output={tmp_path / 'two'}"]
+    command = [*launch, "train", str(data / "recipe.toml"), *options, f"output={tmp_path / 'two'}"]
     done = subprocess.run(command, env=environment, capture_output=True, timeout=180)
     assert done.returncode == 0, done.stderr.decode()
     more = "train.gradient_accumulation_steps=2"
-    start(recipe(place, BERT.replace("0.1", "0.0"), 6, *options, more, f"output={tmp_path / 'one'}"), quiet=True)
+    start(recipe(data, BERT.replace("0.1", "0.0"), 6, *options, more, f"output={tmp_path / 'one'}"), quiet=True)
     one, two = trained(tmp_path / "one", 6), trained(tmp_path / "two", 6)
     assert one.keys() == two.keys()
     for name, tensor in one.items():
@@ -175,7 +175,7 @@ def test_two_processes_equal_one_with_twice_the_accumulation(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("model", "option", "said"),
+    ("model", "option", "message"),
     [
         (BERT, "layer_decay=0.0", "must be above 0 and at most 1"),
         (BERT, "freeze=head", "possible: 'embeddings', 'body', or a number of layers"),
@@ -184,9 +184,9 @@ def test_two_processes_equal_one_with_twice_the_accumulation(tmp_path: Path) -> 
         ('from = "{base}"\nlora_rank = 2', "freeze=body", "leaves nothing to adapt"),
     ],
 )
-def test_what_cannot_be_is_refused(model: str, option: str, said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_is_refused(model: str, option: str, message: str, tmp_path: Path) -> None:
     model = model.format(base=base(tmp_path / "base", "gpt2"))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         start(recipe(lay_out(tmp_path), model, 3, f"train.{option}"), quiet=True)
     assert not (tmp_path / "run").exists()
 
@@ -203,8 +203,8 @@ def test_what_is_frozen_is_settled(tmp_path: Path) -> None:
 
 
 def test_the_doctor_knows_what_is_frozen(tmp_path: Path) -> None:
-    whole, some = (
+    full, partial = (
         examine(recipe(lay_out(tmp_path), BERT, 3, *options)).facts["network"]
         for options in ((), ("train.freeze=body", "train.unfreeze_steps=2"))
     )
-    assert some["gradient_bytes"] < 0.2 * whole["gradient_bytes"]
+    assert partial["gradient_bytes"] < 0.2 * full["gradient_bytes"]

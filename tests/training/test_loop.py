@@ -26,9 +26,9 @@ from regard.training.profile import measure
 class Joined(ToyTask):
     """The same samples in batches three times as large."""
 
-    def batch(self, number: int) -> ToyBatch:
-        parts = [ToyTask.batch(self, 3 * number + part) for part in range(3)]
-        return ToyBatch(torch.cat([part.tokens for part in parts]), torch.cat([part.index for part in parts]))
+    def batch(self, index: int) -> ToyBatch:
+        pieces = [ToyTask.batch(self, 3 * index + piece) for piece in range(3)]
+        return ToyBatch(torch.cat([piece.tokens for piece in pieces]), torch.cat([piece.index for piece in pieces]))
 
 
 def events(run: Path, key: str) -> list[dict]:
@@ -38,11 +38,11 @@ def events(run: Path, key: str) -> list[dict]:
 
 def test_accumulated_batches_train_as_one_large_batch(tmp_path: Path) -> None:
     options = ("train.learning_rate=0.01", "train.warmup_steps=3")
-    _, parts = go(tmp_path / "parts", *options, "train.gradient_accumulation_steps=3", dropout=0.0)
-    _, whole = go(tmp_path / "whole", *options, task=Joined(11), dropout=0.0)
-    for one, other in zip(parts.parameters(), whole.parameters(), strict=True):
+    _, pieces = go(tmp_path / "pieces", *options, "train.gradient_accumulation_steps=3", dropout=0.0)
+    _, full = go(tmp_path / "full", *options, task=Joined(11), dropout=0.0)
+    for one, other in zip(pieces.parameters(), full.parameters(), strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
-    losses = [[line["loss"] for line in events(tmp_path / name, "loss")] for name in ("parts", "whole")]
+    losses = [[line["loss"] for line in events(tmp_path / name, "loss")] for name in ("pieces", "full")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
@@ -107,13 +107,13 @@ def test_updates_are_those_of_torchs_adamw(divisor: int) -> None:
         for group in optimizer.param_groups
     ]
     reference = torch.optim.AdamW(groups, lr=0.01, betas=(0.8, 0.95), eps=1e-9)
-    for number in range(5):
-        for place, (one, other) in enumerate(alike.items()):
-            one.grad = None if (number, place) == (2, 0) else torch.randn(one.shape)
+    for index in range(5):
+        for position, (one, other) in enumerate(alike.items()):
+            one.grad = None if (index, position) == (2, 0) else torch.randn(one.shape)
             other.grad = None if one.grad is None else one.grad / divisor
-        whole = torch.cat([one.grad.flatten() for one in alike if one.grad is not None])
+        full = torch.cat([one.grad.flatten() for one in alike if one.grad is not None])
         norm = optimizer.gradient_norm()
-        assert norm == pytest.approx(float(whole.norm()), rel=1e-6)
+        assert norm == pytest.approx(float(full.norm()), rel=1e-6)
         optimizer.update(0.01, norm, norm / divisor)
         reference.step()
     for one, other in alike.items():
@@ -269,7 +269,7 @@ def test_threads_come_from_the_recipe_then_the_environment_then_the_machine(monk
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ("train.patience=3", "train.patience = 3 needs data.validation"),
         ("train.epochs=inf", "train.epochs = inf: must be finite"),
@@ -280,10 +280,10 @@ def test_threads_come_from_the_recipe_then_the_environment_then_the_machine(monk
         ("seed=-1", "seed = -1: must lie within"),
     ],
 )
-def test_what_can_never_act_or_end_is_refused(tmp_path: Path, override: str, said: str) -> None:
+def test_what_can_never_act_or_end_is_refused(tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(UserError) as error:
         make_recipe(tmp_path / "run", "data.validation=''", override)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_network_that_was_answering_is_trained_as_any_other(tmp_path: Path) -> None:
@@ -327,8 +327,8 @@ def test_tensorboard_is_told_each_step_once(tmp_path: Path) -> None:
 class Wide(ToyTask):
     """One batch, not among the first, has thirty times the samples."""
 
-    def batch(self, number: int) -> ToyBatch:
-        return Joined(110).batch(number) if number == 9 else super().batch(number)
+    def batch(self, index: int) -> ToyBatch:
+        return Joined(110).batch(index) if index == 9 else super().batch(index)
 
 
 def test_the_cost_is_that_of_the_largest_batch_and_of_whole_checkpoints(tmp_path: Path) -> None:
@@ -366,15 +366,15 @@ class OnPolicy:
         self.network = network
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[ToyBatch]:
-        for number in count(start * world + rank, world):
-            generator = torch.Generator().manual_seed(number)
+        for index in count(start * world + rank, world):
+            generator = torch.Generator().manual_seed(index)
             tokens = torch.randint(WORDS, (11, LENGTH), generator=generator)
             with torch.no_grad():
                 self.network.eval()
                 probabilities = self.network(tokens).softmax(-1)
                 self.network.train()
             tokens[:, 0] = torch.multinomial(probabilities, 1, generator=generator)[:, 0]
-            yield ToyBatch(tokens, torch.arange(11) + 1000 * number)
+            yield ToyBatch(tokens, torch.arange(11) + 1000 * index)
 
     def epoch(self, batches: int) -> float:
         return 0.0

@@ -69,11 +69,11 @@ def go_on(recipe: Path, run: Path) -> subprocess.Popen[str]:
 
 def finish(process: subprocess.Popen[str]) -> str:
     try:
-        _, said = process.communicate(timeout=600)
+        _, stderr = process.communicate(timeout=600)
     finally:
         process.kill()
-    assert process.returncode == 0, said
-    return said
+    assert process.returncode == 0, stderr
+    return stderr
 
 
 def digest(run: Path, steps: int) -> dict[str, str]:
@@ -87,8 +87,8 @@ def reached(run: Path) -> int:
     """The step that was logged last."""
     path = run / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.is_file() else []
-    whole = [line for line in lines if line.endswith("}")]
-    return json.loads(whole[-1])["step"] if whole else 0
+    complete = [line for line in lines if line.endswith("}")]
+    return json.loads(complete[-1])["step"] if complete else 0
 
 
 def seeded() -> random.Random:
@@ -127,14 +127,14 @@ def interrupt_when(process: subprocess.Popen[str], moment: Callable[[], bool], r
     while process.poll() is None and not moment():
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert "Traceback" not in said
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr
     newest, refused = checkpoint.newest(run)
     assert newest is not None
     assert not refused
-    told = f"stopped at step {newest.name.removeprefix('checkpoint-')}; resume with: regard resume {run}"
-    assert told in said.splitlines()
+    message = f"stopped at step {newest.name.removeprefix('checkpoint-')}; resume with: regard resume {run}"
+    assert message in stderr.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ def test_stopped_and_resumed_is_never_stopped(
     model: str, threads: int, stops: str, uninterrupted, tmp_path: Path
 ) -> None:
     recipe, expected = uninterrupted(model, STEPS, threads)
-    run, chance = tmp_path / "run", seeded()
+    run, rng = tmp_path / "run", seeded()
     for stop in stops.split():
-        target = reached(run) + chance.randint(1, 6)
+        target = reached(run) + rng.randint(1, 6)
         process = go_on(recipe, run)
         if stop == "kill":
-            assert kill_when(process, lambda target=target: reached(run) >= target, chance.random() * 0.03)
+            assert kill_when(process, lambda target=target: reached(run) >= target, rng.random() * 0.03)
         else:
             interrupt_when(process, lambda target=target: reached(run) >= target, run)
     assert max(checkpoint.steps(run), default=0) < STEPS
@@ -164,15 +164,15 @@ def test_stopped_and_resumed_is_never_stopped(
 def test_a_storm_of_kills_changes_nothing(model: str, threads: int, uninterrupted, tmp_path: Path) -> None:
     """Kills while it starts, between steps, while a checkpoint is written, and while an old one is deleted."""
     recipe, expected = uninterrupted(model, LONG, threads)
-    run, chance = tmp_path / "run", seeded()
+    run, rng = tmp_path / "run", seeded()
     hit = dict.fromkeys(("starting", "working", "writing", "deleting"), 0)
-    for number in range(24):
-        kind = list(hit)[number % 4]
+    for index in range(24):
+        kind = list(hit)[index % 4]
         target = reached(run) + 1
         moments: dict[str, tuple[Callable[[], bool], float]] = {
-            "starting": (lambda: True, chance.random() * 3),
-            "working": (lambda target=target: reached(run) >= target, chance.random() * 0.2),
-            "writing": (lambda: any(run.glob(".unfinished-write-*")), chance.random() * 0.03),
+            "starting": (lambda: True, rng.random() * 3),
+            "working": (lambda target=target: reached(run) >= target, rng.random() * 0.2),
+            "writing": (lambda: any(run.glob(".unfinished-write-*")), rng.random() * 0.03),
             "deleting": (lambda: any(run.glob(".unfinished-delete-*")), 0.0),
         }
         hit[kind] += kill_when(go_on(recipe, run), *moments[kind])

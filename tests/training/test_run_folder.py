@@ -77,7 +77,7 @@ def test_the_best_and_the_newest_stay_and_load_takes_the_best(
 ) -> None:
     planned = iter([3.0, 5.0, 5.0, 1.0])
     quick = scores.quick
-    monkeypatch.setattr(scores, "quick", lambda *given: quick(*given) | {"bleu": next(planned)})
+    monkeypatch.setattr(scores, "quick", lambda *texts: quick(*texts) | {"bleu": next(planned)})
     run = train(tmp_path, "tied", 12, "train.keep=2")
     assert checkpoint.steps(run) == [6, 10, 12]
     assert json.loads((run / "best.json").read_text()) == {"step": 6, "score": 5.0}
@@ -119,29 +119,29 @@ def test_a_saved_copy_answers_embeds_and_looks_exactly_as_its_original(config: s
 @pytest.mark.parametrize("config", ["two vocabularies", "luong", "marian"])
 def test_the_ways_to_ask_a_model_agree(config: str, tmp_path: Path) -> None:
     model = regard.load(train(tmp_path, config))
-    asked = [text for text in TEXTS if text]
-    answers = model.run(asked)
-    assert [model.run(text).text for text in asked] == [answer.text for answer in answers]
-    ids = model.vocabulary.source.encode_many(asked)
+    inputs = [text for text in TEXTS if text]
+    answers = model.run(inputs)
+    assert [model.run(text).text for text in inputs] == [answer.text for answer in answers]
+    ids = model.vocabulary.source.encode_many(inputs)
     new = model.generate(ids)
     assert [model.vocabulary.target.decode(row) for row in new] == [answer.text for answer in answers]
     assert model.generate(ids[1]) == new[1]
     assert model.generate(torch.tensor(ids[1])) == new[1]
     assert model.generate(torch.tensor([ids[1]])) == [new[1]]
     assert all(len(row) <= 2 for row in model.generate(ids, max_new_tokens=2))
-    vectors = model.embed(asked)
-    assert (vectors.dtype, vectors.shape[0]) == (np.float32, len(asked))
-    for text, vector in zip(asked, vectors, strict=True):
+    vectors = model.embed(inputs)
+    assert (vectors.dtype, vectors.shape[0]) == (np.float32, len(inputs))
+    for text, vector in zip(inputs, vectors, strict=True):
         np.testing.assert_allclose(model.embed([text])[0], vector, atol=1e-5)
-    trace = model.trace(asked[1])
+    trace = model.trace(inputs[1])
     assert trace.answer == answers[1].text
     for site in trace.sites:
         weights = trace.weights(site)
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
         torch.testing.assert_close(trace.weights(site, head=0), weights[0])
-    told = model.trace(asked[1], target="3 2 1")
-    assert told.answer == "3 2 1"
-    assert told.weights(told.sites[-1]).shape[-2:] == (4, 8)  # begin and three words; seven words and the end
+    forced = model.trace(inputs[1], target="3 2 1")
+    assert forced.answer == "3 2 1"
+    assert forced.weights(forced.sites[-1]).shape[-2:] == (4, 8)  # begin and three words; seven words and the end
 
 
 def test_options_that_are_not_known_are_told(trained: Path) -> None:
@@ -161,15 +161,15 @@ def test_half_precision_answers_too(trained: Path) -> None:
     assert model.embed(TEXTS).dtype == np.float32
 
 
-def through(*arguments: object, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def through(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "regard", *map(str, arguments)]
-    return subprocess.run(command, input=given, capture_output=True, check=False)
+    return subprocess.run(command, input=stdin, capture_output=True, check=False)
 
 
 def test_lines_in_are_lines_out(trained: Path) -> None:
     """Empty lines, Windows ends of line, separators inside a text, and no end of line at the end."""
-    given = "\n1 2 3\r\n\n4\u20285\r6\n   \n7 8".encode()
-    done = through("run", trained, given=given)
+    stdin = "\n1 2 3\r\n\n4\u20285\r6\n   \n7 8".encode()
+    done = through("run", trained, stdin=stdin)
     assert (done.returncode, done.stderr) == (0, b"")
     model = regard.load(trained)
     texts = ["", "1 2 3", "", "4\u20285\r6", "   ", "7 8"]
@@ -178,7 +178,7 @@ def test_lines_in_are_lines_out(trained: Path) -> None:
 
 def test_a_line_that_is_not_utf_8_is_named(trained: Path) -> None:
     for arguments in (["run", trained], ["tokenizer", "encode", trained / "checkpoint-6"]):
-        done = through(*arguments, given=b"1 2\n3 \xe4 4\n")
+        done = through(*arguments, stdin=b"1 2\n3 \xe4 4\n")
         assert done.returncode == 1
         assert b"stdin, line 2: not UTF-8" in done.stderr
         assert b"Traceback" not in done.stderr
@@ -193,8 +193,8 @@ def test_alignments_name_a_source_token_for_every_token_written(trained: Path, c
         pairs = row["alignment"]
         source = model.vocabulary.source.encode(text)
         assert model.vocabulary.target.decode(row["tokens"]) == row["text"]
-        assert [place for _, place in pairs] == list(range(len(row["tokens"])))
-        assert all(0 <= place <= len(source) for place, _ in pairs)  # the end may be looked at, too
+        assert [target for _, target in pairs] == list(range(len(row["tokens"])))
+        assert all(0 <= position <= len(source) for position, _ in pairs)  # the end may be attended to, too
     code, out, _ = call("run", trained, *TEXTS, "--alignments")
     assert code == 0
     for line, row in zip(out.splitlines(), rows, strict=True):
@@ -223,7 +223,7 @@ def test_the_next_best_answers_stand_on_lines_of_their_own(trained: Path, call: 
 
 def test_an_input_over_the_limit_is_an_error_or_is_cut_and_told(call: Call, tmp_path: Path) -> None:
     run = train(tmp_path, "pre-norm, untied, learned")
-    long = " ".join(str(number % 50) for number in range(75))
+    long = " ".join(str(index % 50) for index in range(75))
     code, out, err = call("run", run, "1 2", long)
     assert (code, out) == (1, "")
     assert "75 tokens" in err
@@ -270,16 +270,16 @@ class Said:
 @pytest.mark.parametrize(("spoilt", "verdict"), [(0, "no difference"), (2, "may be chance"), (40, "first is better")])
 def test_a_comparison_says_what_may_be_chance(spoilt: int, verdict: str) -> None:
     """Of 60 sentences the first model has one wrong; the second has others wrong, too."""
-    references = [f"the {number}th sentence has {number} words in it" for number in range(60)]
+    references = [f"the {index}th sentence has {index} words in it" for index in range(60)]
     wrong = "something else was said here instead of that"
     first = [wrong, *references[1:]]
     second = first if not spoilt else [references[0], *([wrong] * spoilt), *references[1 + spoilt :]]
     chosen = Selection("test", [Sample("source", reference) for reference in references])
-    found = evaluate([Said(first), Said(second)], chosen, lowercase=False)
-    assert {row["verdict"] for row in found["comparison"]} == {verdict}
+    result = evaluate([Said(first), Said(second)], chosen, lowercase=False)
+    assert {row["verdict"] for row in result["comparison"]} == {verdict}
     if spoilt == 40:
-        found = evaluate([Said(second), Said(first)], chosen, lowercase=False)
-        assert {row["verdict"] for row in found["comparison"]} == {"second is better"}
+        result = evaluate([Said(second), Said(first)], chosen, lowercase=False)
+        assert {row["verdict"] for row in result["comparison"]} == {"second is better"}
 
 
 def test_two_models_are_compared_on_the_same_sentences(trained: Path, call: Call, tmp_path: Path) -> None:
