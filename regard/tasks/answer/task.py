@@ -20,10 +20,11 @@ from regard.config.recipe import Recipe
 from regard.interop.folder import Loaded
 from regard.metrics.squad import SCORES
 from regard.models.heads.span import SpanClassifier
+from regard.tasks.answer.batches import QABatch, collate, stream
 from regard.tasks.answer.files import read
 from regard.tasks.answer.options import AnswerData
 from regard.tasks.answer.spans import Found, Seen, best_of, tell
-from regard.tasks.answer.windows import QABatch, Windows, collate, prepare, stream
+from regard.tasks.answer.windows import Windows, prepare
 from regard.tasks.base import Preview, Task
 from regard.tasks.batching import encode_batches
 from regard.text.special_tokens import with_mask_token

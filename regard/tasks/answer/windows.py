@@ -1,4 +1,4 @@
-"""Windows over texts that hold the answers to questions: prepared on disk or in memory, and batches of them.
+"""Windows over texts that contain the answers to questions, prepared on disk or in memory.
 
     [CLS] question [SEP] tokens 0 … 255 of the text   [SEP]
     [CLS] question [SEP] tokens 128 … 383 of the text [SEP]      a window begins every `stride` tokens
@@ -20,22 +20,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
-import torch
-from torch import Tensor
 
 from regard.data.cache import Report, cache_path, options_key, smallest_uint
 from regard.data.files import hash_files, is_text
 from regard.data.ragged import SCALAR, TEXT, Column, DatasetWriter, Layout, RaggedDataset, in_memory
 from regard.data.ragged import prepare as prepare_dataset
-from regard.data.sampler import BatchOptions, shares
 from regard.data.splits.hashed import file_of
 from regard.errors import UserError
-from regard.layers.inputs import TokenBatch
-from regard.layers.pytree import to_device
 from regard.progress import Progress, shown
 from regard.tasks.answer.files import Gold, Question, read
 from regard.tasks.answer.options import AnswerData
-from regard.text.special_tokens import FramedRow, SpecialTokens, padded, pair_frame
+from regard.text.special_tokens import FramedRow, SpecialTokens, pair_frame
 from regard.text.tokenizer import Tokenizer
 
 FORMAT = "windows 4"  # part of every key: increase it when what is written changes
@@ -65,19 +60,11 @@ class Windows(RaggedDataset):
         super().__init__(columns, facts)
         self.frame = pair_frame(tokenizer)
         self.padding = max(tokenizer.pad, 0)
-        self.lengths = columns["lengths"].values
+        self.lengths = self.source_lengths = self.target_lengths = columns["lengths"].values
         self.unanswered: int = facts["unanswered"]  # questions that their texts do not answer
 
     def __len__(self) -> int:
         return len(self.lengths)
-
-    @property
-    def source_lengths(self) -> np.ndarray:
-        return self.lengths
-
-    @property
-    def target_lengths(self) -> np.ndarray:
-        return self.lengths
 
     @property
     def questions(self) -> int:
@@ -297,39 +284,3 @@ def trimmed_spans(offsets: Sequence[tuple[int, int]], text: str) -> np.ndarray:
             begin = start + text[start:end].index(inner[0])
             spans[token] = begin, begin + len(inner)
     return spans
-
-
-# ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class QABatch(NamedTuple):
-    """Windows as the network reads them, and the positions in their rows that it is to point at."""
-
-    text: TokenBatch
-    first: Tensor  # (batch): of the answer's first token; 0 if the window does not contain it
-    last: Tensor  # (batch)
-    context: Tensor  # (batch, 2): where the window's tokens of the text begin and end
-    index: Tensor  # (batch): the windows' indices
-
-    def to(self, device: torch.device | str) -> "QABatch":
-        return to_device(self, device)
-
-
-def collate(dataset: Windows, indices: Sequence[int]) -> QABatch:
-    """These windows as one batch."""
-    rows = [dataset.row(index) for index in indices]
-    context, answers = [], []
-    for index, row in zip(indices, rows, strict=True):
-        window = dataset.window(index)
-        begin = row.begins[1]
-        offset = begin - window.begin
-        context.append([begin, offset + window.end])
-        answers.append((0, 0) if window.first == ABSENT else (offset + window.first, offset + window.last))
-    first, last = torch.tensor(answers, dtype=torch.int64).T
-    return QABatch(padded(rows, dataset.padding), first, last, torch.tensor(context), torch.tensor(list(indices)))
-
-
-def stream(dataset: Windows, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[QABatch]:
-    """Batches without end, from the rank's own batch `start`: its k-th is batch k·world + rank of all."""
-    for indices in shares(dataset, options, start, rank, world):
-        yield collate(dataset, indices)

@@ -50,18 +50,10 @@ class TagDataset(RaggedDataset):
         super().__init__(columns, facts)
         self.frame = special_tokens_of(tokenizer, 1)
         self.padding = max(tokenizer.pad, 0)
-        self.lengths = columns["lengths"].values
+        self.lengths = self.source_lengths = self.target_lengths = columns["lengths"].values
 
     def __len__(self) -> int:
         return len(self.lengths)
-
-    @property
-    def source_lengths(self) -> np.ndarray:
-        return self.lengths
-
-    @property
-    def target_lengths(self) -> np.ndarray:
-        return self.lengths
 
     @property
     def sentences(self) -> int:

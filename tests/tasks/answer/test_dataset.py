@@ -16,10 +16,11 @@ from needs import need
 from regard.data.sampler import BatchOptions
 from regard.errors import UserError
 from regard.metrics.squad import exact, f1, normalise
+from regard.tasks.answer.batches import collate, stream
 from regard.tasks.answer.files import Gold, Question, questions, read
 from regard.tasks.answer.options import AnswerData
 from regard.tasks.answer.spans import Seen, best_of, best_spans, best_threshold, report, tell
-from regard.tasks.answer.windows import ABSENT, Windows, collate, prepare, split_into_windows, stream, token_span
+from regard.tasks.answer.windows import ABSENT, Windows, prepare, split_into_windows, token_span
 from regard.text.special_tokens import special_tokens_of
 from regard.text.vocabulary import Tokenizer
 

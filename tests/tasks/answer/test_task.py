@@ -21,9 +21,10 @@ from regard.config.recipe import Recipe, load_recipe
 from regard.errors import UserError
 from regard.models.heads.mlm import MaskedLM
 from regard.models.heads.span import SpanClassifier
+from regard.tasks.answer.batches import collate
 from regard.tasks.answer.spans import Seen, best_apart, best_of, best_spans, spans_apart
 from regard.tasks.answer.task import Answer, look
-from regard.tasks.answer.windows import Ask, collate, live_windows
+from regard.tasks.answer.windows import Ask, live_windows
 from regard.tasks.registry import build
 from regard.text.sentences import sentence_around
 from regard.training.build import prepare_network, resume, start
