@@ -32,3 +32,11 @@ def counted(told: str, total: int, quiet: bool = False) -> Iterator[Progress]:
     with Bar(console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True) as bar:
         task = bar.add_task(told, total=total)
         yield lambda done: bar.advance(task, done)
+
+
+def in_bytes(count: float) -> str:
+    """A size as people say it."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} bytes"

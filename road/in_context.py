@@ -72,10 +72,9 @@ def of_lesson(run: Path) -> dict[str, Any]:
 
 def over_shots(run: Path, model: Any, shots: Sequence[int]) -> tuple[dict[str, Any], Any]:
     """Facts of the run, and the accuracy on its test split by number of shots."""
-    from regard.cli.options import Prompting
-    from regard.tasks.generate.few_shot import evaluate, exam_of
+    from regard.tasks.generate.few_shot import FewShotOptions, evaluate, exam_of
 
-    exam = exam_of(model.recipe, None, Prompting())
+    exam = exam_of(model.recipe, None, FewShotOptions())
     results = facts(run, model) | evaluate(model, exam, shots)
     say(f"{run.name}: {results['shots']}")
     return results, exam
@@ -164,13 +163,14 @@ def facts(run: Path, model: Any) -> dict[str, Any]:
 
 def draw(results: dict[str, Any], folder: Path) -> None:
     """The charts."""
-    from regard.tasks.generate.few_shot import draw_curve
+    from regard.cli.evaluate import draw_chart
+    from regard.tasks.generate.few_shot import curve as shots_curve
     from road.text_to_sql.dataset import CATEGORIES
 
     folder.mkdir(parents=True, exist_ok=True)
     lesson = results[LESSON]
     by_category = results[SQL]["kinds"]
-    draw_curve(folder / "shots.svg", "the model", lesson)
+    draw_chart(folder / "shots.svg", shots_curve("the model", lesson))
     steps = lesson["training"]
     line_chart(
         folder / "training.svg", f"Accuracy with {MOST} shots, and the best head, over training", "steps", "%",

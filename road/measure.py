@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from regard.cli.evaluate import lengths
 from regard.config.recipe import Recipe
 from regard.metrics.bleu import compare, score
 from regard.metrics.bootstrap import Score
@@ -22,6 +21,7 @@ from regard.model import load
 from regard.runtime.machine import choose_threads
 from regard.tasks.translate.alignment import alignment_site
 from regard.tasks.translate.dataset import samples
+from regard.tasks.translate.evaluate import scores_by_length
 from regard.training.checkpoint import best, write_atomically
 from road.plan import Experiment, Plan, Sentence
 from road.runs import Job, journal, say
@@ -173,7 +173,7 @@ def _sentence(model: Any, sentence: Sentence) -> dict[str, Any]:
 
 
 def _by_length(sources: list[str], references: list[str], texts: list[str], lowercase: bool) -> list[dict[str, Any]]:
-    rows = lengths(sources, references, [texts], lowercase)
+    rows = scores_by_length(sources, references, [texts], lowercase)
     return [row | {"bleu": round(row["bleu"], 2)} for row in rows]
 
 

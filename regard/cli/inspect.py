@@ -22,12 +22,12 @@ def describe(path: str, heads: bool = False, model_type: str | None = None) -> d
     parameters = _counts(model.network)
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.network.parameters())
     if heads and not model.is_causal_lm:
-        raise UserError("--heads is for language models, which look back over their own text")
+        raise UserError("--heads is for causal language models")
     return {
         "folder": str(folder),
         "family": family_of(model.network),
         "task": model.task,
-        **(_as_language_model(model) if model.is_causal_lm else {}),
+        **model.predictor().describe(),
         "parameters": _count(model.network),
         "bytes": size,
         "config": asdict(model.network.config),
@@ -44,14 +44,6 @@ def sites(network: Any) -> list[str]:
     with record() as recorder:
         network(*network.dummy_inputs)
     return list(recorder.records)
-
-
-def _as_language_model(model: Any) -> dict[str, Any]:
-    """How far it sees, and whether it knows the form of a conversation."""
-    return {
-        "context": model.network.max_positions,
-        "chat_template": "chat_template" in model.vocabulary.target.settings,
-    }
 
 
 def _counts(network: nn.Module) -> dict[str, int]:

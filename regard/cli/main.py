@@ -11,6 +11,7 @@ from regard import UserError, __version__
 from regard.cli.options import (
     Answering,
     Command,
+    Generation,
     Machine,
     ModelType,
     Output,
@@ -125,19 +126,22 @@ def evaluate(
 
     The metrics are the field's own, with signatures and bootstrap intervals.
     """
-    from regard.cli.evaluate import COLUMN_OPTIONS, Exam, judge
+    from dataclasses import replace
+
+    from regard.cli.evaluate import evaluate as evaluate_models
+    from regard.cli.evaluate import request_of, with_evaluate_options
     from regard.cli.output import emit
     from regard.data.columns import NoColumn
 
     names = [path for path in (model, compare) if path]
-    exam = Exam(file, scoring, search, prompting, machine, output.quiet or output.json, names)
+    request = request_of(file, names, scoring, search, prompting, machine)
+    request = replace(request, quiet=output.quiet or output.json)
     models = [_load(path, machine) for path in names]
     try:
-        found = judge(models, exam)
+        results = evaluate_models(models, request)
     except NoColumn as error:
-        whole = "name all with --columns NAME,…" if models[0].task in ("answer", "classify", "embed") else ""
-        raise error.with_options(COLUMN_OPTIONS, whole) if file else error from None
-    emit(found, output, "evaluation")
+        raise with_evaluate_options(error, models[0].task) if file else error from None
+    emit(results, output, "evaluation")
 
 
 @app.command(cls=Command)
@@ -157,7 +161,7 @@ def run(
 
     A language model goes on with the text; alone, an input is answered in as many lines as that takes.
     """
-    from regard.cli.run import answer_all, write_vectors
+    from regard.cli.run import run_all, write_vectors
 
     if answering.log_probabilities and not output.json:
         raise typer.BadParameter("give --json too: they are one of its fields", param_hint="'--log-probabilities'")
@@ -165,7 +169,7 @@ def run(
     options = search.given() | answering.given() | ({"task": task} if task else {})
     loaded = _heard(_load(model, machine), search)
     if vectors is None:
-        answer_all(loaded, inputs, machine.batch_size, output, rows, **options)
+        run_all(loaded, inputs, machine.batch_size, output, rows, **options)
     else:
         write_vectors(loaded, inputs, machine.batch_size, output, vectors, rows, **options)
 
@@ -188,7 +192,8 @@ def search(
 
     Their vectors are made once, and kept for the next query.
     """
-    from regard.tasks.embed.search import Source, refuse_empty, search_all
+    from regard.cli.search import search_all
+    from regard.tasks.embed.search import Source, refuse_empty
 
     refuse_empty(queries)
     source = Source.of(file, column)
@@ -199,7 +204,7 @@ def search(
 @unfold
 def chat(
     model: ModelPath,
-    search: Search,
+    generation: Generation,
     place: Place,
     output: Output,
     system: Annotated[str, typer.Option(metavar="TEXT", help="Tell the model how to be.")] = "",
@@ -210,7 +215,7 @@ def chat(
     """
     from regard.cli.chat import chat as talk
 
-    talk(_heard(_load(model, place), search), system, search.given(), output)
+    talk(_heard(_load(model, place), generation), system, generation.given(), output)
 
 
 @app.command(cls=Command)
@@ -313,10 +318,12 @@ def _load(path: str, place: Place) -> Any:
     return load(path, device=place.device, precision=place.precision, model_type=place.model_type or None)
 
 
-def _heard(model: Any, search: Search) -> Any:
-    """The model, after a word on options that it will not heed."""
-    if search.idle(0) and (idle := search.idle(model.decoding(**search.given()).temperature)):
-        print(f"warning: {', '.join(idle)}: only sampling heeds it; give a --temperature too", file=sys.stderr)
+def _heard(model: Any, options: Generation) -> Any:
+    """The model, after a warning about options that take no effect."""
+    if options.idle(0):
+        decode = model.predictor().decode_options(**options.given())
+        if idle := options.idle(decode.temperature):
+            print(f"warning: {', '.join(idle)}: only sampling uses it; give a --temperature too", file=sys.stderr)
     return model
 
 

@@ -114,11 +114,9 @@ class Machine(Place):
 
 
 @dataclass(frozen=True)
-class Search:
-    """Writing: how output is searched for; what is not given is the checkpoint's own choice."""
+class Generation:
+    """Generation. Defaults come from the checkpoint."""
 
-    num_beams: Annotated[int | None, typer.Option(min=1, help="Hypotheses kept side by side; 1 is greedy.")] = None
-    length_penalty: Annotated[float | None, typer.Option(help="Above 0, longer output is favoured.")] = None
     no_repeat_ngram_size: Annotated[int | None, typer.Option(min=0, help="No n-gram of this size twice.")] = None
     repetition_penalty: Annotated[float | None, typer.Option(help="Above 1, words once said become rarer.")] = None
     presence_penalty: Annotated[float | None, typer.Option(help="Above 0, what was written becomes rarer.")] = None
@@ -134,7 +132,6 @@ class Search:
     top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Sample from this probability, over 0.")] = None
     min_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Sample from this share of the best.")] = None
     seed: Annotated[int | None, typer.Option(help="Of the sampling.")] = None
-    num_return_sequences: Annotated[int | None, typer.Option(min=1, help="Answers to each input.")] = None
 
     def given(self) -> dict[str, Any]:
         """Only what the user named, to be laid over the checkpoint's own generation settings."""
@@ -149,6 +146,15 @@ class Search:
         """The options that only sampling heeds, where there is none."""
         names = ("top_k", "top_p", "min_p")
         return [f"--{name.replace('_', '-')}" for name in names if not temperature and getattr(self, name) is not None]
+
+
+@dataclass(frozen=True)
+class Search(Generation):
+    """Generation. Defaults come from the checkpoint; with beam search."""
+
+    num_beams: Annotated[int | None, typer.Option(min=1, help="Beam size; 1 = greedy.")] = None
+    length_penalty: Annotated[float | None, typer.Option(help="Above 0, longer output is favoured.")] = None
+    num_return_sequences: Annotated[int | None, typer.Option(min=1, help="Outputs per input.")] = None
 
 
 def _check(name: str, value: Any) -> None:
@@ -177,15 +183,15 @@ class Rows:
         str, typer.Option(metavar="FILE", help="Answer each row of a .csv, .tsv or .jsonl, each line of a .txt.")
     ] = ""
     column: Annotated[str, typer.Option(metavar="NAME", help="The texts'; else the recipe's, or 'text'.")] = ""
-    other: Annotated[str, typer.Option(metavar="NAME", help="The second text's: of pairs, of questions.")] = ""
+    text_pair: Annotated[str, typer.Option(metavar="NAME", help="The second text's: of pairs, of questions.")] = ""
 
     def check(self, inputs: list[str] | None) -> None:
         """Refuse what would be read by nobody."""
         if self.file and inputs:
             raise typer.BadParameter("give INPUTs or a file, not both", param_hint="'--file'")
-        for name in ("column", "other"):
+        for name in ("column", "text_pair"):
             if getattr(self, name) and not self.file:
-                raise typer.BadParameter("is of a file: give --file too", param_hint=f"'--{name}'")
+                raise typer.BadParameter("is of a file: give --file too", param_hint=f"'--{name.replace('_', '-')}'")
 
 
 @dataclass(frozen=True)
@@ -232,7 +238,7 @@ class Scoring:
 
     source: Annotated[str, typer.Option(help="The side or column to read from.")] = ""
     target: Annotated[str, typer.Option(help="The side or column to compare with.")] = ""
-    other: Annotated[str, typer.Option(help="The second text's column: of pairs, of questions.")] = ""
+    text_pair: Annotated[str, typer.Option(help="The second text's column: of pairs, of questions.")] = ""
     columns: Annotated[str, typer.Option(metavar="NAME,…", help="Of a file without header.")] = ""
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut inputs over the limit.")] = False
     by_length: Annotated[bool, typer.Option("--by-length", help="Also BLEU by length of the source.")] = False

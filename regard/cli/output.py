@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.cli.options import Output
+from regard.progress import in_bytes
 
 LONG = 20  # characters of a word that may be broken
 
@@ -51,22 +52,6 @@ def emit(value: Any, output: Output, title: str) -> None:
         facts = {} if facts is None else {title: facts}
     for table in _tables(facts, title, console.width):
         console.print(table)
-
-
-def answer_line(answer: Any, output: Output, place: str = "") -> str:
-    """One answer as one line, the next best on lines of their own: text (and alignment after a tab), or JSON.
-
-    The JSON also says where the input stood, if it stood anywhere.
-    """
-    if output.json:
-        return document(({"place": place} if place else {}) | plain(answer), indent=None)
-    if hasattr(answer, "marked") and Console().is_terminal and not Console().no_color:
-        return answer.marked
-    lines = [" ".join(each.text.splitlines()) for each in (answer, *answer.others)]
-    alignment = getattr(answer, "alignment", None)
-    if alignment is not None:
-        lines[0] += "\t" + " ".join(f"{source}-{target}" for source, target in alignment)
-    return "\n".join(lines)
 
 
 def harmless(text: str) -> str:
@@ -171,11 +156,3 @@ def say(value: Any, name: str = "") -> str:
     if isinstance(value, list):
         return ", ".join(say(each) for each in value)
     return str(value)
-
-
-def in_bytes(count: float) -> str:
-    """A size as people say it."""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count:.0f} bytes"

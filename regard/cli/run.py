@@ -1,8 +1,7 @@
-"""Behind `regard run`: an answer a line, or one continuation as it is written; or vectors to a file."""
+"""`regard run`: a line per prediction, or one continuation while it is generated; or embeddings to a file."""
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from shutil import copyfileobj
@@ -11,164 +10,143 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.text import Text
 
 from regard.cli.options import Output, Rows
-from regard.cli.output import answer_line, emit, harmless
-from regard.cli.passages import read_context, shown
-from regard.cli.run_inputs import Given, from_file, from_words
+from regard.cli.output import document, emit, harmless, plain
+from regard.cli.run_inputs import from_arguments, from_file
+from regard.data.documents import decoded
 from regard.errors import UserError
-from regard.tasks.answer.predict import Reply, asked
-from regard.tasks.fill.predict import Filled
-
-
-@dataclass(frozen=True)
-class Nothing:
-    """The answer to an empty line, or a row without text."""
-
-    text: str = ""
-    truncated: bool = False
-    others: tuple["Nothing", ...] = ()
-
-
-EMPTY = Nothing()
+from regard.tasks.predictor import EmptyPrediction, RunInput
 
 NO_ROWS = Rows()
+EMPTY = EmptyPrediction()
+SORTED_BATCHES = 16  # batches of a file's inputs that are sorted by length together
+CHUNK = 1 << 20  # bytes of a context file read at once
+STYLES = {"": "", "strong": "bold", "highlight": "bold underline", "dim": "dim"}
 
-LIKE = 16  # batches of a file's texts that are sorted by length together
 
-AHEAD = ("draft", "lookup")  # what guesses ahead writes several tokens at once
-
-
-def answer_all(
-    model: Any, inputs: list[str] | None, size: int, output: Output, rows: Rows = NO_ROWS, **options: Any
+def run_all(
+    model: Any, inputs: list[str] | None, batch_size: int, output: Output, rows: Rows = NO_ROWS, **options: Any
 ) -> None:
-    """Prints an answer to each input, to each row of a file, or to each line of stdin, `size` of them at once."""
-    given, alone = _given(model, inputs, rows, output.quiet, options), inputs is not None and len(inputs) == 1
+    """Print a prediction for each input, row of a file, or line of stdin, `batch_size` of them at a time."""
+    predictor = model.predictor(options.pop("task", ""))
+    predictor.check_options({name: value for name, value in options.items() if name != "truncate"})
+    values = _inputs(predictor, inputs, rows, output.quiet, "context" in options)
     if "context" in options:
         options["context"] = read_context(options["context"])
-    if alone and model.is_causal_lm and not output.json:
-        write(model, next(given), options)
+    if inputs is not None and len(inputs) == 1 and predictor.streams and not output.json:
+        _print_stream(predictor, next(values), options)
         return
-    at_once = size if inputs or rows.file or not sys.stdin.isatty() else 1  # a terminal is answered line by line
-    if rows.file and (model.is_encoder or model.is_classifier):
-        at_once *= LIKE  # texts of like length are read together
-    while some := list(islice(given, at_once)):
-        for each, answer in zip(some, _answers(model, some, batch_size=size, **options), strict=True):
-            _print(model, each, answer, output, options)
+    interactive = not inputs and not rows.file and sys.stdin.isatty()  # a terminal is answered line by line
+    size = 1 if interactive else batch_size
+    if rows.file and predictor.sorts_by_length:
+        size *= SORTED_BATCHES
+    while batch := list(islice(values, size)):
+        for value, prediction in zip(batch, _predict(predictor, batch, batch_size, options), strict=True):
+            _print(predictor, value, prediction, output, options)
 
 
-def _print(model: Any, given: Given, answer: Any, output: Output, options: Mapping[str, Any]) -> None:
-    if not output.json and answer is not EMPTY:
-        _warn(model, given, answer)
-    if isinstance(answer, Reply) and not output.json and sys.stdout.isatty():
-        context = options.get("context") or asked(given.input, 1).context
-        Console(highlight=False).print(shown(answer, context))
-        return
-    print(answer_line(answer, output, given.place), flush=sys.stdin.isatty())
-    if isinstance(answer, Filled) and "best" in options and not output.json:
-        print("\n".join("\t".join(f"{word.text} {word.score:.3f}" for word in place) for place in answer.words))
+def read_context(path: Path) -> str:
+    """The whole of a text file; .gz too."""
+    if not path.is_file():
+        raise UserError(f"--context {path}: no such file")
+    text = "".join(decoded(path, 0, None, CHUNK))
+    if not text.strip():
+        raise UserError(f"--context {path}: is empty")
+    return text
 
 
-def _given(
-    model: Any, inputs: list[str] | None, rows: Rows, quiet: bool, options: Mapping[str, Any]
-) -> Iterator[Given]:
+def _inputs(
+    predictor: Any, inputs: list[str] | None, rows: Rows, quiet: bool, has_context: bool = False
+) -> Iterator[RunInput]:
     if not rows.file:
-        return from_words(inputs, quiet)
-    return from_file(model, options.get("task", model.task), rows, "context" in options, quiet)
+        return from_arguments(inputs, quiet)
+    return from_file(predictor, rows, has_context, quiet)
 
 
-def _answers(model: Any, some: list[Given], **options: Any) -> list[Any]:
-    """An answer to each; what is blank has an empty one, so that lines and answers stay side by side."""
-    full = [each for each in some if not each.blank]
+def _located(error: UserError, values: list[RunInput]) -> UserError:
+    """The error with the location of the input that it is about."""
+    if error.index is None or not values[error.index].location:
+        return error
+    return UserError(f"{values[error.index].location}: {error.message}")
+
+
+def _predict(predictor: Any, batch: list[RunInput], batch_size: int, options: Mapping[str, Any]) -> list[Any]:
+    """A prediction for each input; a blank one has an empty prediction, so that lines stay aligned."""
+    full = [value for value in batch if not value.blank]
     try:
-        found = iter(model.run([each.input for each in full], **options) if full else ())
-    except UserError:
-        _blame(model, full, options)
-        raise
-    return [EMPTY if each.blank else next(found) for each in some]
+        task = predictor.task
+        predictions = iter(predictor.model.run([v.value for v in full], task=task, batch_size=batch_size, **options))
+    except UserError as error:
+        raise _located(error, full) from None
+    return [EMPTY if value.blank else next(predictions) for value in batch]
 
 
-def _blame(model: Any, some: list[Given], options: Mapping[str, Any]) -> None:
-    """Of the rows of a file, say by its place which one cannot be answered; not where the options cannot."""
-    if not some[0].place:
+def _print(predictor: Any, value: RunInput, prediction: Any, output: Output, options: Mapping[str, Any]) -> None:
+    if output.json:
+        location = {"location": value.location} if value.location else {}
+        print(document(location | plain(prediction), indent=None), flush=sys.stdin.isatty())
         return
-    model.run([], **options)
-    for each in some:
-        try:
-            model.run([each.input], **options)
-        except UserError as error:
-            raise UserError(f"{each.place}: {str(error).removeprefix('input 1 ').removeprefix('input 1: ')}") from None
+    if prediction is EMPTY:
+        print(flush=sys.stdin.isatty())
+        return
+    _warn(predictor, value, prediction)
+    console = Console(highlight=False)
+    segments = predictor.segments(prediction) if console.is_terminal and not console.no_color else None
+    if segments is not None:
+        console.print(Text.assemble(*((harmless(each.text), STYLES[each.style]) for each in segments)))
+        return
+    print("\n".join(predictor.lines(prediction, options)), flush=sys.stdin.isatty())
+
+
+def _print_stream(predictor: Any, value: RunInput, options: Mapping[str, Any]) -> None:
+    """Print one continuation with its line breaks; in a terminal, while it is generated."""
+    decode = {name: option for name, option in options.items() if name != "truncate"}
+    if sys.stdout.isatty() and predictor.can_stream(decode):
+        stream = predictor.stream(value.value, truncate=options.get("truncate", False), **decode)
+        for text in stream:
+            print(harmless(text), end="", flush=True)
+        print()
+        prediction = stream.answer
+    else:
+        prediction = predictor.model.run([value.value], **options)[0]
+        lines = predictor.lines(prediction, options)
+        print("\n".join(lines) if prediction.alternatives else prediction.text)
+    _warn(predictor, value, prediction)
+
+
+def _warn(predictor: Any, value: RunInput, prediction: Any) -> None:
+    for note in predictor.notes(value, prediction):
+        print(f"warning: {note}", file=sys.stderr)
 
 
 def write_vectors(
     model: Any, inputs: list[str] | None, size: int, output: Output, path: Path, rows: Rows = NO_ROWS, **options: Any
 ) -> None:
-    """Embeds each input, row or line of stdin, and writes a float32 array (inputs, width) that numpy opens."""
+    """Embed each input, row or line of stdin, and write a float32 array (inputs, width) in numpy's format."""
     if (task := options.pop("task", model.task)) != "embed":
-        raise UserError(f"--vectors {path}: this is to '{task}'; give --task embed too")
+        raise UserError(f"--vectors {path}: the task is '{task}'; give --task embed too")
     truncate = options.pop("truncate", False)
-    for name in options:
-        raise UserError(f"--{name.replace('_', '-')} has no meaning for embedding")
-    given = _given(model, inputs, rows, output.quiet, {"task": task})
-    count = cut = width = 0
-    with TemporaryFile() as made:  # nothing is written before all is read, and memory holds some at a time
-        while some := list(islice(given, size * LIKE)):
-            read = _readings(model, some, truncate)
-            vectors = model.vectors(read, size)
-            made.write(np.ascontiguousarray(vectors, "<f4").data)
-            count, cut, width = count + len(read), cut + sum(row.cut for row in read), vectors.shape[1]
-        made.seek(0)
+    predictor = model.predictor("embed")
+    predictor.check_options(options)
+    values = _inputs(predictor, inputs, rows, output.quiet)
+    count = truncated = width = 0
+    with TemporaryFile() as buffer:  # nothing is written before all is read, and memory holds a part at a time
+        while batch := list(islice(values, size * SORTED_BATCHES)):
+            try:
+                encoded = predictor.encode_inputs([value.value for value in batch], truncate)
+            except UserError as error:
+                raise _located(error, batch) from None
+            vectors = predictor.embed(encoded, size)
+            buffer.write(np.ascontiguousarray(vectors, "<f4").data)
+            count += len(encoded)
+            truncated += sum(row.truncated for row in encoded)
+            width = vectors.shape[1]
+        buffer.seek(0)
         with path.open("wb") as file:
             header = {"descr": "<f4", "fortran_order": False, "shape": (count, width)}
             np.lib.format.write_array_header_1_0(file, header)
-            copyfileobj(made, file)
+            copyfileobj(buffer, file)
     if output.json or not output.quiet:
-        emit({"written": path, "texts": count, "width": width, "cut": cut}, output, "vectors")
-
-
-def _readings(model: Any, some: list[Given], truncate: bool) -> list[Any]:
-    try:
-        return model.readings([each.input for each in some], truncate)
-    except UserError:
-        _blame(model, some, {"task": "embed", "truncate": truncate})
-        raise
-
-
-def write(model: Any, given: Given, options: Mapping[str, Any]) -> None:
-    """Prints what follows one prompt with its line breaks; at a terminal, while it is written."""
-    prompt = given.input
-    if sys.stdout.isatty() and (writing := _streamed(model, prompt, options)):
-        for piece in writing:
-            print(harmless(piece), end="", flush=True)
-        print()
-        answer = writing.answer
-    else:
-        answer = model.run([prompt], **options)[0]
-        print(answer.text if not answer.others else answer_line(answer, Output()))
-    _warn(model, given, answer)
-
-
-def _streamed(model: Any, prompt: str, options: Mapping[str, Any]) -> Any:
-    """The continuation piece by piece; nothing where all of it is known only in the end."""
-    if any(name in options for name in AHEAD) or options.get("task", model.task) != model.task:
-        return None
-    truncate = options.get("truncate", False)
-    decode = {name: value for name, value in options.items() if name not in ("truncate", "task")}
-    found = model.decoding(**decode)
-    if found.num_beams > 1 or found.num_return_sequences > 1:
-        return None
-    return model.stream(prompt, truncate=truncate, **decode)
-
-
-def _warn(model: Any, given: Given, answer: Any) -> None:
-    for note in _notes(model, given, answer):
-        print(f"warning: {note}", file=sys.stderr)
-
-
-def _notes(model: Any, given: Given, answer: Any) -> Iterator[str]:
-    """What a reader of the answer should know of how it came about."""
-    if answer.truncated:
-        yield f"cut to what the model reads: {given.shown}"
-    if getattr(answer, "slid", False):
-        size = model.network.max_positions
-        yield f"the text outgrew the model's context of {size} tokens: its older half was forgotten"
+        emit({"written": path, "texts": count, "width": width, "truncated": truncated}, output, "vectors")

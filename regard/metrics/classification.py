@@ -66,7 +66,7 @@ def multi_label_metrics(predicted: np.ndarray, expected: np.ndarray) -> dict[str
     return {
         "micro_f1": 200.0 * float(right.sum()) / max(1, int(total.sum())),
         "macro_f1": float(f1[total > 0].mean()) if total.any() else 0.0,
-        "exact": 100.0 * float((predicted == expected).all(1).mean()),
+        "subset_accuracy": 100.0 * float((predicted == expected).all(1).mean()),
     }
 
 
@@ -75,7 +75,7 @@ def single_label_report(
 ) -> dict[str, Any]:
     """Scores with intervals, a row per label, and the confusion matrix; `probabilities` are of the expected labels.
 
-    `most_frequent` is the accuracy of always predicting the most frequent label.
+    `majority_baseline` is the accuracy of always predicting the most frequent label.
     """
     size = len(labels)
     table = confusion(predicted, expected, size)
@@ -91,10 +91,12 @@ def single_label_report(
     }
     return {
         "loss": float(-np.log(np.maximum(np.asarray(probabilities, float), 1e-30)).mean()),
-        "most_frequent": 100.0 * float(table.sum(1).max()) / max(1, int(table.sum())),
+        "majority_baseline": 100.0 * float(table.sum(1).max()) / max(1, int(table.sum())),
         "scores": bootstrap(statistic, len(cells), signature),
         "by_label": _by_label(labels, table.sum(1), *by_class(table)),
-        "called": {label: dict(zip(labels, table[index].tolist(), strict=True)) for index, label in enumerate(labels)},
+        "confusion_matrix": {
+            label: dict(zip(labels, table[index].tolist(), strict=True)) for index, label in enumerate(labels)
+        },
     }
 
 
@@ -103,21 +105,21 @@ def multi_label_report(
 ) -> dict[str, Any]:
     """Scores with intervals and a row per label; a label is predicted from the probability `threshold` on.
 
-    `nothing_said` is the `exact` of never predicting any label.
+    `empty_baseline` is the `subset_accuracy` of never predicting any label.
     """
     predicted = probabilities >= threshold
     occurring = int((predicted | expected).any(0).sum())
     signature = {
         "micro_f1": f"over all|{SIGNATURE}",
         "macro_f1": f"mean of {occurring} labels|{SIGNATURE}",
-        "exact": f"all labels|{SIGNATURE}",
+        "subset_accuracy": f"all labels|{SIGNATURE}",
     }
     likelihood = np.clip(np.where(expected, probabilities, 1 - probabilities), 1e-30, 1)
     by_class = _precision_recall_f1((predicted & expected).sum(0), predicted.sum(0), expected.sum(0))
     return {
         "loss": float(-np.log(likelihood).mean()),
         "threshold": threshold,
-        "nothing_said": 100.0 * float((~expected).all(1).mean()),
+        "empty_baseline": 100.0 * float((~expected).all(1).mean()),
         "scores": bootstrap(
             lambda rows: multi_label_metrics(predicted[rows], expected[rows]), len(predicted), signature
         ),

@@ -48,4 +48,4 @@ def report(predicted: Values, expected: Values) -> list[Score]:
     """Both correlations in percent and the squared error, with intervals."""
     x = np.asarray(predicted, float)
     y = np.asarray(expected, float)
-    return correlations(x, y) + bootstrap(lambda rows: {"squared_error": squared_error(x[rows], y[rows])}, len(x))
+    return correlations(x, y) + bootstrap(lambda rows: {"mse": squared_error(x[rows], y[rows])}, len(x))

@@ -8,10 +8,9 @@
 The training loop, `regard.load`, the command line and `doctor` use this contract only.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,22 +23,12 @@ from regard.interop.folder import Loaded
 from regard.layers.pytree import select_rows
 from regard.models.registry import Family
 from regard.tasks.distillation import Predicted, Teacher
+from regard.tasks.inspection import Findings
+from regard.tasks.predictor import Predictor
+from regard.tasks.scoring import Evaluation, EvaluationRequest
 from regard.text.vocabulary import Vocabulary
 
-if TYPE_CHECKING:
-    from regard.tasks.predictor import Predictor
-    from regard.tasks.scoring import Evaluation, EvaluationRequest
-
 SPLITS = ("train", "validation", "test")
-
-
-@dataclass
-class Findings:
-    """What `doctor` reports: tables of facts, errors that prevent the run, and warnings."""
-
-    facts: dict[str, Any] = field(default_factory=dict)
-    errors: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
 
 
 class Split(Protocol):
@@ -69,7 +58,7 @@ class Task(Generic[S]):
     """
 
     name: ClassVar[str]
-    predictor: ClassVar[Callable[..., "Predictor"]]
+    predictor: ClassVar[type[Predictor]]
     unit: str = "tokens"  # what `num_targets` counts
     trainable: ClassVar[bool] = True
     supports_distillation: ClassVar[bool] = False  # then `predict_batch` is defined
@@ -222,40 +211,12 @@ class Task(Generic[S]):
     # ── evaluation and checks ────────────────────────────────────────────────────────────────────────────────────────
 
     @staticmethod
-    def evaluate(models: list[Any], request: "EvaluationRequest") -> "Evaluation":
+    def evaluate(models: list[Any], request: EvaluationRequest) -> Evaluation:
         """Metrics of one model on a file or on a split of its recipe; of two models also their comparison."""
         raise NotImplementedError
 
     def inspect(self, splits: Mapping[str, S], findings: Findings) -> None:
         """`doctor` checks of the task's data."""
-
-
-def describe_samples(
-    splits: Mapping[str, Split], findings: Findings, max_length: int | None = None, size_notes: int = 0
-) -> None:
-    """How many samples were read, kept and skipped, and why. The first notes of a report may state sizes only."""
-    table = {}
-    for name, split in splits.items():
-        report = split.report
-        findings.warnings += [f"{name}: {note}" for note in report.notes[size_notes:]]
-        skipped = {reason: skip.count for reason, skip in report.skipped.items()}
-        table[name] = {"read": report.read, "kept": report.kept, "skipped": sum(skipped.values()), **skipped}
-        warn_skipped(name, report, findings, "" if max_length is None else f"; data.max_length is {max_length}")
-    findings.facts["samples"] = table
-    warn_without_validation(splits, findings)
-
-
-def warn_skipped(name: str, report: Report, findings: Findings, hint: str = "") -> None:
-    """A warning where more than 5 % of a split were skipped."""
-    if report.kept < 0.95 * report.read:
-        findings.warnings.append(f"{name}: {report}{hint}")
-
-
-def warn_without_validation(splits: Iterable[str], findings: Findings) -> None:
-    if "validation" not in splits:
-        findings.warnings.append(
-            "no validation split: the best checkpoint cannot be selected; set data.validation, such as 0.02"
-        )
 
 
 def reject_classifier(loaded: Loaded, recipe: Recipe) -> Loaded:

@@ -1,12 +1,11 @@
-"""Which split or file is scored, and the predictions written as JSON lines."""
+"""What `regard evaluate` asks of a task and gets: a request, an evaluation, and the split or file that is scored."""
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from regard.cli.output import document
 from regard.config.recipe import Recipe
 from regard.data.cache import hash_file
 from regard.data.files import expand
@@ -15,57 +14,107 @@ from regard.data.splits.substrings import CONTAINING
 from regard.errors import UserError
 from regard.tasks.registry import options_of
 
-KEY = "predictions"  # under it a scorer hands them over, beside its figures
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """The file to score, if not a split of the recipe, and the options that were given, by name."""
+
+    file: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    decode: Mapping[str, Any] = field(default_factory=dict)  # options of generation
+    names: Sequence[str] = ()  # of the models
+    batch_size: int = 32
+    quiet: bool = True
+
+    def get(self, name: str, default: Any = "") -> Any:
+        return self.options.get(name, default)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Column names of a file without a header."""
+        return tuple(name.strip() for name in self.get("columns").split(",")) if self.get("columns") else ()
+
+    def allow(self, description: str, *names: str) -> None:
+        """Reject options that the task does not have."""
+        comparing = ["compare"] if len(self.names) > 1 else []
+        for name in (*self.options, *self.decode, *comparing):
+            if name not in names:
+                raise UserError(f"--{name.replace('_', '-')} is not an option of the evaluation of {description}")
 
 
-def lines_of(
-    places: Sequence[str | int],
+class LineChart(NamedTuple):
+    """Lines of (x, y) points by name, with half-widths of intervals where they are known."""
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: dict[str, tuple[list[tuple[float, float]], list[float]]]
+
+
+class HeatMap(NamedTuple):
+    """A matrix with labelled rows and columns, shaded by `shares`, with a text in each cell."""
+
+    title: str
+    labels: list[str]
+    shares: list[list[float]]
+    texts: list[list[str]]
+
+
+@dataclass
+class Evaluation:
+    """Metrics and facts as `--json` prints them; the rows of `--predictions`; and what `--plot` draws."""
+
+    results: dict[str, Any]
+    predictions: Iterator[dict[str, Any]] | None = None
+    chart: LineChart | HeatMap | None = None
+
+
+def require_same_task(models: Sequence[Any], description: str) -> None:
+    if len({model.task for model in models}) > 1:
+        raise UserError(f"--compare: {description} is compared with another of its task")
+
+
+def prediction_rows(
+    locations: Sequence[str | int],
     inputs: Sequence[Any],
-    wanted: Sequence[Any],
-    told: Sequence[Sequence[Any]],
+    references: Sequence[Any],
+    predictions: Sequence[Sequence[Any]],
     **more: Sequence[Any],
-) -> dict[str, Iterator[dict[str, Any]]]:
-    """Of one model (`told`), or of two (`second`), with what `more` there is; made only when they are asked for."""
-    names = ("place", "input", "wanted", *("told", "second")[: len(told)], *more)
-    lines = zip(places, inputs, wanted, *told, *more.values(), strict=True)
-    return {KEY: (dict(zip(names, line, strict=True)) for line in lines)}
+) -> Iterator[dict[str, Any]]:
+    """A row per sample with the prediction of one model, or of two (`second`), and `more` columns."""
+    names = ("location", "input", "reference", *("prediction", "second")[: len(predictions)], *more)
+    rows = zip(locations, inputs, references, *predictions, *more.values(), strict=True)
+    return (dict(zip(names, row, strict=True)) for row in rows)
 
 
-def write(path: Path, lines: Iterator[dict[str, Any]]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(f"{document(line, indent=None)}\n" for line in lines)
-
-
-def chosen(recipe: Recipe | None, task: str, file: str | None, wanted: str, **data: Any) -> tuple[Recipe, str]:
-    """A recipe, and its part to score: the file, read as the model's recipe says with `data` over it; else the test
-    part of that recipe, else its validation part. What is `wanted` of a file is told where there is nothing."""
+def resolve_split(recipe: Recipe | None, task: str, file: str | None, hint: str, **data: Any) -> tuple[Recipe, str]:
+    """A recipe and the name of the split to score: the file, read with the recipe's options and `data`; else the test
+    split of the recipe, else its validation split. The `hint` ends the error about a missing file."""
     if file:
         known = recipe or Recipe(task=task, output="", data=options_of(task).data())
-        whole = {"train": "", "validation": "", "test": file, "synthetic": ""}
-        return replace(known, data=replace(known.data, **whole, **data), origin=str(Path.cwd())), "test"
+        splits = {"train": "", "validation": "", "test": file, "synthetic": ""}
+        return replace(known, data=replace(known.data, **splits, **data), origin=str(Path.cwd())), "test"
     if recipe is None:
-        raise UserError(f"this model came without a recipe that names a test part: give a FILE{wanted}")
-    part = next((part for part in ("test", "validation") if getattr(recipe.data, part)), None)
-    if part is None:
-        raise UserError(f"the model's recipe names neither data.test nor data.validation: give a FILE{wanted}")
-    return recipe, part
+        raise UserError(f"this model came without a recipe that names a test split: give a FILE{hint}")
+    split = next((name for name in ("test", "validation") if getattr(recipe.data, name)), None)
+    if split is None:
+        raise UserError(f"the model's recipe names neither data.test nor data.validation: give a FILE{hint}")
+    return recipe, split
 
 
-def moved(model: Any, part: str) -> bool:
-    """Whether the part was held out of a file that has changed since, in a way by which samples change their part."""
-    data, facts = model.recipe.data, model.folder.parent / "environment.json"
-    if (
-        own_file(data, part)
-        or not (getattr(data, "stratify", False) or data.split_by == CONTAINING)
-        or not facts.is_file()
-    ):
+def split_changed(model: Any, split: str) -> bool:
+    """Whether the split was held out of a file that has changed since, so that samples may be in another split."""
+    data = model.recipe.data
+    facts = model.folder.parent / "environment.json"
+    by_content = getattr(data, "stratify", False) or data.split_by == CONTAINING
+    if own_file(data, split) or not by_content or not facts.is_file():
         return False
     known = json.loads(facts.read_text(encoding="utf-8")).get("data", {})
     files = expand(file_of(data, "train", Path(model.recipe.origin)))
     return any(known.get(f"train/{name or path.name}", "") not in ("", hash_file(path)) for name, path in files.items())
 
 
-def columns(recipe: Recipe | None, **named: str) -> dict[str, str]:
-    """Names of columns as they are given; where one is not, the recipe's."""
+def column_names(recipe: Recipe | None, **requested: str) -> dict[str, str]:
+    """Column names as requested, else as in the recipe."""
     data = recipe.data if recipe else None
-    return {role: name or getattr(data, role, "") for role, name in named.items()}
+    return {role: name or getattr(data, role, "") for role, name in requested.items()}

@@ -1,5 +1,6 @@
 """A tokenizer: one side's text → token ids and back; trained here or read from any tokenizer.json."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -138,6 +139,12 @@ class Tokenizer:
             tokens += len(ids)
             unknown += ids.count(self.unknown)  # none where there is no such token
         return Coverage(words, tokens, unknown)
+
+    @property
+    def signature(self) -> str:
+        """Type, size and content: perplexities are comparable only where these are the same."""
+        digest = hashlib.sha256(self.content().encode()).hexdigest()
+        return f"{type(self.inner.model).__name__}.{self.size}.{digest[:8]}"
 
     def content(self) -> str:
         """All that determines how text is tokenized, as one string: a part of the cache keys of prepared datasets."""

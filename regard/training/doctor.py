@@ -5,30 +5,18 @@ recipe ─▶ data (counts, lengths, coverage, leaks) ─▶ network (size, memo
 
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from regard.cli.output import in_bytes
 from regard.config.recipe import Recipe, TrainOptions
-from regard.data.duplicates import digests, duplicates
 from regard.errors import UserError
-from regard.models.heads.sequence import Classifier
+from regard.progress import in_bytes
 from regard.runtime.device import choose_device
 from regard.runtime.machine import choose_threads, processor, tune_malloc
-from regard.tasks.answer.doctor import questions
-from regard.tasks.answer.task import Answer
-from regard.tasks.classify.doctor import labels
-from regard.tasks.fill.task import Fill
-from regard.tasks.generate.task import Generate
-from regard.tasks.text_doctor import hidden_words, running_text
-from regard.tasks.translate.dataset import PairDataset
-from regard.text.vocabulary import Vocabulary
+from regard.tasks.base import SPLITS
+from regard.tasks.inspection import Findings
 from regard.training.build import prepare_network, prepare_task
 from regard.training.display import Display
 from regard.training.distributed import group
@@ -37,22 +25,7 @@ from regard.training.objective import TrainingTask
 from regard.training.profile import Cost, measure
 from regard.training.run_folder import refuse_existing
 
-PARTS = ("train", "validation", "test")
-
-SHOWN = 3  # leaked samples
-
-READ = 2000  # samples whose coverage is measured
-
 STEPS = 5
-
-
-@dataclass
-class Findings:
-    """Tables of facts, and lines of what forbids (`errors`) or endangers (`warnings`) the run."""
-
-    facts: dict[str, Any] = field(default_factory=dict)
-    errors: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
 
 
 def examine(recipe: Recipe) -> Findings:
@@ -63,31 +36,11 @@ def examine(recipe: Recipe) -> Findings:
     except UserError as error:
         findings.errors.append(str(error))
     loaded = prepare_network(recipe)
-    (network, vocabulary, *_), task = loaded, prepare_task(recipe, loaded)
-    parts: dict[str, Any] = {part: found for part in PARTS if (found := task.dataset(part)) is not None}
-    if isinstance(task, Generate):
-        running_text(parts, task, findings)
-    elif isinstance(task, Fill):
-        hidden_words(parts, task, findings)
-    elif isinstance(task, Answer):
-        _samples(parts, recipe, findings, sizes=1)
-        questions(parts, findings)
-    else:
-        _samples(parts, recipe, findings)
-        _lengths(parts, findings)
-        if all(isinstance(part, PairDataset) for part in parts.values()):
-            _look_into(parts, network, vocabulary, findings)
-    _cost(_measure(network, task, recipe), task.batches_per_epoch, recipe, findings)
+    task = prepare_task(recipe, loaded)
+    splits = {name: split for name in SPLITS if (split := task.dataset(name)) is not None}
+    task.inspect(splits, findings)
+    _cost(_measure(loaded.network, task, recipe), task.batches_per_epoch, recipe, findings)
     return findings
-
-
-def _look_into(parts: dict[str, PairDataset], network: nn.Module, vocabulary: Vocabulary, findings: Findings) -> None:
-    """What there is to say of texts: labels, coverage, and those that are in several parts."""
-    called = isinstance(network, Classifier)
-    if called:
-        labels(parts, network, findings)
-    _coverage(parts, vocabulary, ("source",) if called else ("source", "target"), findings)
-    _leaks(parts, findings)
 
 
 def _measure(network: nn.Module, task: TrainingTask, recipe: Recipe) -> Cost:
@@ -102,80 +55,6 @@ def _measure(network: nn.Module, task: TrainingTask, recipe: Recipe) -> Cost:
 
 def _write_nothing(folder: Path) -> None:
     """The doctor leaves no model behind."""
-
-
-def _samples(parts: dict[str, PairDataset], recipe: Recipe, findings: Findings, sizes: int = 0) -> None:
-    """How many were read, kept and skipped, and why; the first notes of a report may say sizes alone."""
-    table = {}
-    for part, corpus in parts.items():
-        report = corpus.report
-        findings.warnings += [f"{part}: {note}" for note in report.notes[sizes:]]
-        skipped = {reason: skip.count for reason, skip in report.skipped.items()}
-        table[part] = {"read": report.read, "kept": report.kept, "skipped": sum(skipped.values()), **skipped}
-        if report.kept < 0.95 * report.read:
-            findings.warnings.append(f"{part}: {report}; data.max_length is {recipe.data.max_length}")
-    findings.facts["samples"] = table
-    if "validation" not in parts:
-        findings.warnings.append(
-            "no validation part: no best checkpoint can be chosen; set data.validation, such as 0.02"
-        )
-
-
-def _lengths(parts: dict[str, PairDataset], findings: Findings) -> None:
-    """Tokens a sample on each side."""
-    table = {}
-    for part, corpus in parts.items():
-        for side, lengths in (("source", corpus.source_lengths), ("target", corpus.target_lengths)):
-            if not len(lengths):
-                continue
-            low, middle, most, nearly, high = np.percentile(lengths, (0, 50, 95, 99, 100)).tolist()
-            table[f"{part} {side}"] = {"min": low, "median": middle, "95%": most, "99%": nearly, "max": high}
-    findings.facts["sample_tokens"] = table
-
-
-def _coverage(parts: dict[str, PairDataset], vocabulary: Vocabulary, sides: Sequence[str], findings: Findings) -> None:
-    """How well the tokenizer fits each part; it was made from train alone."""
-    table: dict[str, dict[str, float]] = {}
-    for part, corpus in parts.items():
-        for number, side in enumerate(sides):
-            texts = (corpus.text(index)[number] for index in range(min(READ, len(corpus))))
-            found = getattr(vocabulary, side).coverage(texts)
-            table[f"{part} {side}"] = {
-                "vocabulary": getattr(vocabulary, side).size,
-                "tokens_per_word": round(found.tokens_per_word, 3),
-                "unknown_percent": round(100 * found.unknown_rate, 3),
-            }
-            if found.unknown_rate > 0.01:
-                findings.warnings.append(
-                    f"{part}: {found.unknown_rate:.1%} of the {side} tokens are unknown; "
-                    'take subwords (tokenizer.kind = "bpe") or a larger tokenizer.vocab_size'
-                )
-            trained = table.get(f"train {side}", {}).get("tokens_per_word", 0)
-            if trained and found.tokens_per_word > 1.5 * trained:
-                findings.warnings.append(
-                    f"{part}: {found.tokens_per_word:.2f} tokens a {side} word, in train {trained:.2f}: one language?"
-                )
-    findings.facts["tokenizer"] = table
-
-
-def _leaks(parts: dict[str, PairDataset], findings: Findings) -> None:
-    """Samples of validation and test that train has too."""
-    table: dict[str, dict[str, int]] = {}
-    for what, joined in (("same_source", False), ("same_pair", True)):
-        hashes = {
-            split: digests("\t".join(text) if joined else text[0] for text in map(dataset.text, range(len(dataset))))
-            for split, dataset in parts.items()
-        }
-        for split in [split for split in parts if split != "train"]:
-            leaked = np.flatnonzero(duplicates(hashes["train"], hashes[split]))
-            table.setdefault(split, {})[what] = len(leaked)
-            if joined and len(leaked):
-                examples = "; ".join(" → ".join(parts[split].text(int(index))) for index in leaked[:SHOWN])
-                findings.warnings.append(
-                    f"{split}: {len(leaked)} of {len(hashes[split])} samples are in train too, so its scores flatter: "
-                    f"{examples}"
-                )
-    findings.facts["also_in_train"] = table
 
 
 def _cost(cost: Cost, batches_per_epoch: int, recipe: Recipe, findings: Findings) -> None:

@@ -1,55 +1,45 @@
-"""What the doctor finds in questions: their windows, those without an answer, and texts that several parts have."""
+"""`doctor` checks of question answering: windows, unanswerable questions, and passages shared between splits."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 
-from regard.data.duplicates import digests, duplicates
+from regard.data.duplicates import digests
 from regard.tasks.answer.windows import ABSENT, Windows
+from regard.tasks.inspection import Findings, inspect_samples, overlaps
 
-if TYPE_CHECKING:
-    from regard.training.doctor import Findings
-
-EMPTY = 0.7  # a share of windows without an answer from which on they are most of what is learnt
+MAX_ABSENT = 0.7  # share of windows without an answer from which on they dominate the training
 
 
-def questions(parts: dict[str, Windows], findings: "Findings") -> None:
-    """Facts about each part, and what endangers the run."""
+def inspect(splits: Mapping[str, Windows], findings: Findings, max_length: int) -> None:
+    """Facts about each split, and what endangers the run."""
+    inspect_samples(splits, findings, max_length, size_notes=1)
     table: dict[str, dict[str, float]] = {}
-    for part, windows in parts.items():
-        absent = sum(windows.window(number).first == ABSENT for number in range(len(windows)))
-        middle, most, high = np.percentile(windows.lengths, (50, 95, 100)).tolist()
-        table[part] = {
+    for name, windows in splits.items():
+        absent = sum(windows.window(index).first == ABSENT for index in range(len(windows)))
+        median, most, largest = np.percentile(windows.lengths, (50, 95, 100)).tolist()
+        table[name] = {
             "questions": windows.questions,
             "without_answer": windows.unanswered,
             "windows": len(windows),
             "windows_without_answer": absent,
-            "median_tokens": middle,
+            "median_tokens": median,
             "95%": most,
-            "max": high,
+            "max": largest,
         }
-        if part == "train" and absent > EMPTY * len(windows):
+        if name == "train" and absent > MAX_ABSENT * len(windows):
             findings.warnings.append(
                 f"train: {absent} of {len(windows)} windows hold no answer: raise data.max_length or data.stride, so "
-                "that fewer windows are cut from each text"
+                "that each passage has fewer windows"
             )
     findings.facts["questions"] = table
-    _leaks(parts, findings)
-
-
-def _leaks(parts: dict[str, Windows], findings: "Findings") -> None:
-    """Questions of validation and test whose text train has too."""
     hashes = {
-        split: digests(windows.question(index).context for index in range(windows.questions))
-        for split, windows in parts.items()
+        name: digests(windows.question(index).context for index in range(windows.questions))
+        for name, windows in splits.items()
     }
-    table = {}
-    for split in [split for split in parts if split != "train"]:
-        count = int(duplicates(hashes["train"], hashes[split]).sum())
-        table[split] = {"same_text": count}
-        if count:
+    for name, leaked in overlaps("same_text", hashes, findings).items():
+        if len(leaked):
             findings.warnings.append(
-                f"{split}: {count} of {len(hashes[split])} questions are asked of texts that train has too, so its "
-                "scores flatter"
+                f"{name}: {len(leaked)} of {len(hashes[name])} questions are about passages that are in train too, so "
+                "its scores are too high"
             )
-    findings.facts["also_in_train"] = table

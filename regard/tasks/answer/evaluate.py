@@ -13,12 +13,17 @@ from regard.metrics.bootstrap import paired_test
 from regard.metrics.squad import SCORES
 from regard.progress import counted
 from regard.tasks.answer.options import AnswerData
+from regard.tasks.answer.scoring import MAX_WINDOW, find_spans
 from regard.tasks.answer.spans import best_threshold, report, tell
-from regard.tasks.answer.task import LONGEST, find
 from regard.tasks.answer.windows import Windows, prepare
-from regard.tasks.scoring import chosen as part_of
-from regard.tasks.scoring import columns as named
-from regard.tasks.scoring import lines_of
+from regard.tasks.scoring import (
+    Evaluation,
+    EvaluationRequest,
+    column_names,
+    prediction_rows,
+    require_same_task,
+    resolve_split,
+)
 
 AT_ONCE = 256  # questions between two strokes of the bar
 
@@ -47,35 +52,46 @@ def select(
 ) -> Selection:
     """Where the questions stand: the file, else the test part of the model's recipe, else its validation part."""
     question, context, answer = columns
-    roles: dict[str, Any] = named(recipe, question=question, context=context, answer=answer)
+    roles: dict[str, Any] = column_names(recipe, question=question, context=context, answer=answer)
     roles |= {"columns": names} if names else {}
-    asked, part = part_of(recipe, "answer", file, " of questions", split_by="source", **roles)
+    asked, part = resolve_split(recipe, "answer", file, " of questions", split_by="source", **roles)
     return Selection(file or part, AnswerData.of(asked), part, Path(asked.origin))
 
 
-def evaluate(models: list[Any], chosen: Selection, batch_size: int = 32, quiet: bool = True) -> dict[str, Any]:
+def evaluate_task(models: list[Any], request: EvaluationRequest) -> Evaluation:
+    """`regard evaluate` of question-answering models."""
+    description = "a question-answering model"
+    request.allow(description, "source", "text_pair", "target", "columns", "compare", "predictions")
+    require_same_task(models, description)
+    columns = (request.get("source"), request.get("text_pair"), request.get("target"))
+    chosen = select(models[0].recipe, request.file, columns, request.columns)
+    return evaluate(models, chosen, request.batch_size, request.quiet)
+
+
+def evaluate(models: list[Any], chosen: Selection, batch_size: int = 32, quiet: bool = True) -> Evaluation:
     """Scores of one model, of questions without an answer apart; of two also the paired test of their F1."""
     name, data, part, beside = chosen
     parts = [_prepared(model, data, part, beside) for model in models]
     if len(models) > 1 and not _same(*parts):
         raise UserError("--compare: the two models leave out different questions, so that their scores do not compare")
     first = parts[0].report
-    found: dict[str, Any] = {"samples": first.kept, "part": name}
+    found: dict[str, Any] = {"samples": first.kept, "split": name}
     if first.skipped:
         found["skipped"] = {reason: skip.count for reason, skip in first.skipped.items()}
     with counted("answering", first.kept * len(models), quiet) as progress:
         told = [_answers(model, each, batch_size, progress) for model, each in zip(models, parts, strict=True)]
     places, questions, golds = [[getattr(each, name) for each in told[0]] for name in ("place", "question", "golds")]
     said = [_said(some, model.network.silent) for some, model in zip(told, models, strict=True)]
-    found |= lines_of(places, questions, golds, said)
+    rows = prediction_rows(places, questions, golds, said)
     found |= _scored(told[0], said[0])
-    return found | ({"comparison": _compare(said, golds)} if len(models) > 1 else {})
+    found |= {"comparison": _compare(said, golds)} if len(models) > 1 else {}
+    return Evaluation(found, rows)
 
 
 def _prepared(model: Any, data: AnswerData, part: str, beside: Path) -> Windows:
     """The questions in windows, cut as where the model is asked."""
     known = model.recipe.data if model.recipe else data
-    length = (known.max_length if model.recipe else 0) or min(LONGEST, model.network.max_positions)
+    length = (known.max_length if model.recipe else 0) or min(MAX_WINDOW, model.network.max_positions)
     data = replace(data, stride=known.stride or max(1, length // 2))
     return prepare(data, part, model.vocabulary.target, cache_folder(), length, beside)
 
@@ -84,7 +100,7 @@ def _answers(model: Any, windows: Windows, batch_size: int, progress: Any) -> li
     told: list[Told] = []
     for start in range(0, windows.questions, AT_ONCE):
         numbers = range(start, min(start + AT_ONCE, windows.questions))
-        for number, found in zip(numbers, find(model.network, windows, numbers, batch_size), strict=True):
+        for number, found in zip(numbers, find_spans(model.network, windows, numbers, batch_size), strict=True):
             question = windows.question(number)
             best = tell(found, windows.spans(number), question.context)[0].text
             golds = [gold.text for gold in question.answers]

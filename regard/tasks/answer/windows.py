@@ -144,12 +144,12 @@ def live_windows(
 
     An input that cannot be used is an error; `before` inputs precede these.
     """
-    for index, ask in enumerate(asks, before + 1):
+    for index, ask in enumerate(asks, before):
         for name, text in zip(Ask._fields, ask, strict=True):
             if not is_text(text):
-                raise UserError(f"input {index}: its {name} is not text: {text!r:.60}")
+                raise UserError(f"has a {name} that is not text: {text!r:.60}", index)
             if not text.strip():
-                raise UserError(f"input {index}: its {name} is empty")
+                raise UserError(f"has an empty {name}", index)
 
     def write(writer: DatasetWriter) -> None:
         windows = WindowWriter(writer, tokenizer, max_length, stride or max(1, max_length // 2), strict=True)

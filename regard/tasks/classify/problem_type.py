@@ -1,98 +1,239 @@
-"""What a text is called, by `data.problem_type`: the loss of each, and the figures of a validation.
+"""The three problem types: single-label, multi-label and regression. All that differs between them is here.
 
-Shapes: logits (batch, labels); wanted (batch), of several labels (batch, labels) with 1.0 where one holds.
+Shapes: logits (batch, labels); targets (batch), multi-label (batch, labels) with 1.0 where a label holds.
 """
 
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
 from regard.data.pairs import PairDataset
-from regard.data.targets import SingleLabelTargets, Targets
+from regard.data.targets import RegressionTargets, SingleLabelTargets, Targets, targets_of
 from regard.errors import UserError
-from regard.metrics import classification as marks
-from regard.metrics import correlation
+from regard.metrics import classification, correlation
 from regard.models.heads.sequence import Classifier
-from regard.tasks.classify.answers import LIKELY
+from regard.tasks.base import Findings
 from regard.tasks.classify.options import ClassifyTrain
+from regard.tasks.classify.predictions import DEFAULT_THRESHOLD, Label, LabelSet, Value
+
+RARE = 10  # samples of a label in train
 
 
 @dataclass
-class One:
-    """One label a text: cross-entropy."""
+class ProblemType(ABC):
+    """Loss, metrics, predictions and reports of one problem type."""
 
-    labels: int
-    smoothing: float = 0.0
+    network: Classifier
     weights: Tensor | None = None  # of each label
+    smoothing: float = 0.0
+    metric: ClassVar[str]  # by which two models are compared
+    higher_is_better: ClassVar[bool] = True
+    run_options: ClassVar[tuple[str, ...]] = ()
+
+    scores: ClassVar[tuple[str, ...]]  # validation metrics; the first one selects the best checkpoint
+
+    @abstractmethod
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The loss summed over the samples."""
+
+    @abstractmethod
+    def validation_metrics(self, logits: Tensor, targets: Tensor) -> dict[str, float]:
+        """Loss and metrics of a validation."""
+
+    @abstractmethod
+    def prediction(self, probabilities: Sequence[float], truncated: bool, threshold: float) -> Any:
+        """The prediction for one text."""
+
+    @abstractmethod
+    def report(self, predictions: Sequence[Any], targets: Sequence[Any]) -> dict[str, Any]:
+        """Metrics with intervals."""
+
+    @abstractmethod
+    def metric_of(self, prediction: Any, target: Any) -> float:
+        """The metric of a single prediction."""
+
+    @staticmethod
+    def parse(target: str) -> Any:
+        """A target as it is reported; datasets keep it as text."""
+        return target
+
+    @staticmethod
+    def value_of(prediction: Any) -> Any:
+        """A prediction in the form of a target."""
+        return prediction.label
+
+    def balance(self, dataset: PairDataset, targets: Targets) -> None:
+        """Let rare labels count as much as frequent ones."""
+        assert isinstance(targets, SingleLabelTargets)
+        self.weights = targets.balanced_weights(dataset)
+
+    def inspect(self, splits: Mapping[str, PairDataset], findings: Findings) -> None:
+        """How many samples each label has in each split; a warning for rare ones."""
+        labels = self.network.labels
+        targets = targets_of(self.network.problem_type, labels)
+        assert isinstance(targets, SingleLabelTargets)
+        table: dict[str, dict[str, int]] = {label: {} for label in labels}
+        for name, split in splits.items():
+            for label, count in zip(labels, targets.counts(split).tolist(), strict=True):
+                table[label][name] = count
+        findings.facts["labels"] = table
+        rare = [label for label, counts in table.items() if counts["train"] < RARE]
+        if rare:
+            findings.warnings.append(f"train: fewer than {RARE} samples of {', '.join(rare)}: too few to learn from")
+
+    def _weights(self, logits: Tensor) -> Tensor | None:
+        return None if self.weights is None else self.weights.to(logits.device)
+
+
+class SingleLabel(ProblemType):
+    """One label per text: softmax and cross-entropy."""
+
+    metric = "accuracy"
 
     @property
-    def scores(self) -> tuple[str, ...]:
-        return ("accuracy", "macro_f1", "matthews_correlation", *(["f1"] if self.labels == 2 else []), "loss")
+    def scores(self) -> tuple[str, ...]:  # type: ignore[override]
+        f1 = ("f1",) if len(self.network.labels) == 2 else ()
+        return ("accuracy", "macro_f1", "matthews_correlation", *f1, "loss")
 
-    def loss(self, logits: Tensor, wanted: Tensor) -> Tensor:
-        weights = None if self.weights is None else self.weights.to(logits.device)
-        return F.cross_entropy(logits, wanted, weights, label_smoothing=self.smoothing, reduction="sum")
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        smoothing = self.smoothing
+        return F.cross_entropy(logits, targets, self._weights(logits), label_smoothing=smoothing, reduction="sum")
 
-    def figures(self, logits: Tensor, wanted: Tensor) -> dict[str, float]:
-        table = marks.confusion(logits.argmax(1).tolist(), wanted.tolist(), self.labels)
-        loss = float(F.cross_entropy(logits, wanted))
-        return {"loss": loss, **marks.single_label_metrics(table)}
+    def validation_metrics(self, logits: Tensor, targets: Tensor) -> dict[str, float]:
+        table = classification.confusion(logits.argmax(1).tolist(), targets.tolist(), len(self.network.labels))
+        return {"loss": float(F.cross_entropy(logits, targets)), **classification.single_label_metrics(table)}
+
+    def prediction(self, probabilities: Sequence[float], truncated: bool, threshold: float) -> Label:
+        scores = dict(zip(self.network.labels, probabilities, strict=True))
+        best = max(scores, key=lambda label: scores[label])
+        return Label(best, scores[best], scores, truncated)
+
+    def report(self, predictions: Sequence[Label], targets: Sequence[str]) -> dict[str, Any]:
+        labels = self.network.labels
+        indices = {label: index for index, label in enumerate(labels)}
+        probabilities = [each.scores[target] for each, target in zip(predictions, targets, strict=True)]
+        predicted = [indices[each.label] for each in predictions]
+        return classification.single_label_report(
+            predicted, [indices[target] for target in targets], probabilities, labels
+        )
+
+    def metric_of(self, prediction: Label, target: str) -> float:
+        return 100.0 * (prediction.label == target)
 
 
-@dataclass
-class Several:
-    """Several labels a text, or none: each for itself, by binary cross-entropy; the mean of a text's labels."""
+class MultiLabel(ProblemType):
+    """Any number of labels per text: a sigmoid and binary cross-entropy each; the loss of a text is their mean."""
 
-    weights: Tensor | None = None  # of each label, where it holds
-    scores = ("micro_f1", "macro_f1", "exact", "loss")
+    metric = "subset_accuracy"
+    run_options = ("threshold",)
+    scores = ("micro_f1", "macro_f1", "subset_accuracy", "loss")
 
-    def loss(self, logits: Tensor, wanted: Tensor) -> Tensor:
-        weights = None if self.weights is None else self.weights.to(logits.device)
-        losses = F.binary_cross_entropy_with_logits(logits, wanted, pos_weight=weights, reduction="none")
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        weights = self._weights(logits)
+        losses = F.binary_cross_entropy_with_logits(logits, targets, pos_weight=weights, reduction="none")
         return losses.mean(1).sum()
 
-    def figures(self, logits: Tensor, wanted: Tensor) -> dict[str, float]:
-        loss = float(F.binary_cross_entropy_with_logits(logits, wanted))
-        found = (logits.sigmoid() >= LIKELY).numpy()
-        return {"loss": loss, **marks.multi_label_metrics(found, wanted.numpy() > 0)}
+    def validation_metrics(self, logits: Tensor, targets: Tensor) -> dict[str, float]:
+        predicted = (logits.sigmoid() >= DEFAULT_THRESHOLD).numpy()
+        metrics = classification.multi_label_metrics(predicted, targets.numpy() > 0)
+        return {"loss": float(F.binary_cross_entropy_with_logits(logits, targets)), **metrics}
+
+    def prediction(self, probabilities: Sequence[float], truncated: bool, threshold: float) -> LabelSet:
+        scores = dict(zip(self.network.labels, probabilities, strict=True))
+        ranked = sorted(scores, key=lambda label: -scores[label])
+        return LabelSet(tuple(label for label in ranked if scores[label] >= threshold), scores, truncated)
+
+    def report(self, predictions: Sequence[LabelSet], targets: Sequence[list[str]]) -> dict[str, Any]:
+        labels = self.network.labels
+        probabilities = np.array([[each.scores[label] for label in labels] for each in predictions])
+        held = np.array([[label in target for label in labels] for target in targets])
+        return classification.multi_label_report(probabilities, held, labels, DEFAULT_THRESHOLD)
+
+    def metric_of(self, prediction: LabelSet, target: list[str]) -> float:
+        return 100.0 * ({*prediction.labels} == {*target})
+
+    @staticmethod
+    def parse(target: str) -> list[str]:
+        return json.loads(target)
+
+    @staticmethod
+    def value_of(prediction: LabelSet) -> tuple[str, ...]:
+        return prediction.labels
 
 
-@dataclass
-class Number:
-    """A number a text: the squared error, in units of the network's own scale."""
+class Regression(ProblemType):
+    """A value per text: the squared error, in units of the network's scale."""
 
-    scale: float = 1.0
-    scores = ("pearsonr", "spearmanr", "squared_error", "loss")
+    metric = "mse"
+    higher_is_better = False
+    scores = ("pearsonr", "spearmanr", "mse", "loss")
 
-    def loss(self, logits: Tensor, wanted: Tensor) -> Tensor:
-        return F.mse_loss(logits[:, 0] / self.scale, wanted / self.scale, reduction="sum")
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        scale = self.network.scale
+        return F.mse_loss(logits[:, 0] / scale, targets / scale, reduction="sum")
 
-    def figures(self, logits: Tensor, wanted: Tensor) -> dict[str, float]:
-        found, given = logits[:, 0].numpy(), wanted.numpy()
+    def validation_metrics(self, logits: Tensor, targets: Tensor) -> dict[str, float]:
+        predicted = logits[:, 0].numpy()
+        expected = targets.numpy()
         return {
-            "loss": float(self.loss(logits, wanted)) / len(wanted),
-            "pearsonr": 100 * correlation.pearson(found, given),
-            "spearmanr": 100 * correlation.spearman(found, given),
-            "squared_error": correlation.squared_error(found, given),
+            "loss": float(self.loss(logits, targets)) / len(targets),
+            "pearsonr": 100 * correlation.pearson(predicted, expected),
+            "spearmanr": 100 * correlation.spearman(predicted, expected),
+            "mse": correlation.squared_error(predicted, expected),
         }
 
+    def prediction(self, probabilities: Sequence[float], truncated: bool, threshold: float) -> Value:
+        values = dict(zip(self.network.labels, probabilities, strict=True))
+        return Value(next(iter(values.values())), values, truncated)
 
-Kind = One | Several | Number
+    def report(self, predictions: Sequence[Value], targets: Sequence[float]) -> dict[str, Any]:
+        scores = correlation.report([each.value for each in predictions], targets)
+        return {"mean_baseline_mse": float(np.var(targets)), "scores": scores}
+
+    def metric_of(self, prediction: Value, target: float) -> float:
+        return (prediction.value - target) ** 2
+
+    @staticmethod
+    def parse(target: str) -> float:
+        return float(target)
+
+    @staticmethod
+    def value_of(prediction: Value) -> float:
+        return prediction.value
+
+    def inspect(self, splits: Mapping[str, PairDataset], findings: Findings) -> None:
+        """The distribution of the targets in each split."""
+        table = {}
+        for name, split in splits.items():
+            values = RegressionTargets().tensor([split.target(index) for index in range(len(split))]).numpy()
+            statistics = ("min", "mean", "max", "std") if len(values) else ()
+            table[name] = {statistic: float(getattr(values, statistic)()) for statistic in statistics}
+        findings.facts["numbers"] = table
 
 
-def kind_of(network: Classifier, options: ClassifyTrain) -> Kind:
-    """That of the labels that a network tells; options which it has no use for are refused."""
+PROBLEM_TYPES: dict[str, type[ProblemType]] = {
+    "single_label": SingleLabel,
+    "multi_label": MultiLabel,
+    "regression": Regression,
+}
+
+
+def problem_type_of(network: Classifier) -> ProblemType:
+    return PROBLEM_TYPES[network.problem_type](network)
+
+
+def training_problem_type(network: Classifier, options: ClassifyTrain) -> ProblemType:
+    """The problem type with its training options; those that it does not have are an error."""
+    problem_type = problem_type_of(network)
     if options.label_smoothing and network.problem_type != "single_label":
-        raise UserError(f"train.label_smoothing = {options.label_smoothing} is for one label a text")
-    if network.problem_type == "regression":
-        if options.class_weights != "none":
-            raise UserError(f"train.class_weights = '{options.class_weights}': numbers have no classes")
-        return Number(network.scale)
-    return Several() if network.problem_type == "multi_label" else One(len(network.labels), options.label_smoothing)
-
-
-def weigh(kind: Kind, corpus: PairDataset, targets: Targets) -> None:
-    """Let rare labels count as much as frequent ones."""
-    assert not isinstance(kind, Number) and isinstance(targets, SingleLabelTargets)
-    kind.weights = targets.balanced_weights(corpus)
+        raise UserError(f"train.label_smoothing = {options.label_smoothing} is for single-label classification")
+    if options.class_weights != "none" and network.problem_type == "regression":
+        raise UserError(f"train.class_weights = '{options.class_weights}': regression has no classes")
+    problem_type.smoothing = options.label_smoothing
+    return problem_type

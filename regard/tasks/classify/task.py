@@ -1,6 +1,6 @@
 """Classification and regression as a training task."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,14 @@ from regard.models.registry import FAMILIES, Family
 from regard.tasks.base import Preview, Task
 from regard.tasks.batching import by_length, show_text
 from regard.tasks.classify.dataset import Encoders, LabelledBatch, PairEncoder, collate, prepare, split_pair, stream
+from regard.tasks.classify.evaluate import evaluate_task
 from regard.tasks.classify.files import PAIR_SEPARATOR, read
 from regard.tasks.classify.head import attach_head
 from regard.tasks.classify.options import ClassifyData
-from regard.tasks.classify.predict import BATCH, classify
-from regard.tasks.classify.problem_type import kind_of, weigh
+from regard.tasks.classify.predict import BATCH, ClassifyPredictor, classify
+from regard.tasks.classify.problem_type import training_problem_type
 from regard.tasks.distillation import Predicted
+from regard.tasks.inspection import Findings, inspect_coverage, inspect_leaks, inspect_lengths, inspect_samples
 from regard.text.special_tokens import with_end_token, with_mask_token
 from regard.text.vocabulary import Vocabulary
 from regard.text.vocabulary import train_tokenizer as learn_tokenizer
@@ -32,6 +34,8 @@ class Classify(Task[PairDataset]):
 
     data: ClassifyData
 
+    predictor = ClassifyPredictor
+    evaluate = staticmethod(evaluate_task)
     name, unit, supports_distillation = "classify", "texts", True
 
     @staticmethod
@@ -51,8 +55,8 @@ class Classify(Task[PairDataset]):
         return not family.is_encoder_decoder
 
     def bind(self, network: Any) -> None:
-        self.kind = kind_of(network, self.options)
-        self.scores = self.kind.scores
+        self.problem_type = training_problem_type(network, self.options)
+        self.scores = self.problem_type.scores
         self.targets = targets_of(network.problem_type, network.labels)
         self.sides = Encoders(PairEncoder(self.tokenizer, bool(self.data.text_pair)), self.targets)
         self.tells = network.labels if network.problem_type != "regression" else ()
@@ -60,7 +64,7 @@ class Classify(Task[PairDataset]):
     def prepare(self) -> None:
         super().prepare()
         if self.options.class_weights == "balanced":
-            weigh(self.kind, self.training, self.targets)
+            self.problem_type.balance(self.training, self.targets)
 
     @property
     def reports(self) -> dict[str, str]:
@@ -81,7 +85,7 @@ class Classify(Task[PairDataset]):
     def loss(self, network: Any, batch: LabelledBatch) -> Tensor:
         """The loss of each label, and `auxiliary` times the mean of its text's tokens (equation 5), summed."""
         found = self.predict_batch(network, batch)
-        loss = self.kind.loss(found.logits[0], batch.labels)
+        loss = self.problem_type.loss(found.logits[0], batch.labels)
         if self.options.lm_loss_weight:
             loss = loss + self.options.lm_loss_weight * _text_loss(network, found.states, batch)
         return self.with_distillation(loss, found, batch)
@@ -101,7 +105,7 @@ class Classify(Task[PairDataset]):
             logits = network(batch.text).float()
             rows |= dict(zip(numbers, zip(logits.cpu(), batch.labels.cpu(), strict=True), strict=True))
         logits, wanted = (torch.stack(each) for each in zip(*(rows[number] for number in range(count)), strict=True))
-        return self.kind.figures(logits, wanted)
+        return self.problem_type.validation_metrics(logits, wanted)
 
     def preview(self, network: Any, count: int) -> list[Preview]:
         if self.validation is None:
@@ -111,6 +115,13 @@ class Classify(Task[PairDataset]):
         answers = classify(network, self.sides.source, texts)
         wanted = [", ".join(self.targets.labels_of(each.target)) for each in found]
         return list(map(Preview, map(show_text, texts), wanted, map(str, answers)))
+
+    def inspect(self, splits: Mapping[str, PairDataset], findings: Findings) -> None:
+        inspect_samples(splits, findings, self.data.max_length)
+        inspect_lengths(splits, findings)
+        self.problem_type.inspect(splits, findings)
+        inspect_coverage(splits, self.vocabulary, ("source",), findings)
+        inspect_leaks(splits, findings)
 
 
 def _text_loss(network: Classifier, states: Tensor, batch: LabelledBatch) -> Tensor:

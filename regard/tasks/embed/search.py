@@ -5,7 +5,6 @@
 Shapes: vectors (texts, width), places (texts, 2): the number of a file, and of a line in it, from 1 on.
 """
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -14,8 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from regard.cli.options import Output, given_texts
-from regard.cli.output import document, harmless
 from regard.data.cache import Report, cache_folder, cache_path, hash_file
 from regard.data.files import expand, find, lines, rows
 from regard.data.ragged import Column, DatasetWriter, Layout, RaggedDataset, prepare
@@ -152,23 +149,24 @@ def make(writer: DatasetWriter, model: Any, source: Source, truncate: bool, size
     total = sum(1 for _ in source.entries())
     if not total:
         raise UserError(f"{source.files[0] if source.files else 'the pattern'}: no text to search in")
+    predictor = model.predictor("embed")
     writer.facts["cut"] = 0
     with counted("embedding", total, quiet) as progress:
         for some in chunks(source.entries(), AT_ONCE):
-            rows = readings(model, source, some, truncate)
-            writer.facts["cut"] += sum(row.cut for row in rows)
-            vectors = np.asarray(model.vectors(rows, size, normalise=True, progress=progress))
+            rows = readings(predictor, source, some, truncate)
+            writer.facts["cut"] += sum(row.truncated for row in rows)
+            vectors = np.asarray(predictor.embed(rows, size, normalise=True, progress=progress))
             if "vectors" not in writer.columns:
                 writer.add_column("vectors", Layout("float32", vectors.shape[1]))
             writer["vectors"].extend_array(vectors)
             writer["places"].extend_array([(entry.file, entry.line) for entry in some])
 
 
-def readings(model: Any, source: Source, some: list[Entry], truncate: bool) -> list[Any]:
+def readings(predictor: Any, source: Source, some: list[Entry], truncate: bool) -> list[Any]:
     """Texts as the model is given them; one that is too long is refused by its place, or cut."""
-    found = model.readings([entry.text for entry in some], truncate=True)
+    found = predictor.encode_inputs([entry.text for entry in some], truncate=True)
     for entry, row in zip(some, found, strict=True):
-        if row.cut and not truncate:
+        if row.truncated and not truncate:
             raise UserError(
                 f"{source.files[entry.file]}:{entry.line}: longer than the {len(row.tokens)} tokens that the model "
                 "reads; break it into lines, or cut such texts with --truncate"
@@ -190,7 +188,8 @@ def find_all(
     model: Any, source: Source, index: Index, queries: list[str], top: int, truncate: bool = False
 ) -> list[Found]:
     """The best texts for each query."""
-    asked = model.vectors(model.readings(queries, truncate), normalise=True)
+    predictor = model.predictor("embed")
+    asked = predictor.embed(predictor.encode_inputs(queries, truncate), normalise=True)
     numbers, scores = index.nearest(asked, top)
     best = [[(int(file), int(line)) for file, line in index.places[row]] for row in numbers]
     texts = source.at(set(chain.from_iterable(best)))
@@ -207,23 +206,3 @@ def refuse_empty(queries: list[str] | None) -> None:
     for number, query in enumerate(queries or (), 1):
         if not query.strip():
             raise UserError(f"QUERY {number} is empty: say what is looked for")
-
-
-def search_all(
-    model: Any, source: Source, queries: list[str] | None, top: int, size: int, truncate: bool, output: Output
-) -> None:
-    """Print the best texts for each query: those given, else each line of stdin."""
-    index = Index.of(model, source, truncate, size, output.quiet or output.json)
-    if index.facts["cut"] and not output.quiet:
-        print(f"warning: {index.facts['cut']} texts were cut to what the model reads", file=sys.stderr)
-    asked = (query for query in given_texts(queries) if query.strip())
-    talking, alone = not queries and sys.stdin.isatty(), queries is not None and len(queries) == 1
-    for some in chunks(asked, 1 if talking else size):
-        for found in find_all(model, source, index, some, top, truncate):
-            print(document(found, indent=None) if output.json else told(found, alone), flush=talking)
-
-
-def told(found: Found, alone: bool) -> str:
-    """For people: a line each, with score and place; where several were asked, each under what was asked."""
-    shown = [f"{hit.score:.3f}  {hit.file}:{hit.line}  {harmless(' '.join(hit.text.split()))}" for hit in found.hits]
-    return "\n".join(shown if alone else [harmless(found.query), *(f"  {line}" for line in shown), ""])

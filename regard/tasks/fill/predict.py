@@ -1,52 +1,27 @@
-"""Hidden words found again: a text with [MASK] in it, or however its tokenizer spells it. Devlin et al. 2019, 3.1."""
+"""Masked tokens filled in: a text with [MASK], or whatever its tokenizer's mask token is. Devlin et al. 2019, 3.1."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from regard.data.token_stream import TokenStream
+from regard.attention.trace import Trace
 from regard.errors import UserError
 from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.tasks.batching import encode_batches
-from regard.tasks.embed.predict import BATCH, Read, Text, read_texts, together
-from regard.tasks.fill.batches import MaskedBatch, MaskOptions, masked_rows, pair_budget, rows_per_epoch
-from regard.tasks.fill.options import FillData
-from regard.tasks.fill.sentences import SentenceDataset, prepare_sentences, prepare_stream
+from regard.tasks.encoding import EncodedText, Text, collate, encode_texts, split_pair, trace_encoder
+from regard.tasks.predictor import Predictor, Progress, positive
 from regard.text.special_tokens import mask_token_of
 from regard.text.vocabulary import Tokenizer
 
-MOST = 5  # words that are told for a hidden one
-ROWS, SEED = 32, 1  # of a batch that is scored, and of what is hidden in it: the same words each time
-
-
-def hidden_in(
-    data: FillData, part: str, tokenizer: Tokenizer, cache: Path, length: int, beside: Path
-) -> TokenStream | SentenceDataset:
-    """A part as running text, or where pairs are drawn as sentences."""
-    if data.pair_task == "none":
-        return prepare_stream(data, part, tokenizer, cache, beside)
-    return prepare_sentences(data, part, tokenizer, cache, pair_budget(tokenizer, length), beside)
-
-
-def some_rows(
-    part: TokenStream | SentenceDataset, tokenizer: Tokenizer, options: MaskOptions, most: int
-) -> Iterator[MaskedBatch]:
-    """At most so many rows of a part, with the same words hidden whoever asks."""
-    count = min(most, rows_per_epoch(part, tokenizer, options))
-    batches = masked_rows(part, tokenizer, replace(options, batch_size=ROWS, seed=SEED))
-    for done in range(0, count, ROWS):
-        yield next(batches).rows(slice(count - done))
-
-
-# ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+BATCH = 64  # default number of texts per batch
+CANDIDATES = 5  # per mask, by default
 
 
 @dataclass(frozen=True)
-class Word:
-    """What may stand at a hidden place, and how likely it does."""
+class Candidate:
+    """A token for a mask, and its probability."""
 
     text: str
     score: float
@@ -54,21 +29,52 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Filled:
-    """A text with the likeliest word at each hidden place; `words` has the others, for each place the best first."""
+class FilledText:
+    """A text with the most probable token at each mask; `words` has the candidates of each mask, best first."""
 
     text: str
-    words: tuple[tuple[Word, ...], ...]
-    truncated: bool = False  # the text lost its end
+    words: tuple[tuple[Candidate, ...], ...]
+    truncated: bool = False
 
     @property
     def score(self) -> float:
-        """The probability of the least sure of its words."""
-        return min(place[0].score for place in self.words)
+        """The least probability of its tokens."""
+        return min(candidates[0].score for candidates in self.words)
 
     @property
-    def others(self) -> tuple["Filled", ...]:
+    def alternatives(self) -> tuple["FilledText", ...]:
         return ()
+
+
+class FillPredictor(Predictor):
+    """`run` and `trace` of masked language models."""
+
+    task = "fill"
+    description = "a masked language model"
+    options = ("best",)
+
+    def predict(
+        self, inputs: list[Any], options: dict[str, Any], *, batch_size: int, truncate: bool, progress: Progress
+    ) -> list[FilledText]:
+        best = positive(options, "best", CANDIDATES)
+        return fill(self.network, self.tokenizer, inputs, batch_size, truncate, progress, best)
+
+    def encode_inputs(self, texts: list[Any], truncate: bool = False) -> list[EncodedText]:
+        texts = [split_pair(text, False) for text in texts]
+        return encode_texts(self.tokenizer, texts, self.network.max_positions, truncate)
+
+    def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: dict[str, Any]) -> Trace:
+        (row,) = self.encode_inputs([value], truncate)
+        return trace_encoder(self.network, self.tokenizer, row, prove)
+
+    def second_column(self, requested: str, has_context: bool) -> str:
+        return requested
+
+    def lines(self, prediction: FilledText, options: Mapping[str, Any]) -> list[str]:
+        lines = super().lines(prediction, options)
+        if "best" in options:
+            lines += ["\t".join(f"{each.text} {each.score:.3f}" for each in mask) for mask in prediction.words]
+        return lines
 
 
 @torch.inference_mode()
@@ -79,41 +85,43 @@ def fill(
     batch_size: int = BATCH,
     truncate: bool = False,
     progress: Callable[[int], None] = lambda done: None,
-    best: int = MOST,
-) -> list[Filled]:
-    """Each text with its hidden words. Logits are made for hidden places alone."""
-    mask, rows = mask_token_of(tokenizer), read_texts(tokenizer, texts, network.max_positions, truncate)
-    for number, row in enumerate(rows, 1):
+    best: int = CANDIDATES,
+) -> list[FilledText]:
+    """Each text with its masks filled. Logits are computed for masked positions only."""
+    mask = mask_token_of(tokenizer)
+    rows = encode_texts(tokenizer, texts, network.max_positions, truncate)
+    for index, row in enumerate(rows):
         if mask not in row.tokens:
-            raise UserError(f"input {number} hides no word: write {tokenizer.name(mask)} in its place")
-    answers: dict[int, Filled] = {}
+            raise UserError(f"has no mask: write {tokenizer.name(mask)} where a token is to be predicted", index)
+    filled: dict[int, FilledText] = {}
 
-    def read(numbers: list[int]) -> Iterator[tuple[list[float], list[int]]]:
-        text = together([rows[number] for number in numbers]).to(next(network.parameters()).device)
-        at = (text.tokens == mask) & text.real
-        found: Any = network(text, at)
-        logits = found.words if isinstance(network, Pretraining) else found
-        chances = logits[:, : tokenizer.size].float().softmax(-1)
-        chances[:, [*tokenizer.special.values()]] = 0.0  # a word is asked for
-        likely = chances.topk(min(best, tokenizer.size))
-        return zip(likely.values.tolist(), likely.indices.tolist(), strict=True)
+    def encode(indices: list[int]) -> Iterator[tuple[list[float], list[int]]]:
+        text = collate([rows[index] for index in indices]).to(next(network.parameters()).device)
+        output: Any = network(text, (text.tokens == mask) & text.real)
+        logits = output.words if isinstance(network, Pretraining) else output
+        probabilities = logits[:, : tokenizer.size].float().softmax(-1)
+        probabilities[:, [*tokenizer.special.values()]] = 0.0  # special tokens are no candidates
+        top = probabilities.topk(min(best, tokenizer.size))
+        return zip(top.values.tolist(), top.indices.tolist(), strict=True)
 
-    for numbers, places in encode_batches(network, [len(row.tokens) for row in rows], batch_size, read):
-        for number in numbers:
-            hidden = rows[number].tokens.count(mask)
-            answers[number] = _filled(tokenizer, rows[number], mask, [next(places) for _ in range(hidden)])
-        progress(len(numbers))
-    return [answers[number] for number in range(len(rows))]
+    for indices, masks in encode_batches(network, [len(row.tokens) for row in rows], batch_size, encode):
+        for index in indices:
+            count = rows[index].tokens.count(mask)
+            filled[index] = _filled(tokenizer, rows[index], mask, [next(masks) for _ in range(count)])
+        progress(len(indices))
+    return [filled[index] for index in range(len(rows))]
 
 
-def _filled(tokenizer: Tokenizer, row: Read, mask: int, found: list[tuple[list[float], list[int]]]) -> Filled:
-    places = tuple(
+def _filled(
+    tokenizer: Tokenizer, row: EncodedText, mask: int, masks: list[tuple[list[float], list[int]]]
+) -> FilledText:
+    candidates = tuple(
         tuple(
-            Word(tokenizer.pieces([token])[0].strip(), score, token)
+            Candidate(tokenizer.pieces([token])[0].strip(), score, token)
             for score, token in zip(scores, tokens, strict=True)
         )
-        for scores, tokens in found
+        for scores, tokens in masks
     )
-    likeliest = iter(places)
-    tokens = [next(likeliest)[0].token if token == mask else token for token in row.tokens]
-    return Filled(tokenizer.decode(tokens), places, row.cut)
+    best = iter(candidates)
+    tokens = [next(best)[0].token if token == mask else token for token in row.tokens]
+    return FilledText(tokenizer.decode(tokens), candidates, row.truncated)

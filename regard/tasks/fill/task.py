@@ -1,6 +1,6 @@
 """Masked language modelling as a training task."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,16 @@ from regard.data.token_stream import TokenStream
 from regard.errors import UserError
 from regard.tasks.base import Preview, Task
 from regard.tasks.distillation import Predicted
+from regard.tasks.fill import doctor
 from regard.tasks.fill.batches import MaskedBatch, MaskOptions, masked_rows, rows_per_epoch
+from regard.tasks.fill.evaluate import evaluate_task
+from regard.tasks.fill.evaluation_rows import fixed_rows, prepare_split
 from regard.tasks.fill.guesses import guess, predict
 from regard.tasks.fill.head import attach_head
 from regard.tasks.fill.options import FillData
-from regard.tasks.fill.predict import hidden_in, some_rows
+from regard.tasks.fill.predict import FillPredictor
 from regard.tasks.fill.sentences import SentenceDataset
+from regard.tasks.inspection import Findings
 from regard.text.special_tokens import mask_token_of, with_mask_token
 from regard.text.vocabulary import Vocabulary
 from regard.text.vocabulary import train_tokenizer as learn_tokenizer
@@ -32,6 +36,8 @@ class Fill(Task[TokenStream | SentenceDataset]):
 
     data: FillData
 
+    predictor = FillPredictor
+    evaluate = staticmethod(evaluate_task)
     name, scores, supports_distillation = "fill", ("loss", "accuracy"), True
 
     @staticmethod
@@ -46,7 +52,7 @@ class Fill(Task[TokenStream | SentenceDataset]):
     def dataset(self, split: str) -> TokenStream | SentenceDataset | None:
         if not getattr(self.data, split):
             return None
-        return hidden_in(self.data, split, self.tokenizer, self.cache, self.length, Path(self.recipe.origin))
+        return prepare_split(self.data, split, self.tokenizer, self.cache, self.length, Path(self.recipe.origin))
 
     def plan_batches(self) -> None:
         """Rows of one length: blocks, or pairs as long as they may be."""
@@ -88,7 +94,7 @@ class Fill(Task[TokenStream | SentenceDataset]):
         """Of up to `eval_samples` rows of the validation part, the same words hidden each time."""
         if self.validation is None:
             return {}
-        fixed = some_rows(self.validation, self.tokenizer, self.masking, self.options.eval_samples)
+        fixed = fixed_rows(self.validation, self.tokenizer, self.masking, self.options.eval_samples)
         return guess(network, fixed).figures()
 
     @torch.no_grad()
@@ -96,7 +102,7 @@ class Fill(Task[TokenStream | SentenceDataset]):
         """The beginnings of texts with hidden words, as they were, and as the network fills them."""
         if self.validation is None:
             return []
-        batch = next(some_rows(self.validation, self.tokenizer, self.masking, count))
+        batch = next(fixed_rows(self.validation, self.tokenizer, self.masking, count))
         batch = batch.to(next(network.parameters()).device)
         found = [batch.text.tokens.clone() for _ in range(2)]
         found[0][batch.at], found[1][batch.at] = batch.words, predict(network, batch).logits[0].argmax(1)
@@ -104,6 +110,9 @@ class Fill(Task[TokenStream | SentenceDataset]):
         shown = [[tokens[:SHOWN] for tokens in row] for row in texts]
         decode = self.tokenizer.decode
         return [Preview(self._open(hidden), decode(wanted), decode(told)) for hidden, wanted, told in shown]
+
+    def inspect(self, splits: Mapping[str, Any], findings: Findings) -> None:
+        doctor.inspect(self, splits, findings)
 
     def _open(self, tokens: list[int]) -> str:
         """A text whose hidden places show."""

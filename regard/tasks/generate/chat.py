@@ -94,7 +94,7 @@ class Conversation:
 
         tokenizer = model.vocabulary.target
         template = template_of(tokenizer)
-        self.model, self.messages, self.recall = model, list[Message](), PrefixCache(model.network)
+        self.model, self.messages, self.prefix_cache = model, list[Message](), PrefixCache(model.network)
         self.form: Form = Running(tokenizer) if template is None else Templated(tokenizer, template)
         self.options: dict[str, Any] = {}
         self.choose(**options)
@@ -116,7 +116,7 @@ class Conversation:
 
     def choose(self, **options: Any) -> None:
         """Options of decoding, refused at once where they cannot be."""
-        found = self.model.decoding(**options)
+        found = self.model.predictor("generate").decode_options(**options)
         if found.num_beams > 1 or found.num_return_sequences > 1:
             raise UserError("a chat shows one answer while it is written: num_beams = 1 and num_return_sequences = 1")
         self.options = options
@@ -137,10 +137,10 @@ class Conversation:
         asked = [*self.messages, {"role": "user", "content": text}]
         shown = self._shown(asked)
         left = self.limit - len(shown.tokens)
-        wanted = self.model.decoding(**self.options)
+        wanted = self.model.predictor("generate").decode_options(**self.options)
         most = min(wanted.max_new_tokens or left, left)
         limits = {"max_new_tokens": most, "min_new_tokens": min(wanted.min_new_tokens, most)}
-        writing = self.model.stream(shown.tokens, recall=self.recall, **self.options | limits)
+        writing = self.model.stream(shown.tokens, prefix_cache=self.prefix_cache, **self.options | limits)
         said, finish = "", "interrupt"
         try:
             for piece in writing:
@@ -160,7 +160,10 @@ class Conversation:
                 f"the message comes to {least:,} tokens, but the model's context of {self.limit:,} must hold an answer "
                 "too: shorten it"
             )
-        spare = min(self.model.decoding(**self.options).max_new_tokens or self.limit // SPARE, self.limit // 2)
+        spare = min(
+            self.model.predictor("generate").decode_options(**self.options).max_new_tokens or self.limit // SPARE,
+            self.limit // 2,
+        )
         return self.form.fit(asked, max(least, self.limit - spare))
 
 

@@ -1,8 +1,8 @@
-"""`regard evaluate` of a language model on running text: how well it foresees each token, in sliding windows."""
+"""Perplexity of a causal language model on text, in sliding windows."""
 
-import hashlib
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,20 +14,37 @@ from regard.data.token_stream import TokenStream
 from regard.errors import UserError
 from regard.metrics.bootstrap import SIGNATURE, Score, bootstrap
 from regard.progress import counted
+from regard.tasks.generate import few_shot
+from regard.tasks.generate.dataset import prepare_split
 from regard.tasks.generate.likelihood import of_windows
-from regard.tasks.generate.task import corpus
-from regard.tasks.scoring import chosen as part_of
-from regard.tasks.scoring import columns
+from regard.tasks.scoring import Evaluation, EvaluationRequest, column_names, resolve_split
 from regard.text.vocabulary import Tokenizer
 
 
 def select(recipe: Recipe | None, file: str | None, column: str, tokenizer: Tokenizer) -> tuple[str, TokenStream]:
     """The file as tokens; without one the test part of the model's recipe, else its validation part."""
-    recipe, part = part_of(recipe, "generate", file, " of text", **columns(recipe, text=column))
-    stream = corpus(recipe, part, tokenizer, cache_folder())
+    recipe, part = resolve_split(recipe, "generate", file, " of text", **column_names(recipe, text=column))
+    stream = prepare_split(recipe, part, tokenizer, cache_folder())
     if stream is None or len(stream) < 2:
-        raise UserError(f"{file or part}: of less than two tokens there is nothing to foresee")
+        raise UserError(f"{file or part}: has fewer than two tokens: there is nothing to predict")
     return file or part, stream
+
+
+def evaluate_task(models: list[Any], request: EvaluationRequest) -> Evaluation:
+    """`regard evaluate` of a causal language model: perplexity of text, or with `--shots` few-shot accuracy."""
+    model = models[0]
+    if not request.get("shots"):
+        request.allow("text by a causal language model (few-shot evaluation: --shots)", "source", "target", "stride")
+        chosen = select(model.recipe, request.file, request.get("source"), model.vocabulary.target)
+        return Evaluation(evaluate(model, chosen, request.get("stride", 0), request.batch_size, request.quiet))
+    request.allow("few-shot prompts", "source", "target", "plot", *few_shot.OPTIONS)
+    prompting = few_shot.FewShotOptions(
+        **{name: request.options[name] for name in few_shot.OPTIONS if name in request.options}
+    )
+    exam = few_shot.exam_of(model.recipe, request.file, prompting, request.get("source"), request.get("target"))
+    results = few_shot.evaluate(model, exam, few_shot.numbers_of(prompting.shots), request.batch_size, request.quiet)
+    name = Path(request.names[0]).name if request.names else "model"
+    return Evaluation(results, chart=few_shot.curve(name, results))
 
 
 def evaluate(
@@ -44,8 +61,8 @@ def evaluate(
         sums = list(
             of_windows(model.network, lambda *place: stream.tokens[slice(*place)], iter(spans), batch_size, progress)
         )
-    signature = f"tokens:{named(model.vocabulary.target)}|context:{length}|stride:{stride}|{SIGNATURE}"
-    facts = {"part": name, "tokens": len(stream), "bytes": stream.bytes, "windows": len(spans)}
+    signature = f"tokens:{model.vocabulary.target.signature}|context:{length}|stride:{stride}|{SIGNATURE}"
+    facts = {"split": name, "tokens": len(stream), "bytes": stream.bytes, "windows": len(spans)}
     return facts | {"scores": scores(sums, stream.bytes, signature)}
 
 
@@ -59,9 +76,3 @@ def scores(counted: Sequence[tuple[float, int]], size: int, signature: str) -> l
         return {"loss": loss, "perplexity": np.exp(loss), "bits_per_byte": bits * loss}
 
     return bootstrap(statistic, len(totals), signature)
-
-
-def named(tokenizer: Tokenizer) -> str:
-    """A tokenizer by its kind, its size and its content: perplexities are comparable only where these are the same."""
-    digest = hashlib.sha256(tokenizer.content().encode()).hexdigest()
-    return f"{type(tokenizer.inner.model).__name__}.{tokenizer.size}.{digest[:8]}"

@@ -1,22 +1,19 @@
 """`regard evaluate --shots`: where questions come from, how a language model answers them, and the curve over shots."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
 from functools import partial
 from operator import eq
-from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from regard.cli.options import Prompting
 from regard.config.options import DocumentOptions
 from regard.config.recipe import Recipe
 from regard.data.synthetic.in_context import FewShotItem, Question
 from regard.data.synthetic.prompts import TEMPLATE
 from regard.data.synthetic.registry import dataset_names, in_context_dataset
 from regard.errors import UserError, nearest
-from regard.explorer.charts import Line, line_chart
 from regard.metrics.bootstrap import SIGNATURE
 from regard.progress import counted
 from regard.tasks.generate.prompting import (
@@ -30,10 +27,25 @@ from regard.tasks.generate.prompting import (
     read_pairs,
     refuse_long,
 )
+from regard.tasks.scoring import LineChart
 
 WAYS = ("likelihood", "generation")
 
 QUESTIONS = 500  # of a synthetic dataset, where neither option nor recipe says how many
+
+
+@dataclass(frozen=True)
+class FewShotOptions:
+    """Options of a few-shot evaluation."""
+
+    shots: str = ""  # numbers of examples in the prompt, separated by commas
+    by: str = ""  # one of WAYS
+    template: str = ""
+    seeds: int = 3  # repetitions of each question with other examples
+    limit: int = 0  # questions; 0 = all
+
+
+OPTIONS = tuple(option.name for option in fields(FewShotOptions))
 
 
 @dataclass(frozen=True)
@@ -69,7 +81,7 @@ def evaluate(model: Any, exam: Exam, shots: Sequence[int], batch_size: int = 32,
                 if of_kind:
                     kinds.append({"shots": few, "questions": kind, **_scored(of_kind), **_beside(ideal, kind)})
     signature = f"by:{exam.by}|template:{exam.template!r}|{SIGNATURE}"
-    result = {"part": exam.name, **exam.facts, "signature": signature, "shots": rows}
+    result = {"split": exam.name, **exam.facts, "signature": signature, "shots": rows}
     return result | ({"kinds": kinds} if kinds else {})
 
 
@@ -79,7 +91,9 @@ def marks(
     """Which questions the model answers right."""
     asking = [each.question for each in asked]
     if exam.by == "generation":
-        answers = by_generation(model.writer(), asking, exam.template, batch_size, progress)
+        answers = by_generation(
+            model.predictor("generate").text_generator(), asking, exam.template, batch_size, progress
+        )
     else:
         tokenizer = model.vocabulary.target
         answers = by_likelihood(model.network, tokenizer, asking, exam.template, batch_size, progress)
@@ -98,7 +112,9 @@ def _beside(ideal: dict[str, float], kind: str) -> dict[str, float]:
 # ── where questions come from ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def exam_of(recipe: Recipe | None, file: str | None, prompting: Prompting, text: str = "", label: str = "") -> Exam:
+def exam_of(
+    recipe: Recipe | None, file: str | None, prompting: FewShotOptions, text: str = "", label: str = ""
+) -> Exam:
     """The file's rows; without one, what the model's recipe makes for its test part, a new task for each question."""
     by = prompting.by
     if by and by not in WAYS:
@@ -166,19 +182,12 @@ def numbers_of(shots: str) -> list[int]:
     return found
 
 
-# ── the curve ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def draw_curve(path: Path, name: str, found: dict[str, Any]) -> None:
-    """Accuracy over shots with its interval; beside it an ideal learner's, and chance."""
-    line_chart(path, "Accuracy over examples in the prompt", "shots", "% right", list(_curves(name, found)))
-
-
-def _curves(name: str, found: dict[str, Any]) -> Iterator[Line]:
-    rows = found["shots"]
-    intervals = [row["interval"] for row in rows]
-    yield Line(name, [(row["shots"], row["accuracy"]) for row in rows], intervals)
+def curve(name: str, results: dict[str, Any]) -> LineChart:
+    """Accuracy over shots with its interval, that of an oracle, and chance."""
+    rows = results["shots"]
+    lines = {name: ([(row["shots"], row["accuracy"]) for row in rows], [row["interval"] for row in rows])}
     if "ideal" in rows[0]:
-        yield Line("ideal learner", [(row["shots"], row["ideal"]) for row in rows])
-    if "chance" in found:
-        yield Line("chance", [(row["shots"], found["chance"]) for row in rows])
+        lines["ideal learner"] = ([(row["shots"], row["ideal"]) for row in rows], [])
+    if "chance" in results:
+        lines["chance"] = ([(row["shots"], results["chance"]) for row in rows], [])
+    return LineChart("Accuracy over examples in the prompt", "shots", "accuracy (%)", lines)

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.data.packing import windows
+from regard.data.token_stream import TokenStream
 from regard.layers.autoregressive import EMPTY
 from regard.layers.inputs import pad
 
@@ -98,3 +100,13 @@ def of_endings(
             end = len(prompts[number]) + len(endings[number]) - 1
             found[number] = float(row[end - len(endings[number]) : end].sum())
     return found
+
+
+def likelihood(
+    network: Any, stream: TokenStream, length: int, stride: int, most: int = 0, batch_size: int = 8, **more: Any
+) -> Likelihood:
+    """How likely a text is, or its first `most` tokens: in windows of `length` tokens that move by `stride`."""
+    spans = windows(range(min(len(stream), most or len(stream))), length + 1, stride)
+    found = list(of_windows(network, lambda begin, last: stream.tokens[begin:last], spans, batch_size, **more))
+    total, count = sum(total for total, _ in found), sum(count for _, count in found)
+    return Likelihood(total, count, round(stream.bytes * count / max(1, len(stream) - 1)))

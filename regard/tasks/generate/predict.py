@@ -1,21 +1,27 @@
 """Going on with texts: what a language model answers to a prompt, at once or while it is written."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 
+from regard.attention.trace import Trace
 from regard.config.recipe import DecodeOptions
 from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.sampling import key_of
 from regard.decoding.search import DecodeStart, EosIds, Hypothesis, decode_steps, run_to_end
-from regard.decoding.speculative import DraftProposer, Speculation, speculate
+from regard.decoding.speculative import DraftModel, DraftProposer, PromptLookup, Speculation, speculate
 from regard.errors import UserError
 from regard.layers.inputs import pad
 from regard.tasks.batching import Row, by_length, check_texts
+from regard.tasks.encoding import EncodedText
 from regard.tasks.generate.likelihood import log_probabilities
+from regard.tasks.generate.tracing import trace_causal
+from regard.tasks.generation import GenerationPredictor
+from regard.tasks.predictor import Progress, RunInput
 from regard.text.vocabulary import Tokenizer
 
 BROKEN = "the network's output is not finite: its weights are damaged, or its training diverged"
@@ -25,7 +31,7 @@ NEW_TOKENS = 128  # where nobody says how many
 
 @dataclass(frozen=True)
 class Continuation:
-    """What follows a prompt. `score` is the length-normalised log-probability; `others` are the next best."""
+    """What follows a prompt. `score` is the length-normalised log-probability; `alternatives` are the next best."""
 
     text: str
     score: float
@@ -33,9 +39,9 @@ class Continuation:
     finish: str = "end"  # or "stop": one of the texts to stop at came; "length": cut off
     prompt_tokens: int = 0
     truncated: bool = False  # the prompt lost its head
-    slid: bool = False  # prompt and answer are longer than the context: the older half of it was forgotten
+    context_shifted: bool = False  # prompt and output exceed the context: its older half was dropped
     log_probabilities: tuple[float, ...] | None = None  # of each token, on request
-    others: tuple["Continuation", ...] = ()
+    alternatives: tuple["Continuation", ...] = ()
 
     @property
     def finished(self) -> bool:
@@ -43,7 +49,7 @@ class Continuation:
 
 
 @dataclass(frozen=True)
-class Writer:
+class TextGenerator:
     """A language model at work: the tokens that end its texts, and what guesses ahead of it, if anything."""
 
     network: Any
@@ -58,23 +64,24 @@ class Writer:
     def prompts(self, texts: Sequence[str], truncate: bool = False) -> list[Row]:
         """Prompts as tokens that the network has room for: a longer one is refused, or loses its head."""
         check_texts(texts)
-        for number, text in enumerate(texts, 1):
+        for index, text in enumerate(texts):
             if not text:
-                raise UserError(f"prompt {number} is empty: give the model at least a letter to go on from")
-        return [self.row(self.tokenizer.prompt(text), truncate) for text in texts]
+                raise UserError("is empty: a prompt needs at least one character", index)
+        return [self.row(self.tokenizer.prompt(text), truncate, index) for index, text in enumerate(texts)]
 
-    def row(self, tokens: list[int], truncate: bool = False) -> Row:
+    def row(self, tokens: list[int], truncate: bool = False, index: int | None = None) -> Row:
         """A prompt given as tokens."""
         limit, head = self.network.max_positions, len(self.tokenizer.head)
         if not tokens:
-            raise UserError("the prompt has no token: give the model at least one to go on from")
+            raise UserError("the prompt has no tokens: give at least one")
         if len(tokens) <= limit:
             return Row(tokens, len(tokens))
         if not truncate:
             raise UserError(
-                f"the prompt has {len(tokens):,} tokens, the model reads at most {limit:,}: "
-                f"{self.tokenizer.decode(tokens[:16])!r}…; shorten it, or cut its head off with --truncate "
-                "(truncate=True)"
+                f"{'has' if index is not None else 'the prompt has'} {len(tokens):,} tokens, the model reads at most "
+                f"{limit:,}: {self.tokenizer.decode(tokens[:16])!r}…; shorten it, or drop its start with --truncate "
+                "(truncate=True)",
+                index,
             )
         return Row(tokens[:head] + tokens[len(tokens) - limit + head :], len(tokens))
 
@@ -94,7 +101,7 @@ class Writer:
             found = self.search([rows[number].tokens for number in numbers], options)
             for number, hypotheses in zip(numbers, found, strict=True):
                 told = [self.told(rows[number], each, options, logs) for each in hypotheses]
-                answers[number] = replace(told[0], others=tuple(told[1:]))
+                answers[number] = replace(told[0], alternatives=tuple(told[1:]))
             progress(len(numbers))
         return [answers[number] for number in range(len(rows))]
 
@@ -145,7 +152,7 @@ class Writer:
         assert self.guess is not None
         if options.temperature or options.num_beams > 1:
             name = "temperature" if options.temperature else "num_beams"
-            raise UserError(f"guessing ahead serves greedy search alone, not {name} = {getattr(options, name)}")
+            raise UserError(f"speculative decoding is for greedy search, not {name} = {getattr(options, name)}")
         tokens, stopped = torch.tensor([prompt], device=self.device), self._stopped(options)
         found = speculate(self.network, tokens, self._ends(options), options, _limit(options), self.guess(), stopped)
         if math.isnan(found.answer.score):
@@ -195,14 +202,18 @@ class Writer:
 class GenerationStream:
     """An answer while it is written: iterate for its text, piece by piece; `answer` is all of it, afterwards.
 
-    With `recall`, what the last text had in common with this prompt is not read again.
+    With a prefix cache, what the last text had in common with this prompt is not read again.
     """
 
-    def __init__(self, writer: Writer, row: Row, options: DecodeOptions, recall: PrefixCache | None = None):
+    def __init__(
+        self, writer: TextGenerator, row: Row, options: DecodeOptions, prefix_cache: PrefixCache | None = None
+    ):
         if options.num_beams > 1 or options.num_return_sequences > 1:
-            raise UserError("what a beam writes is known only in the end: stream with num_beams = 1 and one answer")
+            raise UserError(
+                "beam search has no output before its end: stream with num_beams = 1 and num_return_sequences = 1"
+            )
         self.writer, self.row, self.options = writer, row, options
-        self.network = recall or writer.network
+        self.network = prefix_cache or writer.network
         self.tokens: list[int] = []
         self.answer: Continuation | None = None
 
@@ -232,6 +243,111 @@ class GenerationStream:
         place = min((rest.index(stop) for stop in options.stop if stop in rest), default=len(rest))
         if rest[:place]:
             yield rest[:place]
+
+
+class GeneratePredictor(GenerationPredictor):
+    """`run`, `stream`, `generate` and `trace` of causal language models."""
+
+    task = "generate"
+    description = "a causal language model"
+    options = (*GenerationPredictor.options, "log_probabilities", "draft", "lookup")
+    streams = True
+    is_causal_lm = True
+
+    def text_generator(self, draft: Any = None, lookup: bool = False) -> TextGenerator:
+        """The model as a generator; a smaller `draft` model, or n-grams of the prompt, may propose tokens."""
+        if lookup and draft is not None:
+            raise UserError("a draft model and prompt lookup cannot both propose tokens: give one of draft and lookup")
+        if self.model.precision == "int8" and (lookup or draft is not None):
+            raise UserError(
+                "in int8 one row and several are rounded differently, so speculative decoding would change outputs: "
+                "load the model in float32, or only the draft in int8"
+            )
+        propose: Callable[[], DraftProposer] | None = PromptLookup if lookup else None
+        if draft is not None:
+            smaller = self._load_draft(draft)
+            propose = partial(DraftModel, smaller.network, self.model.device)
+        return TextGenerator(self.network, self.tokenizer, self.eos_ids, propose)
+
+    def _load_draft(self, draft: Any) -> Any:
+        from regard.model import Model, load  # upward, for a folder's name
+
+        model = draft if isinstance(draft, Model) else load(draft, device=str(self.model.device))
+        if model.task != self.task or model.vocabulary.target.table != self.tokenizer.table:
+            raise UserError("a draft must be a causal language model with the vocabulary of the model it drafts for")
+        return model
+
+    def predict(
+        self, inputs: list[Any], options: dict[str, Any], *, batch_size: int, truncate: bool, progress: Progress
+    ) -> list[Continuation]:
+        log_probabilities = options.pop("log_probabilities", False)
+        generator = self.text_generator(options.pop("draft", None), options.pop("lookup", False))
+        decode = self.decode_options(**options)
+        return generator.run(inputs, decode, batch_size, truncate, log_probabilities, progress)
+
+    def generate(self, rows: list[list[int]], options: dict[str, Any]) -> list[list[int]]:
+        rows = [self.check_ids(row) for row in rows]
+        generator = self.text_generator(options.pop("draft", None), options.pop("lookup", False))
+        return [best.tokens for best, *_ in generator.search_all(rows, self.decode_options(**options))]
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        truncate: bool = False,
+        prefix_cache: PrefixCache | None = None,
+        **options: Any,
+    ) -> GenerationStream:
+        """A continuation while it is generated: iterate for its text; then it has an `answer`.
+
+        A prefix cache is reused from one call to the next: the common prefix is computed once.
+        """
+        generator = self.text_generator()
+        if isinstance(prompt, str):
+            (row,) = generator.prompts([prompt], truncate)
+        else:
+            row = generator.row(self.check_ids(prompt), truncate)
+        return GenerationStream(generator, row, self.decode_options(**options), prefix_cache)
+
+    def can_stream(self, options: Mapping[str, Any]) -> bool:
+        """Whether the output is known token by token: no beams, no speculation, one output."""
+        if any(name in options for name in ("draft", "lookup", "log_probabilities")):
+            return False
+        decode = self.decode_options(**options)
+        return decode.num_beams == 1 and decode.num_return_sequences == 1
+
+    def encode_inputs(self, texts: list[Any], truncate: bool = False) -> list[EncodedText]:
+        rows = self.text_generator().prompts(texts, truncate)
+        return [EncodedText(row.tokens, [], row.truncated) for row in rows]
+
+    def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: dict[str, Any]) -> Trace:
+        generator = self.text_generator()
+        (row,) = generator.prompts([value], truncate)
+        if target is None:
+            output = generator.search([row.tokens], self.decode_options(**options))[0][0].tokens
+        else:
+            output = self.tokenizer.prompt(value + target)[len(row.tokens) :]
+        total = len(row.tokens) + len(output)
+        if total > self.network.max_positions:
+            raise UserError(
+                f"prompt and output have {total} tokens, the model's context is {self.network.max_positions}: "
+                "use fewer max_new_tokens"
+            )
+        return trace_causal(self.network, self.tokenizer, row.tokens, output, prove)
+
+    def notes(self, value: RunInput, prediction: Any) -> Iterator[str]:
+        yield from super().notes(value, prediction)
+        if prediction.context_shifted:
+            yield (
+                f"prompt and output exceed the model's context of {self.network.max_positions} tokens: its older half "
+                "was dropped"
+            )
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "context": self.network.max_positions,
+            "chat_template": "chat_template" in self.tokenizer.settings,
+        }
 
 
 def _split(text: str, stops: Sequence[str]) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from regard.data.synthetic.prompts import TEMPLATE, Pair, completion, prompt
 from regard.errors import UserError
 from regard.metrics.bootstrap import bootstrap_mean
 from regard.tasks.generate.likelihood import of_endings
-from regard.tasks.generate.predict import Writer
+from regard.tasks.generate.predict import TextGenerator
 from regard.text.vocabulary import Tokenizer
 
 Progress = Callable[[int], None]
@@ -110,7 +110,7 @@ def _options(tokenizer: Tokenizer, question: Question, template: str) -> tuple[l
 
 
 def by_generation(
-    writer: Writer,
+    writer: TextGenerator,
     questions: Sequence[Question],
     template: str = TEMPLATE,
     batch_size: int = 32,

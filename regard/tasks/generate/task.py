@@ -1,9 +1,7 @@
 """Language modelling: a text's next token, over and over; its data, loss and score."""
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,15 +9,18 @@ from torch import Tensor, nn
 from regard.config.options import DocumentOptions
 from regard.config.recipe import DecodeOptions, Recipe
 from regard.data.documents import tokenizer_texts
-from regard.data.packing import BlockBatch, PackOptions, batches_per_epoch, epochs, packed, windows
-from regard.data.synthetic.registry import in_context_dataset
-from regard.data.token_stream import TokenStream, prepare_documents, prepare_stream
+from regard.data.packing import BlockBatch, PackOptions, batches_per_epoch, epochs, packed
+from regard.data.token_stream import TokenStream
 from regard.errors import UserError
 from regard.models.registry import Family
 from regard.tasks.base import Preview, Task, reject_classifier
-from regard.tasks.generate.likelihood import Likelihood, of_windows
-from regard.tasks.generate.predict import Writer
-from regard.text.vocabulary import Tokenizer, Vocabulary, train_tokenizer
+from regard.tasks.generate import doctor
+from regard.tasks.generate.dataset import prepare_split, synthetic_documents
+from regard.tasks.generate.evaluate import evaluate_task
+from regard.tasks.generate.likelihood import likelihood
+from regard.tasks.generate.predict import GeneratePredictor, TextGenerator
+from regard.tasks.inspection import Findings
+from regard.text.vocabulary import Vocabulary, train_tokenizer
 
 EXACT = ("byte_bpe", "bytes", "characters")  # the kinds of tokenizers that lose nothing
 
@@ -34,7 +35,9 @@ def learn_vocabulary(recipe: Recipe) -> Vocabulary:
             f"should learn; possible: {', '.join(EXACT)}"
         )
     data = DocumentOptions.of(recipe)
-    texts = _made(recipe, "train") if data.synthetic else tokenizer_texts(data, "train", Path(recipe.origin))
+    texts = (
+        synthetic_documents(recipe, "train") if data.synthetic else tokenizer_texts(data, "train", Path(recipe.origin))
+    )
     tokenizer = train_tokenizer(texts, recipe.tokenizer, ends=False)
     return Vocabulary(tokenizer, tokenizer)
 
@@ -44,6 +47,8 @@ class Generate(Task[TokenStream]):
 
     data: DocumentOptions
 
+    predictor = GeneratePredictor
+    evaluate = staticmethod(evaluate_task)
     name = "generate"
     train_tokenizer = staticmethod(learn_vocabulary)
     attach_head = staticmethod(reject_classifier)
@@ -53,7 +58,7 @@ class Generate(Task[TokenStream]):
         return family.is_causal_lm
 
     def dataset(self, split: str) -> TokenStream | None:
-        return corpus(self.recipe, split, self.tokenizer, self.cache)
+        return prepare_split(self.recipe, split, self.tokenizer, self.cache)
 
     def plan_batches(self) -> None:
         """BlockBatch of one length, cut out of all texts in a row."""
@@ -88,7 +93,7 @@ class Generate(Task[TokenStream]):
         """Beginnings from the validation part, how they go on there, and how the network goes on."""
         if self.validation is None:
             return []
-        writer = Writer(network, self.tokenizer, self.tokenizer.end)
+        writer = TextGenerator(network, self.tokenizer, self.tokenizer.end)
         options, shown = DecodeOptions(max_new_tokens=SHOWN, temperature=0.8, top_p=0.95), min(SHOWN, self.length // 2)
         found = []
         for number in range(count):
@@ -101,29 +106,5 @@ class Generate(Task[TokenStream]):
                 found.append(Preview(self.tokenizer.decode(prompt), self.tokenizer.decode(rest), answer.text))
         return found
 
-
-def corpus(recipe: Recipe, part: str, tokenizer: Tokenizer, cache: Path) -> TokenStream | None:
-    data, given = DocumentOptions.of(recipe), getattr(DocumentOptions.of(recipe), part)
-    if not given:
-        return None
-    if not data.synthetic:
-        return prepare_stream(data, part, tokenizer, cache, Path(recipe.origin))
-    key = json.dumps([data.synthetic, recipe.seed, part, given])
-    return prepare_documents(_made(recipe, part), key, tokenizer, cache)
-
-
-def _made(recipe: Recipe, part: str) -> Iterator[str]:
-    """Synthetic documents."""
-    return in_context_dataset(DocumentOptions.of(recipe).synthetic).documents(
-        recipe.seed, part, int(getattr(DocumentOptions.of(recipe), part))
-    )
-
-
-def likelihood(
-    network: Any, stream: TokenStream, length: int, stride: int, most: int = 0, batch_size: int = 8, **more: Any
-) -> Likelihood:
-    """How likely a text is, or its first `most` tokens: in windows of `length` tokens that move by `stride`."""
-    spans = windows(range(min(len(stream), most or len(stream))), length + 1, stride)
-    found = list(of_windows(network, lambda begin, last: stream.tokens[begin:last], spans, batch_size, **more))
-    total, count = sum(total for total, _ in found), sum(count for _, count in found)
-    return Likelihood(total, count, round(stream.bytes * count / max(1, len(stream) - 1)))
+    def inspect(self, splits: Mapping[str, TokenStream], findings: Findings) -> None:
+        doctor.inspect(self, splits, findings)

@@ -1,85 +1,136 @@
-"""Tagging words, as for the names in a text: its data, loss, score and answer. Devlin et al. 2019, section 5.3.
+"""Token classification, such as NER. Devlin et al. 2019, section 5.3.
 
-    [CLS] Ada love ##lace wrote [SEP] ─▶ encoder ─▶ logits of the tags, at the first piece of each word
+    [CLS] Ada love ##lace wrote [SEP] ─▶ encoder ─▶ logits of the tags, at the first token of each word
            B    I            O
 
-A text that is too long is read in windows that overlap; each word is told from where it has most context.
+A long text is read in overlapping windows; each word is predicted where it has most context.
 
 Shapes: logits (batch, length, tags), then (words, tags).
 """
 
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from regard.attention.trace import Trace
 from regard.errors import UserError
 from regard.metrics import entities
 from regard.metrics.iob import is_span_tag
 from regard.models.heads.token import TokenClassifier
 from regard.tasks.batching import check_texts, encode_batches
-from regard.tasks.tag.answers import Tags, found_in, spaced
+from regard.tasks.encoding import EncodedText, encode_texts, trace_encoder
+from regard.tasks.predictor import Predictor, Progress, RunInput, Segment
 from regard.tasks.tag.dataset import mark_positions
+from regard.tasks.tag.files import sentences
+from regard.tasks.tag.predictions import Tags, tags_of, word_positions
 from regard.tasks.tag.windows import Window, split_into_windows, tokenize_words
 from regard.text.special_tokens import padded, special_tokens_of
 from regard.text.vocabulary import MISSING, Tokenizer
 
-BATCH = 64  # windows that are read at once where nobody says how many
+BATCH = 64  # default number of windows per batch
+CONLL = (".conll", ".iob", ".bio")
+WORD = re.compile(r"\w+(?:[-'’.,:/]\w+)*|[^\w\s]")  # "U.S" and "1,000" are one word; other punctuation is its own
 
-WORD = re.compile(r"\w+(?:[-'’.,:/]\w+)*|[^\w\s]")  # "U.S" and "1,000" are one; other marks are words of their own
+
+class TagPredictor(Predictor):
+    """`run` and `trace` of token classifiers."""
+
+    task = "tag"
+    description = "a token-classification model"
+    text_columns = ("text", "tokens")
+
+    def predict(
+        self, inputs: list[Any], options: dict[str, Any], *, batch_size: int, truncate: bool, progress: Progress
+    ) -> list[Tags]:
+        return tag(self.network, self.tokenizer, inputs, batch_size, progress)  # windows: nothing is truncated
+
+    def encode_inputs(self, texts: list[Any], truncate: bool = False) -> list[EncodedText]:
+        return encode_texts(self.tokenizer, texts, self.network.max_positions, truncate)
+
+    def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: dict[str, Any]) -> Trace:
+        (row,) = self.encode_inputs([value], truncate)
+        return trace_encoder(self.network, self.tokenizer, row, prove)
+
+    def read_special(self, path: Path, paired: bool) -> Iterator[RunInput] | None:
+        if not path.name.removesuffix(".gz").endswith(CONLL):
+            return None
+        return (RunInput(list(sentence.words), sentence.location) for sentence in sentences(path, self.data))
+
+    def column_types(self, column: str) -> dict[str, tuple[type, ...]]:
+        return {column: (list,)}
+
+    def parse_row(self, text: str, second: str | None, extra: Mapping[str, str], location: str) -> RunInput:
+        """A text, or the list of words that a file has."""
+        try:
+            words = json.loads(text) if text.startswith("[") else None
+        except (ValueError, RecursionError):
+            words = None
+        if isinstance(words, list) and all(isinstance(word, str) for word in words):
+            return RunInput(words, location, not words)
+        return super().parse_row(text, second, extra, location)
+
+    def segments(self, prediction: Tags) -> list[Segment]:
+        return prediction.segments()
 
 
-def figures(chances: Sequence[np.ndarray], wanted: Sequence[Sequence[int]], tags: Sequence[str]) -> dict[str, float]:
-    """Loss and accuracy of words; where tags are of spans, also the F1 of those."""
-    sure, flat = np.concatenate(chances), np.concatenate(wanted)
-    loss = float(-np.log(np.maximum(sure[np.arange(len(flat)), flat], 1e-30)).mean())
-    found = {"loss": loss, "accuracy": 100.0 * float((sure.argmax(1) == flat).mean())}
+def metrics(
+    probabilities: Sequence[np.ndarray], targets: Sequence[Sequence[int]], tags: Sequence[str]
+) -> dict[str, float]:
+    """Loss and accuracy of the words; for IOB tags also the F1 of the entities."""
+    flat = np.concatenate(probabilities)
+    expected = np.concatenate(targets)
+    loss = float(-np.log(np.maximum(flat[np.arange(len(expected)), expected], 1e-30)).mean())
+    scores = {"loss": loss, "accuracy": 100.0 * float((flat.argmax(1) == expected).mean())}
     if not all(map(is_span_tag, tags)):
-        return found
-    ours = [[tags[int(each)] for each in row.argmax(1)] for row in chances]
-    return found | {"f1": entities.f1(ours, [[tags[each] for each in row] for row in wanted])}
-
-
-# ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+        return scores
+    predicted = [[tags[int(index)] for index in row.argmax(1)] for row in probabilities]
+    return scores | {"f1": entities.f1(predicted, [[tags[index] for index in row] for row in targets])}
 
 
 @torch.inference_mode()
-def read_words(
+def word_probabilities(
     network: TokenClassifier,
     tokenizer: Tokenizer,
     sentences: Sequence[Sequence[str]],
     batch_size: int = BATCH,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[np.ndarray]:
-    """How likely each tag is of each word, (words, tags) a sentence; windows are read in batches of like length."""
+    """The probability of each tag of each word, (words, tags) per sentence."""
     frame = special_tokens_of(tokenizer, 1)
-    rows, found = [], [np.zeros((len(words), len(network.labels)), np.float32) for words in sentences]
-    for number, each in enumerate(tokenize_words(tokenizer, sentences)):
-        if MISSING in each.tokens:
-            word = sentences[number][each.firsts.index(each.tokens.index(MISSING))]
-            raise UserError(f"input {number + 1}: the tokenizer leaves nothing of {word!r}, and has no unknown token")
-        for span in (
-            split_into_windows(each.firsts, len(each.tokens), network.max_positions - frame.size) if each.firsts else ()
-        ):
-            window = Window(number, *span)
-            rows.append((window, *window.row(frame, each.tokens, each.firsts)))
+    capacity = network.max_positions - frame.size
+    results = [np.zeros((len(words), len(network.labels)), np.float32) for words in sentences]
+    rows = []
+    for index, tokenized in enumerate(tokenize_words(tokenizer, sentences)):
+        if MISSING in tokenized.tokens:
+            word = sentences[index][tokenized.firsts.index(tokenized.tokens.index(MISSING))]
+            raise UserError(f"has a word of which the tokenizer leaves nothing, {word!r}, and no unknown token", index)
+        if not tokenized.firsts:
+            continue
+        for span in split_into_windows(tokenized.firsts, len(tokenized.tokens), capacity):
+            window = Window(index, *span)
+            rows.append((window, *window.row(frame, tokenized.tokens, tokenized.firsts)))
 
-    def read(some: list[int]) -> np.ndarray:
-        text = padded([rows[number][1] for number in some], max(tokenizer.pad, 0))
-        at = mark_positions(text, [rows[number][2] for number in some])
+    def encode(indices: list[int]) -> np.ndarray:
+        text = padded([rows[index][1] for index in indices], max(tokenizer.pad, 0))
+        at = mark_positions(text, [rows[index][2] for index in indices])
         device = next(network.parameters()).device
         logits = network.told(network.encode(text.to(device))[at.to(device)]).float()
         return logits.softmax(-1).cpu().numpy()
 
-    for some, chances in encode_batches(network, [len(placed.tokens) for _, placed, _ in rows], batch_size, read):
-        for number in some:
-            window = rows[number][0]
+    lengths = [len(framed.tokens) for _, framed, _ in rows]
+    for indices, probabilities in encode_batches(network, lengths, batch_size, encode):
+        for index in indices:
+            window = rows[index][0]
             count = window.until - window.word
-            found[window.sentence][window.word : window.until], chances = chances[:count], chances[count:]
-        progress(len({rows[number][0].sentence for number in some if not rows[number][0].word}))
-    return found
+            results[window.sentence][window.word : window.until] = probabilities[:count]
+            probabilities = probabilities[count:]
+        progress(len({rows[index][0].sentence for index in indices if not rows[index][0].word}))
+    return results
 
 
 def tag(
@@ -87,24 +138,22 @@ def tag(
     tokenizer: Tokenizer,
     inputs: Sequence[Any],
     batch_size: int = BATCH,
-    truncate: bool = False,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Tags]:
-    """What is named in each text, or in each list of words; nothing is ever cut, so that `truncate` changes nothing."""
-    texts = [each if isinstance(each, str) else " ".join(_words(each, number)) for number, each in enumerate(inputs, 1)]
+    """The entities of each text, or of each list of words."""
+    for index, value in enumerate(inputs):
+        words = isinstance(value, list | tuple) and all(isinstance(word, str) and word.strip() for word in value)
+        if not isinstance(value, str) and not words:
+            raise UserError(f"should be a text, or a list of its words, not {value!r:.60}", index)
+    texts = [value if isinstance(value, str) else " ".join(value) for value in inputs]
     check_texts(texts)
-    spans = [
-        [match.span() for match in WORD.finditer(each)] if isinstance(each, str) else spaced(each) for each in inputs
+    positions = [
+        [match.span() for match in WORD.finditer(value)] if isinstance(value, str) else word_positions(value)
+        for value in inputs
     ]
-    sentences = [[text[begin:end] for begin, end in each] for text, each in zip(texts, spans, strict=True)]
-    found = read_words(network, tokenizer, sentences, batch_size, progress)
+    tokenized = [[text[start:end] for start, end in spans] for text, spans in zip(texts, positions, strict=True)]
+    results = word_probabilities(network, tokenizer, tokenized, batch_size, progress)
     return [
-        found_in(words, [network.labels[each] for each in chances.argmax(1)], chances.max(1).tolist(), text, places)
-        for words, chances, text, places in zip(sentences, found, texts, spans, strict=True)
+        tags_of(words, [network.labels[i] for i in rows.argmax(1)], rows.max(1).tolist(), text, spans)
+        for words, rows, text, spans in zip(tokenized, results, texts, positions, strict=True)
     ]
-
-
-def _words(given: Any, number: int) -> list[str]:
-    if not isinstance(given, list | tuple) or not all(isinstance(word, str) and word.strip() for word in given):
-        raise UserError(f"input {number} should be a text, or a list of its words, not {given!r:.60}")
-    return list(given)

@@ -1,6 +1,6 @@
 """Token classification as a training task. Devlin et al. 2019, section 5.3."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,13 @@ from regard.interop.folder import Loaded
 from regard.metrics.iob import is_span_tag
 from regard.models.heads.token import TokenClassifier
 from regard.tasks.base import Preview, Task
-from regard.tasks.tag.answers import found_in
+from regard.tasks.inspection import Findings, inspect_lengths, inspect_samples
 from regard.tasks.tag.dataset import TagDataset, TaggedBatch, prepare, stream
+from regard.tasks.tag.evaluate import evaluate_task
 from regard.tasks.tag.files import learn_tags, read
 from regard.tasks.tag.options import TagData
-from regard.tasks.tag.predict import figures, read_words, tag
+from regard.tasks.tag.predict import TagPredictor, metrics, tag, word_probabilities
+from regard.tasks.tag.predictions import tags_of
 from regard.text.special_tokens import with_mask_token
 from regard.text.vocabulary import Vocabulary
 from regard.text.vocabulary import train_tokenizer as learn_tokenizer
@@ -28,6 +30,8 @@ class Tag(Task[TagDataset]):
 
     data: TagData
 
+    predictor = TagPredictor
+    evaluate = staticmethod(evaluate_task)
     name, unit = "tag", "words"
 
     @staticmethod
@@ -80,8 +84,8 @@ class Tag(Task[TagDataset]):
         numbers = range(min(self.options.eval_samples, self.validation.sentences))
         sentences = [self.validation.words(number) for number in numbers]
         wanted = [self.validation.tags(number) for number in numbers]
-        chances = read_words(network, self.tokenizer, sentences)
-        return figures(chances, [each.tolist() for each in wanted], network.labels)
+        chances = word_probabilities(network, self.tokenizer, sentences)
+        return metrics(chances, [each.tolist() for each in wanted], network.labels)
 
     def preview(self, network: Any, count: int) -> list[Preview]:
         if self.validation is None:
@@ -89,6 +93,10 @@ class Tag(Task[TagDataset]):
         names, shown = list(self.tags.table), []
         for number in range(min(count, self.validation.sentences)):
             words = self.validation.words(number)
-            wanted = found_in(words, [names[each] for each in self.validation.tags(number)])
+            wanted = tags_of(words, [names[each] for each in self.validation.tags(number)])
             shown.append(Preview(" ".join(words), wanted.text, tag(network, self.tokenizer, [words])[0].text))
         return shown
+
+    def inspect(self, splits: Mapping[str, Any], findings: Findings) -> None:
+        inspect_samples(splits, findings, self.data.max_length)
+        inspect_lengths(splits, findings)

@@ -1,4 +1,4 @@
-"""What a translator looked at while it wrote an answer: the traced pass over it, and word alignments from that."""
+"""Attention of an encoder–decoder over an output, and word alignments from it."""
 
 from typing import Any
 
@@ -12,36 +12,33 @@ from regard.text.vocabulary import Vocabulary
 
 
 @torch.no_grad()
-def look(network: Any, vocabulary: Vocabulary, row: list[int], answer: list[int], prove: bool = False) -> Trace:
-    """One teacher-forced pass over the answer's tokens; its weights are those of the search that wrote them."""
+def trace(network: Any, vocabulary: Vocabulary, row: list[int], output: list[int], prove: bool = False) -> Trace:
+    """One teacher-forced pass over the output; its attention weights are those of the search that generated it."""
     tokenizer, device = vocabulary.target, next(network.parameters()).device
     source = collate([row], None, vocabulary).to(device)
     with record(prove) as recorder:
-        network(source, torch.tensor([[tokenizer.begin, *answer]], device=device))
+        network(source, torch.tensor([[tokenizer.begin, *output]], device=device))
     axes = Axes.encoder_decoder(
         source=Axis(vocabulary.source.pieces(source.tokens[0].tolist())),
-        target=Axis(tokenizer.pieces([tokenizer.begin, *answer])),
-        output=Axis(tokenizer.pieces([*answer, tokenizer.end])),
+        target=Axis(tokenizer.pieces([tokenizer.begin, *output])),
+        output=Axis(tokenizer.pieces([*output, tokenizer.end])),
     )
-    return Trace(recorder, axes, tokenizer.decode(answer))
+    return Trace(recorder, axes, tokenizer.decode(output))
 
 
 def alignment_site(trace: Trace) -> str | None:
-    """Where alignments are read: a recurrent model's one attention, of a stack that in the block before the last.
+    """The layer whose attention gives alignments: of a stack the last but one (Garg et al. 2019).
 
-    There they are clearest (Garg et al. 2019). None where no part of the source is weighed above another.
+    None where the attention is uniform, or there is none.
     """
     sites = [site for site in trace.sites if site.endswith("cross") and trace.records[site][0].score is not uniform]
     return sites[max(0, len(sites) - 2)] if sites else None
 
 
 def align(trace: Trace) -> tuple[tuple[int, int], ...]:
-    """(source token, target token) pairs: for each target token the source token it looked at most, the end included.
-
-    Several heads are taken together, as their mean.
-    """
+    """(source token, target token) pairs: for each target token the source token with the largest mean weight."""
     site = alignment_site(trace)
     if site is None:
-        raise UserError("this model weighs no part of its source above another, so it has no alignments")
-    weights = trace.weights(site).mean(0)[:-1]  # the last row writes the end
-    return tuple((int(place), row) for row, place in enumerate(weights.argmax(-1)))
+        raise UserError("this model does not attend to its source, or does so uniformly: it has no alignments")
+    weights = trace.weights(site).mean(0)[:-1]  # the last row is that of the end token
+    return tuple((int(source), target) for target, source in enumerate(weights.argmax(-1)))

@@ -1,33 +1,103 @@
-"""Translation, and whatever else turns one text into another: its data, loss, score and answer."""
+"""Translations and other outputs of encoder–decoder models, with alignments from attention."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from regard.attention.trace import Trace
 from regard.config.recipe import DecodeOptions
 from regard.decoding.sampling import key_of
 from regard.decoding.search import Hypothesis, search
 from regard.errors import UserError
 from regard.layers.inputs import TokenBatch
 from regard.tasks.batching import Row, by_length, check_texts, too_long
-from regard.tasks.translate.alignment import align, look
+from regard.tasks.encoding import EncodedText
+from regard.tasks.generation import GenerationPredictor
+from regard.tasks.predictor import Progress, RunInput
+from regard.tasks.translate.alignment import align, trace
 from regard.tasks.translate.dataset import collate
 from regard.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
 class Translation:
-    """One answer. `score` is the length-normalised log-probability; `others` are the next best, on request."""
+    """One output. `score` is the length-normalised log-probability; `alternatives` are the next best, on request."""
 
     text: str
     score: float
-    tokens: tuple[int, ...] = ()  # as written, without the end
-    finished: bool = True  # False: cut off at the longest length allowed
-    truncated: bool = False  # the input was cut
+    tokens: tuple[int, ...] = ()  # without the end token
+    finished: bool = True  # False: max_new_tokens was reached
+    truncated: bool = False  # the input was truncated
     alignment: tuple[tuple[int, int], ...] | None = None  # (source token, target token) pairs, on request
-    others: tuple["Translation", ...] = ()
+    alternatives: tuple["Translation", ...] = ()
+
+
+class TranslatePredictor(GenerationPredictor):
+    """`run`, `generate` and `trace` of encoder–decoder models."""
+
+    task = "translate"
+    description = "an encoder–decoder model"
+    options = (*GenerationPredictor.options, "alignments")
+    text_columns = ("source", "text")
+
+    @property
+    def vocab_size(self) -> int:
+        return self.network.config.source_vocabulary
+
+    def predict(
+        self, inputs: list[Any], options: dict[str, Any], *, batch_size: int, truncate: bool, progress: Progress
+    ) -> list[Translation]:
+        alignments = options.pop("alignments", False)
+        decode = self.decode_options(**options)
+        return translate(self.network, self.vocabulary, inputs, decode, batch_size, truncate, alignments, progress)
+
+    def generate(self, rows: list[list[int]], options: dict[str, Any]) -> list[list[int]]:
+        rows = [self._source_ids(self.check_ids(row)) for row in rows]
+        hypotheses = generate(self.network, self.vocabulary, rows, self.decode_options(**options))
+        return [best.tokens for best, *_ in hypotheses]
+
+    def _source_ids(self, row: list[int]) -> list[int]:
+        """Source ids without their end token."""
+        row = row[:-1] if row and row[-1] == self.vocabulary.source.end else row
+        if len(row) >= self.network.max_positions:
+            raise UserError(f"{len(row)} ids are more than the {self.network.max_positions - 1} that the model reads")
+        return row
+
+    def encode_inputs(self, texts: list[Any], truncate: bool = False) -> list[EncodedText]:
+        end = [self.vocabulary.source.end]
+        rows = encode(self.network, self.vocabulary, texts, truncate)
+        return [EncodedText(row.tokens + end, [], row.truncated) for row in rows]
+
+    def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: dict[str, Any]) -> Trace:
+        (row,) = encode(self.network, self.vocabulary, [value], truncate)
+        if target is None:
+            hypotheses = generate(self.network, self.vocabulary, [row.tokens], self.decode_options(**options))
+            output = hypotheses[0][0].tokens
+        else:
+            output = self.tokenizer.encode(target)
+        if len(output) >= self.network.max_positions:
+            raise UserError(
+                f"the target has {len(output)} tokens, the model generates at most {self.network.max_positions - 1}"
+            )
+        return trace(self.network, self.vocabulary, row.tokens, output, prove)
+
+    def extra_columns(self, names: Sequence[str]) -> tuple[str, ...]:
+        return (self.data.prefix,) if self.data.prefix in names else ()
+
+    def takes_first_column(self) -> bool:
+        return bool(self.data.train) and not self.data.source
+
+    def parse_row(self, text: str, second: str | None, extra: Mapping[str, str], location: str) -> RunInput:
+        prefix = next(iter(extra.values()), "")
+        return RunInput(f"<{prefix}> {text}" if prefix else text, location, not text.strip())
+
+    def lines(self, prediction: Translation, options: Mapping[str, Any]) -> list[str]:
+        lines = super().lines(prediction, options)
+        if prediction.alignment is not None:
+            lines[0] += "\t" + " ".join(f"{source}-{target}" for source, target in prediction.alignment)
+        return lines
 
 
 def translate(
@@ -40,34 +110,37 @@ def translate(
     alignments: bool = False,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Translation]:
-    """An answer to each text, searched for in batches of like length. An empty text has an empty answer."""
-    rows = read(network, vocabulary, texts, truncate)
+    """An output for each text, decoded in batches of similar length. An empty text has an empty output."""
+    rows = encode(network, vocabulary, texts, truncate)
     empty = Translation("", 0.0, alignment=() if alignments else None)
-    answers: list[Translation | None] = [None if row.tokens else empty for row in rows]
-    for numbers in by_length([len(row.tokens) for row in rows], batch_size):
-        full = [number for number in numbers if rows[number].tokens]
-        found = generate(network, vocabulary, [rows[number].tokens for number in full], options) if full else []
-        for number, hypotheses in zip(full, found, strict=True):
-            best, *others = (_translation(vocabulary, each) for each in hypotheses)
-            seen = align(look(network, vocabulary, rows[number].tokens, list(best.tokens))) if alignments else None
-            answers[number] = replace(best, truncated=rows[number].truncated, alignment=seen, others=tuple(others))
-        progress(len(numbers))
-    return [answer for answer in answers if answer is not None]
+    outputs: list[Translation | None] = [None if row.tokens else empty for row in rows]
+    for indices in by_length([len(row.tokens) for row in rows], batch_size):
+        full = [index for index in indices if rows[index].tokens]
+        batch = generate(network, vocabulary, [rows[index].tokens for index in full], options) if full else []
+        for index, hypotheses in zip(full, batch, strict=True):
+            best, *rest = (
+                Translation(vocabulary.target.decode(each.tokens), each.score, tuple(each.tokens), each.finished)
+                for each in hypotheses
+            )
+            alignment = None
+            if alignments:
+                alignment = align(trace(network, vocabulary, rows[index].tokens, list(best.tokens)))
+            outputs[index] = replace(
+                best, truncated=rows[index].truncated, alignment=alignment, alternatives=tuple(rest)
+            )
+        progress(len(indices))
+    return [output for output in outputs if output is not None]
 
 
-def _translation(vocabulary: Vocabulary, found: Hypothesis) -> Translation:
-    return Translation(vocabulary.target.decode(found.tokens), found.score, tuple(found.tokens), found.finished)
-
-
-def read(network: Any, vocabulary: Vocabulary, texts: Sequence[str], truncate: bool = False) -> list[Row]:
-    """Texts as tokens that the network has room for: one that is longer is refused, or cut where that is wanted."""
+def encode(network: Any, vocabulary: Vocabulary, texts: Sequence[str], truncate: bool = False) -> list[Row]:
+    """Source tokens of each text; a longer one is an error, or truncated."""
     check_texts(texts)
-    room = network.max_positions - 1  # one place is the end's
-    rows = [Row(tokens[:room], len(tokens)) for tokens in vocabulary.source.encode_many(list(texts))]
+    capacity = network.max_positions - 1  # one position is for the end token
+    rows = [Row(tokens[:capacity], len(tokens)) for tokens in vocabulary.source.encode_many(list(texts))]
     if not truncate:
-        for text, row in zip(texts, rows, strict=True):
+        for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
             if row.truncated:
-                raise too_long(text, row.length, room)
+                raise too_long(text, row.length, capacity, index)
     return rows
 
 
@@ -76,11 +149,10 @@ def generate(
 ) -> list[list[Hypothesis]]:
     """Hypotheses for each row of source ids, best first. By default at most twice the source's length and 20 more."""
     source: TokenBatch = collate(rows, None, vocabulary).to(next(network.parameters()).device)
-    limit = torch.tensor([options.max_new_tokens or 2 * len(row) + 20 for row in rows]).clamp(
-        max=network.max_positions - 1
-    )
+    lengths = torch.tensor([options.max_new_tokens or 2 * len(row) + 20 for row in rows])
+    limit = lengths.clamp(max=network.max_positions - 1)
     keys = [key_of(row) for row in rows] if options.temperature else ()
-    found = search(network, source, vocabulary.target.begin, vocabulary.target.end, options, limit, keys=keys)
-    if not all(found):
+    hypotheses = search(network, source, vocabulary.target.begin, vocabulary.target.end, options, limit, keys=keys)
+    if not all(hypotheses):
         raise UserError("the network's output is not finite: its weights are damaged, or its training diverged")
-    return found
+    return hypotheses

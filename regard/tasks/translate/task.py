@@ -1,6 +1,6 @@
 """Translation, and any other sequence-to-sequence mapping, as a training task."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -12,9 +12,11 @@ from regard.metrics import bleu as scores
 from regard.models.registry import Family
 from regard.tasks.base import Preview, Task, reject_classifier
 from regard.tasks.batching import by_length
+from regard.tasks.inspection import Findings, inspect_coverage, inspect_leaks, inspect_lengths, inspect_samples
 from regard.tasks.translate.dataset import Batch, PairDataset, Sample, collate, corpus, learn_vocabulary, stream
+from regard.tasks.translate.evaluate import evaluate_task
 from regard.tasks.translate.options import TranslateData
-from regard.tasks.translate.predict import Translation, translate
+from regard.tasks.translate.predict import TranslatePredictor, Translation, translate
 
 
 class Translate(Task[PairDataset]):
@@ -22,6 +24,8 @@ class Translate(Task[PairDataset]):
 
     data: TranslateData
 
+    predictor = TranslatePredictor
+    evaluate = staticmethod(evaluate_task)
     name, scores = "translate", ("bleu", "chrf", "exact", "loss")
     train_tokenizer = staticmethod(learn_vocabulary)
     attach_head = staticmethod(reject_classifier)
@@ -79,6 +83,12 @@ class Translate(Task[PairDataset]):
         found = self._chosen(self.validation, count)
         answers = self._answers(network, [sample.source for sample in found])
         return [Preview(pair.source, pair.target, answer.text) for pair, answer in zip(found, answers, strict=True)]
+
+    def inspect(self, splits: Mapping[str, PairDataset], findings: Findings) -> None:
+        inspect_samples(splits, findings, self.data.max_length)
+        inspect_lengths(splits, findings)
+        inspect_coverage(splits, self.vocabulary, ("source", "target"), findings)
+        inspect_leaks(splits, findings)
 
     def _answers(self, network: nn.Module, texts: list[str]) -> list[Translation]:
         return translate(network, self.vocabulary, texts, DecodeOptions())

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from regard.cli.passages import shown
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import regard
 from regard.cli.main import app
-from regard.cli.passages import shown
 from regard.config.recipe import Recipe, load_recipe
 from regard.errors import UserError
 from regard.models.heads.mlm import MaskedLM
 from regard.models.heads.span import SpanClassifier
 from regard.tasks.answer.batches import collate
 from regard.tasks.answer.spans import Seen, best_apart, best_of, best_spans, spans_apart
-from regard.tasks.answer.task import Answer, look
+from regard.tasks.answer.task import Answer
 from regard.tasks.answer.windows import Ask, live_windows
 from regard.tasks.registry import build
 from regard.text.sentences import sentence_around
@@ -138,7 +138,7 @@ def test_validation_reads_windows_alone_as_in_batches(tmp_path: Path, monkeypatc
     task: Any = build(options, loaded.vocabulary, loaded.network)
     assert len(task.validation) > task.validation.questions  # several windows a text
     together = task.validate(loaded.network.eval())
-    monkeypatch.setattr("regard.tasks.answer.task.look.__defaults__", (1, lambda loss: None))
+    monkeypatch.setattr("regard.tasks.answer.scoring.look.__defaults__", (1, lambda loss: None))
     assert task.validate(loaded.network) == pytest.approx(together, rel=1e-5)
 
 

@@ -1,0 +1,53 @@
+"""What tasks that generate text share: decode options of a checkpoint, and checks of token ids."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from regard.config.recipe import DecodeOptions
+from regard.decoding.options import TYPES, accepted
+from regard.errors import UserError
+from regard.interop.generation_config import decode_fields
+from regard.tasks.predictor import Predictor
+
+
+class GenerationPredictor(Predictor):
+    """A predictor whose `run` takes the keys of a recipe's [decode]."""
+
+    options = tuple(TYPES)
+    sorts_by_length = False
+    is_causal_lm = False
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of token ids that the network takes as input."""
+        return self.network.config.vocabulary
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The tokens that end an output: the tokenizer's, and those that the checkpoint names."""
+        named = self.model.generation.get("eos_token_id", self.model.config.get("eos_token_id"))
+        named = [named] if isinstance(named, int) else named or []
+        ids = dict.fromkeys((self.tokenizer.end, *named))
+        return tuple(token for token in ids if 0 <= token < self.vocab_size)
+
+    def decode_options(self, **options: Any) -> DecodeOptions:
+        """The checkpoint's generation settings, overridden by what is given."""
+        merged = DecodeOptions(**(decode_fields(self.model.generation, self.is_causal_lm) | accepted(options)))
+        if merged.stop and not self.is_causal_lm:
+            raise UserError(f"stop = {list(merged.stop)}: stop sequences are for causal language models")
+        for name, tokens in (("logit_bias", merged.logit_bias), ("suppress_tokens", merged.suppress_tokens)):
+            if unknown := [token for token in tokens if not 0 <= int(token) < self.vocab_size]:
+                raise UserError(f"{name}: id {unknown[0]} is not in the vocabulary of {self.vocab_size} tokens")
+        return merged
+
+    def check_ids(self, row: Any) -> list[int]:
+        """A row of token ids."""
+        row = list(row) if isinstance(row, Sequence | np.ndarray) and not isinstance(row, str) else [row]
+        for token in row:
+            if isinstance(token, bool) or not isinstance(token, int | np.integer):
+                raise UserError(f"ids should be whole numbers, or lists of them, not {token!r}")
+            if not 0 <= token < self.vocab_size:
+                raise UserError(f"id {token} is not in the vocabulary of {self.vocab_size} tokens")
+        return [int(token) for token in row]

@@ -1,0 +1,122 @@
+"""`regard evaluate` of translation and other sequence-to-sequence models: BLEU, chrF and exact match."""
+
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regard.config.recipe import Recipe
+from regard.errors import UserError
+from regard.metrics import bleu
+from regard.progress import counted
+from regard.tasks.scoring import (
+    Evaluation,
+    EvaluationRequest,
+    LineChart,
+    column_names,
+    prediction_rows,
+    require_same_task,
+    resolve_split,
+)
+from regard.tasks.translate.dataset import Sample, samples
+
+LENGTH_GROUPS = 6
+OPTIONS = ("source", "target", "truncate", "by_length", "plot", "predictions", "lowercase", "compare")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Pairs of texts, and where they come from."""
+
+    name: str
+    pairs: list[Sample]
+
+
+def evaluate_task(models: list[Any], request: EvaluationRequest) -> Evaluation:
+    """`regard evaluate` of encoder–decoder models."""
+    description = "an encoder–decoder model"
+    request.allow(description, *OPTIONS, *request.decode)
+    require_same_task(models, description)
+    recipe = models[0].recipe
+    lowercase = request.get("lowercase", None)
+    if lowercase is None:
+        lowercase = recipe is not None and recipe.tokenizer.lowercase
+    chosen = select(recipe, request.file, request.get("source"), request.get("target"))
+    by_length = request.get("by_length", False) or bool(request.get("plot"))
+    options = {**request.decode, "batch_size": request.batch_size, "truncate": request.get("truncate", False)}
+    evaluation = evaluate(models, chosen, lowercase, by_length, request.quiet, **options)
+    if by_length:
+        names = [Path(name).name for name in request.names]
+        evaluation.chart = length_chart(names, evaluation.results["by_length"])
+    return evaluation
+
+
+def select(recipe: Recipe | None, file: str | None, source: str, target: str) -> Selection:
+    """The file's samples; without one the test split of the model's recipe, else its validation split."""
+    sides = column_names(recipe, source=source, target=target)
+    resolved, split = resolve_split(recipe, "translate", file, ", such as test.{de,en}", **sides)
+    pairs = list(samples(resolved, split))
+    if not pairs:
+        raise UserError(f"{getattr(resolved.data, split)}: no samples to score")
+    return Selection(file or split, pairs)
+
+
+def evaluate(
+    models: list[Any], chosen: Selection, lowercase: bool, by_length: bool = False, quiet: bool = True, **options: Any
+) -> Evaluation:
+    """Scores of one model, or of two with the paired test of their difference."""
+    sources = [pair.source for pair in chosen.pairs]
+    references = [pair.target for pair in chosen.pairs]
+    with counted("translating", len(sources) * len(models), quiet) as progress:
+        outputs = [[output.text for output in model.run(sources, **options, progress=progress)] for model in models]
+    scores = [bleu.score(each, references, lowercase) for each in outputs]
+    results: dict[str, Any] = {"samples": len(references), "split": chosen.name}
+    if by_length:
+        results["by_length"] = scores_by_length(sources, references, outputs, lowercase)
+    if len(models) == 1:
+        results["scores"] = scores[0]
+    else:
+        results["scores"] = [
+            {"model": name, **asdict(score)}
+            for name, each in zip(("first", "second"), scores, strict=True)
+            for score in each
+        ]
+        differences = bleu.compare(outputs[0], outputs[1], references, lowercase)
+        results["comparison"] = [difference.to_dict() for difference in differences]
+    return Evaluation(results, prediction_rows(range(1, len(sources) + 1), sources, references, outputs))
+
+
+def scores_by_length(
+    sources: list[str], references: list[str], outputs: list[list[str]], lowercase: bool
+) -> list[dict[str, Any]]:
+    """BLEU over groups of similar source length, about equally many samples each: Bahdanau et al. 2015, figure 2."""
+    words = np.array([len(source.split()) for source in sources])
+    edges = np.unique(np.quantile(words, np.linspace(0, 1, LENGTH_GROUPS + 1), method="nearest"))
+    edges = edges if len(edges) > 1 else np.append(edges, edges[-1])
+    rows = []
+    for low, high in pairwise(edges):
+        first = low + (low != edges[0])
+        inside = np.flatnonzero((words >= first) & (words <= high))
+        if not len(inside):
+            continue
+        row: dict[str, Any] = {
+            "words": f"{first}–{high}",
+            "mean": round(float(words[inside].mean()), 1),
+            "samples": len(inside),
+        }
+        for name, each in zip(("bleu", "second"), outputs, strict=False):
+            group = [each[index] for index in inside]
+            row[name] = bleu.quick(group, [references[index] for index in inside], lowercase)["bleu"]
+        rows.append(row)
+    return rows
+
+
+def length_chart(names: list[str], rows: list[dict[str, Any]]) -> LineChart:
+    """BLEU by source length, a line per model."""
+    lines = {
+        name: ([(row["mean"], row[key]) for row in rows], list[float]())
+        for name, key in zip(names, ("bleu", "second"), strict=False)
+    }
+    return LineChart("BLEU by source length", "words in the source (mean of each group)", "BLEU", lines)
