@@ -422,4 +422,4 @@ def test_the_order_of_batches_is_the_seeds(tmp_path: Path) -> None:
     task: Any = build(options, loaded.vocabulary, loaded.network)
     whole = [batch.index.tolist() for batch in islice(task.batches(0, 0, 1), 6)]
     assert [batch.index.tolist() for batch in islice(task.batches(2, 0, 1), 4)] == whole[2:]
-    assert look(loaded.network, task.training, whole[0]).keys() == {*whole[0]}
+    assert score_windows(loaded.network, task.training, whole[0]).keys() == {*whole[0]}
