@@ -22,6 +22,7 @@ from regard.errors import UserError
 from regard.models.heads.mlm import MaskedLM
 from regard.models.heads.span import SpanClassifier
 from regard.tasks.answer.batches import collate
+from regard.tasks.answer.scoring import score_windows
 from regard.tasks.answer.spans import Seen, best_apart, best_of, best_spans, spans_apart
 from regard.tasks.answer.task import Answer
 from regard.tasks.answer.windows import Ask, live_windows
