@@ -23,7 +23,7 @@ from regard.training.objective import BatchSource
 
 WORDS, WIDTH, LENGTH = 13, 7, 5
 HEADER = (
-    "task = 'toy'\n[data]\ntrain = 'none'\nvalidation = 'none'\n"
+    "task = 'translate'\n[data]\ntrain = 'none'\nvalidation = 'none'\n"
     "[model]\nfamily = 'toy'\n[train]\nbatch_size = 11\nmax_steps = 23\n"
 )
 
