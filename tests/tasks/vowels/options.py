@@ -1,0 +1,5 @@
+"""Recipe tables of the task; importable without torch."""
+
+from regard.config.options import TaskOptions
+
+OPTIONS = TaskOptions()
