@@ -133,4 +133,4 @@ def test_inspect_names_the_heads_of_a_language_model_alone(tmp_path: Path, capfd
     assert len(json.loads(capfd.readouterr().out)["heads"]) == back["heads"] * back["depth"]
     with pytest.raises(SystemExit):
         main(["inspect", str(tmp_path / "across"), "--heads"])
-    assert "--heads is for language models" in capfd.readouterr().err
+    assert "--heads is for causal language models" in capfd.readouterr().err
