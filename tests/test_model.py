@@ -107,7 +107,7 @@ def test_hidden_words_are_told_likeliest_first(tmp_path: Path) -> None:
     printed = CliRunner().invoke(app, ["run", str(model.folder), texts[0], "--best", "2"]).output.splitlines()
     told = ["\t".join(f"{word.text} {word.score:.3f}" for word in words[:2]) for words in answers[0].words]
     assert printed == [answers[0].text, *told]
-    with pytest.raises(UserError, match=r"hides no word.*\[MASK\]"):
+    with pytest.raises(UserError, match=r"input 1 has no mask: write \[MASK\]"):
         model.run("the spaces")
 
 
@@ -150,7 +150,8 @@ def test_what_knows_no_second_segment_reads_two_texts_as_one(segments: int, tmp_
     model: Any = regard.load(
         folder(tmp_path, lambda body: Classifier(body, ["x", "y"], paired=True), segments=segments)
     )
-    text = model.texts.sequences(model.texts.rows([("hello", "the quotes")]))
+    texts = model.predictor().texts
+    text = texts.sequences(texts.rows([("hello", "the quotes")]))
     assert text.segments is not None and set(text.segments[0].tolist()) == {0, 1}
     with torch.no_grad():
         assert torch.equal(model.network(text), model.network(text._replace(segments=None)))

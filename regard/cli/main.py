@@ -320,8 +320,9 @@ def _load(path: str, place: Place) -> Any:
 
 def _heard(model: Any, options: Generation) -> Any:
     """The model, after a warning about options that take no effect."""
-    if options.idle(0):
-        decode = model.predictor().decode_options(**options.given())
+    predictor = model.predictor()
+    if options.idle(0) and "temperature" in predictor.options:
+        decode = predictor.decode_options(**options.given())
         if idle := options.idle(decode.temperature):
             print(f"warning: {', '.join(idle)}: only sampling uses it; give a --temperature too", file=sys.stderr)
     return model

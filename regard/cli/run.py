@@ -17,7 +17,7 @@ from regard.cli.output import document, emit, harmless, plain
 from regard.cli.run_inputs import from_arguments, from_file
 from regard.data.documents import decoded
 from regard.errors import UserError
-from regard.tasks.predictor import EmptyPrediction, RunInput
+from regard.tasks.predictor import COMPUTING, EmptyPrediction, RunInput, tasks_with_option
 
 NO_ROWS = Rows()
 EMPTY = EmptyPrediction()
@@ -31,7 +31,7 @@ def run_all(
 ) -> None:
     """Print a prediction for each input, row of a file, or line of stdin, `batch_size` of them at a time."""
     predictor = model.predictor(options.pop("task", ""))
-    predictor.check_options({name: value for name, value in options.items() if name != "truncate"})
+    check_options(predictor, options)
     values = _inputs(predictor, inputs, rows, output.quiet, "context" in options)
     if "context" in options:
         options["context"] = read_context(options["context"])
@@ -45,6 +45,15 @@ def run_all(
     while batch := list(islice(values, size)):
         for value, prediction in zip(batch, _predict(predictor, batch, batch_size, options), strict=True):
             _print(predictor, value, prediction, output, options)
+
+
+def check_options(predictor: Any, options: Mapping[str, Any]) -> None:
+    """Reject an option that the model's task does not have; the error says which tasks have it."""
+    for name in options:
+        if name not in (*predictor.options, *COMPUTING):
+            owners = " or ".join(tasks_with_option(name))
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"{option} is for task {owners}; this is {predictor.description} (task {predictor.task})")
 
 
 def read_context(path: Path) -> str:
@@ -127,9 +136,9 @@ def write_vectors(
     """Embed each input, row or line of stdin, and write a float32 array (inputs, width) in numpy's format."""
     if (task := options.pop("task", model.task)) != "embed":
         raise UserError(f"--vectors {path}: the task is '{task}'; give --task embed too")
-    truncate = options.pop("truncate", False)
     predictor = model.predictor("embed")
-    predictor.check_options(options)
+    check_options(predictor, options)
+    truncate = options.get("truncate", False)
     values = _inputs(predictor, inputs, rows, output.quiet)
     count = truncated = width = 0
     with TemporaryFile() as buffer:  # nothing is written before all is read, and memory holds a part at a time

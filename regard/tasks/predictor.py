@@ -136,7 +136,7 @@ class Predictor(ABC):
         """Reject an option that the task does not have; the error says which tasks have it."""
         for name in options:
             if name not in self.options:
-                owners = [task for task in TASKS if name in task_of(task).predictor.options]
+                owners = tasks_with_option(name)
                 known = (*self.options, *COMPUTING)
                 hint = f"; it is for task {' or '.join(owners)}" if owners else nearest(name, known)
                 possible = f"; possible: {', '.join(known)}" if owners else ""
@@ -188,6 +188,11 @@ class Predictor(ABC):
     def describe(self) -> dict[str, Any]:
         """Facts for `regard inspect`."""
         return {}
+
+
+def tasks_with_option(name: str) -> list[str]:
+    """The tasks whose `run` has this option."""
+    return [task for task in TASKS if name in task_of(task).predictor.options]
 
 
 def positive(options: Mapping[str, Any], name: str, default: int) -> int:

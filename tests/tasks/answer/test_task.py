@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from regard.cli.passages import shown
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
@@ -139,7 +138,7 @@ def test_validation_reads_windows_alone_as_in_batches(tmp_path: Path, monkeypatc
     task: Any = build(options, loaded.vocabulary, loaded.network)
     assert len(task.validation) > task.validation.questions  # several windows a text
     together = task.validate(loaded.network.eval())
-    monkeypatch.setattr("regard.tasks.answer.scoring.look.__defaults__", (1, lambda loss: None))
+    monkeypatch.setattr("regard.tasks.batching.MAX_TOKENS_CPU", 1)
     assert task.validate(loaded.network) == pytest.approx(together, rel=1e-5)
 
 
@@ -208,11 +207,11 @@ def test_a_question_alone_is_answered_as_among_others(model: Any) -> None:
 def test_the_next_best_answers_stand_elsewhere(model: Any) -> None:
     text = "Ada sang there and many birds sang over green hills and there Bob sang."
     answer = model.run(("Who was there?", text), best=4)
-    places = [(each.start, each.end) for each in (answer, *answer.others)]
+    places = [(each.start, each.end) for each in (answer, *answer.alternatives)]
     assert answer.text in NAMES and len(places) == 4
-    assert all(each.text == text[each.start : each.end] for each in answer.others)
+    assert all(each.text == text[each.start : each.end] for each in answer.alternatives)
     assert all(low[1] <= high[0] for low, high in zip(sorted(places), sorted(places)[1:], strict=False))
-    scores = [each.score for each in (answer, *answer.others)]
+    scores = [each.score for each in (answer, *answer.alternatives)]
     assert scores == sorted(scores, reverse=True) and sum(scores) <= 1 + 1e-9
     assert model.run(("Who was there?", text)).score == answer.score  # it does not hang on how many are told
 
@@ -226,7 +225,7 @@ def test_a_model_that_learnt_to_say_nothing_does_so_by_itself(model: Any, tmp_pa
     file.write_text(json.dumps({"question": asks[0], "context": asks[1], "answers": [asks[1].split()[0]]}) + "\n")
     written = tmp_path / "said.jsonl"
     CliRunner().invoke(app, ["evaluate", str(model.folder.parent), str(file), "--predictions", str(written)])
-    assert json.loads(written.read_text())["told"] == ""
+    assert json.loads(written.read_text())["prediction"] == ""
     model.save(tmp_path / "ours")
     config = json.loads((tmp_path / "ours/config.json").read_text())
     assert config["no_answer"] is True and regard.load(tmp_path / "ours").run(asks).text == ""
@@ -253,15 +252,15 @@ def test_a_threshold_lets_it_say_nothing(model: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "options", "said"),
     [
-        ("Who?", {}, "input 1 should be a question and its text, a tab between"),
+        ("Who?", {}, "input 1 should be a question and its passage, separated by a tab"),
         ({"question": "Who?"}, {}, "input 1 has the keys question; expected question and context"),
-        (("Who?", " "), {}, "input 1: its context is empty"),
-        ([("Who?", "a"), ("", "a")], {}, "input 2: its question is empty"),
-        ([("Who?", 7)], {}, "input 1: its context is not text: 7"),
+        (("Who?", " "), {}, "input 1 has an empty context"),
+        ([("Who?", "a"), ("", "a")], {}, "input 2 has an empty question"),
+        ([("Who?", 7)], {}, "input 1 has a context that is not text: 7"),
         (("who " * 40, "wind"), {}, "input 1: its question has 40 tokens, at most 21 leave room"),
         (("Who?", "wind"), {"best": 0}, "best = 0 should be"),
         (("Who?", "wind"), {"threshold": "x"}, "threshold = 'x' should be a number"),
-        (("Who?", "wind"), {"num_beams": 2}, "'num_beams' is no option of a model that answers questions"),
+        (("Who?", "wind"), {"num_beams": 2}, "'num_beams' is not an option of a question-answering model; it is for"),
     ],
 )
 def test_what_is_no_question_is_refused(model: Any, given: Any, options: Any, said: str) -> None:
@@ -277,7 +276,7 @@ def test_a_trace_tells_the_answer_and_takes_one_window(model: Any) -> None:
     assert trace.weights(trace.sites[0]).shape[-2:] == (size, size)
     assert model.trace("Who was there?", context=text).answer == name
     assert model.trace({"question": "Who was there?", "context": text}).answer == name
-    with pytest.raises(UserError, match="the model sees at most 48 at once"):
+    with pytest.raises(UserError, match="tokens, the model's context is 48"):
         model.trace(("Who was there?", long_text()))
     assert len(model.trace(("Who was there?", long_text()), truncate=True).source) == 48
 
@@ -334,11 +333,12 @@ def test_it_is_asked_from_the_command_line(learnt: Path, model: Any) -> None:
     assert piped.output.splitlines() == ["Ada", "", ""]
     found = CliRunner().invoke(app, [*run, "Who was there?", "--context", str(learnt / "text.txt"), "--json", "--best", "2"])  # fmt: skip  # noqa: E501
     answer = json.loads(found.output)
-    assert answer["text"] == text[answer["start"] : answer["end"]] == "Cleo" and len(answer["others"]) == 1
+    assert answer["text"] == text[answer["start"] : answer["end"]] == "Cleo" and len(answer["alternatives"]) == 1
     assert answer == json.loads(json.dumps(asdict(model.run(("Who was there?", text), best=2))))
-    marked = shown(model.run(("Who was there?", text)), text)
-    spans = [marked.plain[span.start : span.end] for span in marked.spans if "reverse" in str(span.style)]
-    assert spans == ["Cleo"] and "characters" in marked.plain
+    segments = model.predictor().segments(model.run(("Who was there?", text)))
+    assert [each.text for each in segments if each.style == "highlight"] == ["Cleo"]
+    shown = "".join(each.text for each in segments).splitlines()
+    assert len(shown) == 2 and shown[0].startswith("Cleo  ") and "characters" in shown[0] and "Cleo" in shown[1]
     missing = CliRunner().invoke(app, [*run, "Who?", "--context", str(learnt / "nothing.txt")])
     assert missing.exit_code == 1 and "nothing.txt: no such file" in str(missing.exception or missing.output)
 
@@ -346,20 +346,20 @@ def test_it_is_asked_from_the_command_line(learnt: Path, model: Any) -> None:
 def test_it_is_scored_on_its_part_and_on_a_file(learnt: Path, model: Any) -> None:
     """With questions that have no answer told apart, and the best threshold for them."""
     found = json.loads(CliRunner().invoke(app, ["evaluate", str(learnt / "run"), "--json"]).output)
-    assert found["part"] == "validation" and {each["name"] for each in found["scores"]} == {"exact_match", "f1"}
+    assert found["split"] == "validation" and {each["name"] for each in found["scores"]} == {"exact_match", "f1"}
     assert found["answerable"]["questions"] == 2 * found["unanswerable"]["questions"]
     assert all(each["value"] > 90 and each["signature"].startswith("squad|") for each in found["scores"])
     values = {each["name"]: each["value"] for each in found["scores"]}
     assert all(found["best_threshold"][name]["reached"] >= value - 1e-9 for name, value in values.items())
     rows = [f"Who was there?\t{text}\t{name}" for text, name, _ in map(told, map(random.Random, range(9)))]
     (learnt / "own.tsv").write_text("q\tc\ta\n" + "\n".join(rows) + "\n")
-    columns = ["--source", "q", "--other", "c", "--target", "a"]
+    columns = ["--source", "q", "--text-pair", "c", "--target", "a"]
     columns += ["--predictions", str(learnt / "told.jsonl")]
     own = CliRunner().invoke(app, ["evaluate", str(learnt / "run"), str(learnt / "own.tsv"), "--json", *columns])
     own = json.loads(own.output)
     line = json.loads((learnt / "told.jsonl").read_text().splitlines()[0])
-    assert line["place"].endswith("own.tsv:2") and line["wanted"] == [rows[0].split("\t")[2]]
-    assert line["input"] == "Who was there?" and line["told"] == model.run(tuple(rows[0].split("\t")[:2])).text
+    assert line["location"].endswith("own.tsv:2") and line["reference"] == [rows[0].split("\t")[2]]
+    assert line["input"] == "Who was there?" and line["prediction"] == model.run(tuple(rows[0].split("\t")[:2])).text
     asks = [tuple(row.split("\t")[:2]) for row in rows]
     right = [answer.text == row.split("\t")[2] for answer, row in zip(model.run(asks), rows, strict=True)]
     assert own["samples"] == 9 and own["scores"][0]["value"] == pytest.approx(100 * np.mean(right))
@@ -404,7 +404,7 @@ def test_the_doctor_reads_questions(tmp_path: Path) -> None:
     assert not found.errors and not any("windows of at most" in line for line in found.warnings)
     assert found.facts["samples"]["train"]["kept"] > 0
     assert found.facts["questions"]["train"]["without_answer"] > 0
-    assert found.facts["also_in_train"]["validation"]["same_text"] == 0
+    assert found.facts["train_overlap"]["validation"]["same_text"] == 0
 
 
 def test_dropout_is_the_recipes_where_it_says_so(tmp_path: Path) -> None:

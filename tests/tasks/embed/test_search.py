@@ -15,6 +15,7 @@ from needs import need
 import regard
 from regard.errors import UserError
 from regard.tasks.embed.evaluate import evaluate, select
+from regard.tasks.embed.predict import EmbedPredictor
 from regard.tasks.embed.search import BAND, Index, Source, find_all
 from tests.interop.test_real_encoders import sentences
 from tests.test_model import folder
@@ -64,11 +65,18 @@ def test_tables_and_many_files_have_places_too(model: Any, tmp_path: Path) -> No
         Source.of(str(tmp_path / "one.md"), "words")
 
 
-def test_vectors_are_made_once_for_a_file_and_a_model(model: Any, tmp_path: Path) -> None:
+def test_vectors_are_made_once_for_a_file_and_a_model(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = written(tmp_path / "notes.txt", "\n".join(LINES))
     source, made = Source.of(str(path)), []
-    embed = model.vectors
-    model.vectors = lambda rows, *rest, **ways: made.append(len(rows)) or embed(rows, *rest, **ways)
+    embed = EmbedPredictor.embed
+
+    def count(predictor: Any, rows: Any, *rest: Any, **options: Any) -> Any:
+        made.append(len(rows))
+        return embed(predictor, rows, *rest, **options)
+
+    monkeypatch.setattr(EmbedPredictor, "embed", count)
     first = Index.of(model, source)
     assert isinstance(first.vectors, np.memmap) and np.allclose(np.linalg.norm(first.vectors, axis=1), 1, atol=1e-6)
     assert np.array_equal(Index.of(model, source).vectors, first.vectors)
@@ -175,7 +183,7 @@ def test_pairs_that_cannot_be_scored_are_named(model: Any, tmp_path: Path, call:
     code, _, err = call("evaluate", model.folder)
     assert code == 1 and "FILE of pairs" in err
     code, _, err = call("evaluate", model.folder, bad, "--num-beams", "2")
-    assert code == 1 and "--num-beams has no meaning for a model that embeds" in err
+    assert code == 1 and "--num-beams is not an option of the evaluation of an embedding model" in err
 
 
 def test_minilm_knows_how_alike_sentences_are_in_eight_bits_too() -> None:

@@ -18,8 +18,8 @@ from regard.errors import UserError
 from regard.layers.inputs import TokenBatch
 from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.tasks.fill.batches import draw_pair
+from regard.tasks.fill.evaluation_rows import fixed_rows
 from regard.tasks.fill.guesses import guess, predict
-from regard.tasks.fill.predict import some_rows
 from regard.tasks.registry import build
 from regard.text.vocabulary import Vocabulary
 from regard.training.build import prepare_network, resume, start
@@ -149,7 +149,7 @@ def test_pre_training_goes_on_from_weights(head: Any, pairs: str, tmp_path: Path
 def test_figures_are_those_of_every_row(tmp_path: Path) -> None:
     network, task = prepared(recipe(lay_out(tmp_path)))
     network.eval()
-    batches = list(some_rows(task.validation, task.tokenizer, task.masking, 1000))
+    batches = list(fixed_rows(task.validation, task.tokenizer, task.masking, 1000))
     found = guess(network, batches)
     words = torch.cat([batch.words for batch in batches])
     with torch.no_grad():
@@ -209,7 +209,7 @@ def test_the_first_rows_of_a_batch_are_its_first(tmp_path: Path) -> None:
     ("overrides", "model", "said"),
     [
         ((), 'family = "bert"\nwidth = 24\nheads = 2\nlimit = 48\npooler = false', "model.pooler"),
-        ((), 'family = "deberta"\nwidth = 24\nheads = 2\nlimit = 48', r"model\.segments = 2"),
+        ((), 'family = "deberta"\nwidth = 24\nheads = 2\nlimit = 48', r"model\.token_types = 2"),
         ((), 'family = "gpt"\npreset = "tiny"', "cannot do task = 'fill'"),
         (("train.score=bleu",), SCRATCH, "possible: loss, accuracy"),
         (("data.max_length=99",), SCRATCH, "model.max_positions"),

@@ -19,7 +19,7 @@ from regard.models.heads.token import TokenClassifier
 from regard.tasks.registry import build
 from regard.tasks.tag.evaluate import select
 from regard.tasks.tag.files import read
-from regard.tasks.tag.predict import WORD, read_words
+from regard.tasks.tag.predict import WORD, word_probabilities
 from regard.training.build import prepare_network, resume, start
 from regard.training.doctor import examine
 from tests.test_model import folder
@@ -111,13 +111,13 @@ def test_what_validation_says_is_what_evaluate_says(trained: Path, capfd: pytest
         main(["evaluate", str(trained), "--json", "--compare", str(trained), *told])
     found = json.loads(capfd.readouterr().out)
     lines = [json.loads(line) for line in (trained / "told.jsonl").read_text().splitlines()]
-    assert left.value.code == 0 and found["part"] == "test" and found["sentences"] == 15
+    assert left.value.code == 0 and found["split"] == "test" and found["sentences"] == 15
     tested = list(read(model.recipe.data, "test"))
     answers = model.run([sentence.words for sentence in tested])
     hits = [
         one == other for a, s in zip(answers, tested, strict=True) for one, other in zip(a.tags, s.tags, strict=True)
     ]
-    assert [line["told"] for line in lines] == [list(answer.tags) for answer in answers]
+    assert [line["prediction"] for line in lines] == [list(answer.tags) for answer in answers]
     assert [line["input"] for line in lines] == [list(sentence.words) for sentence in tested]
     assert found["accuracy"] == pytest.approx(100 * np.mean(hits)) and found["words"] == len(hits)
     assert [score["name"] for score in found["scores"]] == ["precision", "recall", "f1"]
@@ -178,12 +178,12 @@ def test_long_texts_and_batch_mates_change_nothing(trained: Path) -> None:
     """Of a text longer than the model reads, each word is told once; short ones are told as if alone."""
     model: Any = regard.load(trained)
     sentences = [list(sentence.words) for sentence in names(5, "test", 9)]
-    alone = [read_words(model.network, model.vocabulary.target, [words])[0] for words in sentences]
-    together = read_words(model.network, model.vocabulary.target, sentences, 4)
+    alone = [word_probabilities(model.network, model.vocabulary.target, [words])[0] for words in sentences]
+    together = word_probabilities(model.network, model.vocabulary.target, sentences, 4)
     for one, other in zip(alone, together, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
     long = [word for words in sentences for word in words]
-    (found,) = read_words(model.network, model.vocabulary.target, [long])
+    (found,) = word_probabilities(model.network, model.vocabulary.target, [long])
     assert len(found) == len(long) > model.network.max_positions
     np.testing.assert_allclose(found.sum(1), 1, atol=1e-5)
     assert len(model.run(" ".join(long)).tags) == len(long)
@@ -203,7 +203,7 @@ def test_a_pre_trained_encoder_is_taught_and_others_read_it(tmp_path: Path) -> N
         theirs = AutoModelForTokenClassification.from_pretrained(tmp_path / name / "saved").eval()
         encoded = ours.vocabulary.target.inner.encode(" ".join(words))
         logits = theirs(torch.tensor([encoded.ids])).logits[0]
-        (chances,) = read_words(ours.network, ours.vocabulary.target, [words])
+        (chances,) = word_probabilities(ours.network, ours.vocabulary.target, [words])
         firsts = [encoded.char_to_token(begin) for begin in (0, 6, 10)]
         np.testing.assert_allclose(logits.softmax(-1)[firsts].detach().numpy(), chances, atol=1e-5)
 
