@@ -111,7 +111,7 @@ def test_it_streams_with_and_without_a_prefix_cache(model: Model) -> None:
     for prompt in ("the cat", "the cat sat", "the dog"):
         expected = model.run(prompt, max_new_tokens=6).text
         assert "".join(model.stream(prompt, max_new_tokens=6)) == expected
-        assert "".join(model.stream(prompt, max_new_tokens=6, recall=cache)) == expected
+        assert "".join(model.stream(prompt, max_new_tokens=6, prefix_cache=cache)) == expected
 
 
 @torch.no_grad()

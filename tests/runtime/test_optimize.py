@@ -130,7 +130,7 @@ def test_stories_lose_less_than_a_percent_of_perplexity_in_eight_bits() -> None:
     full, small = regard.load(folder), regard.load(folder, precision="int8")
     stories = full.run("Once upon a time", max_new_tokens=200, temperature=1.0, num_return_sequences=8, seed=3)
     prompt = full.vocabulary.target.prompt("Once upon a time")
-    rows = [[*prompt, *story.tokens] for story in (stories, *stories.others)]
+    rows = [[*prompt, *story.tokens] for story in (stories, *stories.alternatives)]
     losses = [
         sum(-float(log_probabilities(model.network, torch.tensor([row])).sum()) for row in rows) / sum(map(len, rows))
         for model in (full, small)

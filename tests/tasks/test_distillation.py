@@ -14,7 +14,7 @@ import regard
 from regard.config.recipe import DistilOptions
 from regard.errors import UserError
 from regard.models.layer_selection import spaced
-from regard.tasks.classify.problem_type import Number
+from regard.tasks.classify.problem_type import Regression
 from regard.tasks.distillation import SOFT, Predicted, Teacher
 from regard.training.build import prepare_network, prepare_task, resume, start
 from tests.tasks.classify.test_encoder_training import SCRATCH
@@ -98,7 +98,7 @@ def test_numbers_are_learnt_in_the_units_of_the_data_s_own_loss() -> None:
     losses = []
     for scale in (1.0, 64.0):
         found, wanted = (Predicted(torch.zeros(0), (scale * each,)) for each in (said, shown))
-        hard = Number(scale).loss(found.logits[0], wanted.logits[0][:, 0])
+        hard = Regression(SimpleNamespace(scale=scale)).loss(found.logits[0], wanted.logits[0][:, 0])
         losses.append(Teacher(network, options, {}, scale).loss(hard, found, wanted, torch.zeros(0), 5))
     assert torch.allclose(losses[0], 2 * F.mse_loss(said, shown, reduction="sum"), atol=1e-5)
     assert torch.allclose(losses[0], losses[1], atol=1e-5)

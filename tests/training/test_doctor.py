@@ -59,7 +59,7 @@ def found(recipe: Path, *overrides: str) -> Findings:
 
 def test_planted_leaks_and_skips_are_counted(recipe: Path) -> None:
     findings = found(recipe)
-    assert findings.facts["also_in_train"] == {"validation": {"same_source": 4, "same_pair": 3}}
+    assert findings.facts["train_overlap"] == {"validation": {"same_source": 4, "same_pair": 3}}
     leak = next(line for line in findings.warnings if "in train too" in line)
     assert "3 of 13" in leak
     assert sentence(0) in leak
@@ -216,17 +216,17 @@ def test_running_text_is_counted_in_documents_tokens_bytes_and_blocks(running: P
 
 def test_repeated_documents_are_counted(running: Path) -> None:
     findings = found(running)
-    assert findings.facts["also_in_train"] == {"validation": {"same_document": 2}}
+    assert findings.facts["train_overlap"] == {"validation": {"same_document": 2}}
     assert any("2 of 7 documents are in train too" in line for line in findings.warnings)
     (running.parent / "book.txt").write_text("It was a dark night.\n" * 99)
     alone = found(running, "data.train=book.txt", "data.validation=0.1", "data.text=")
     assert alone.facts["text"]["train"]["documents"] == 1
-    assert alone.facts["also_in_train"] == {"validation": {"same_document": 0}}
+    assert alone.facts["train_overlap"] == {"validation": {"same_document": 0}}
     assert not [line for line in alone.warnings if "train too" in line]
 
 
 def test_a_text_without_validation_or_in_other_letters_is_warned_of(running: Path) -> None:
-    assert any("no validation part" in line for line in found(running, "data.validation=").warnings)
+    assert any("no validation split" in line for line in found(running, "data.validation=").warnings)
     (running.parent / "train.jsonl").write_text(json.dumps({"text": "the same words again " * 99}) + "\n")
     (running.parent / "validation.jsonl").write_text(json.dumps({"text": "öäü" * 99}) + "\n")
     options = ["tokenizer.kind=byte_bpe", "tokenizer.vocab_size=300", "model.max_positions=3"]

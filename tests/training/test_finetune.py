@@ -122,7 +122,7 @@ def test_the_way_of_decoding_comes_along_and_the_recipe_speaks_over_it(base: Pat
     config = json.loads((run / "checkpoint-1" / "generation_config.json").read_text())
     assert config == theirs | {"length_penalty": 0.5}
     run = train(tmp_path, "sampled", f'from = "{folder}"', 1, "decode.temperature=0.7")
-    assert regard.load(run).decoding().temperature == 0.7
+    assert regard.load(run).predictor().decode_options().temperature == 0.7
 
 
 def test_a_run_is_trained_by_one_process(base: Path) -> None:

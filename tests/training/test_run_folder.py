@@ -12,11 +12,11 @@ import torch
 from calling import Call
 
 import regard
-from regard.cli.evaluate import Selection, evaluate
 from regard.config.recipe import load_recipe
 from regard.metrics import bleu as scores
 from regard.model import Model
 from regard.tasks.translate.dataset import Sample
+from regard.tasks.translate.evaluate import Selection, evaluate
 from regard.tasks.translate.predict import Translation
 from regard.training import checkpoint
 from regard.training.build import start
@@ -103,7 +103,7 @@ def test_a_saved_copy_answers_embeds_and_looks_exactly_as_its_original(config: s
     for options in ways:
         answers = model.run(TEXTS, **options)
         assert copy.run(TEXTS, **options) == answers
-        assert [len(answer.others) for answer in answers if answer.text] == [
+        assert [len(answer.alternatives) for answer in answers if answer.text] == [
             options.get("num_return_sequences", 1) - 1
         ] * sum(bool(answer.text) for answer in answers)
     assert np.array_equal(copy.embed(TEXTS), model.embed(TEXTS))
@@ -212,9 +212,9 @@ def test_the_next_best_answers_stand_on_lines_of_their_own(trained: Path, call: 
     code, out, _ = call("run", trained, "1 2 3", "4 5", *options)
     assert code == 0
     answers = regard.load(trained).run(["1 2 3", "4 5"], num_beams=4, num_return_sequences=3)
-    assert out.splitlines() == [each.text for answer in answers for each in (answer, *answer.others)]
+    assert out.splitlines() == [each.text for answer in answers for each in (answer, *answer.alternatives)]
     for answer in answers:
-        ranked = [answer.score, *(each.score for each in answer.others)]
+        ranked = [answer.score, *(each.score for each in answer.alternatives)]
         assert ranked == sorted(ranked, reverse=True)
     code, _, err = call("run", trained, "1 2 3", "--num-return-sequences", 3)
     assert code == 1
@@ -275,10 +275,10 @@ def test_a_comparison_says_what_may_be_chance(spoilt: int, verdict: str) -> None
     first = [wrong, *references[1:]]
     second = first if not spoilt else [references[0], *([wrong] * spoilt), *references[1 + spoilt :]]
     chosen = Selection("test", [Sample("source", reference) for reference in references])
-    result = evaluate([Said(first), Said(second)], chosen, lowercase=False)
+    result = evaluate([Said(first), Said(second)], chosen, lowercase=False).results
     assert {row["verdict"] for row in result["comparison"]} == {verdict}
     if spoilt == 40:
-        result = evaluate([Said(second), Said(first)], chosen, lowercase=False)
+        result = evaluate([Said(second), Said(first)], chosen, lowercase=False).results
         assert {row["verdict"] for row in result["comparison"]} == {"second is better"}
 
 

@@ -167,7 +167,10 @@ def test_hidden_words_keep_the_folders_word(tmp_path: Path) -> None:
     start(load_recipe(path), quiet=True)
     assert regard.load(tmp_path / "own").pooling == Pooling("mean")  # type: ignore[union-attr]
     assert prepare_network(recipe(lay_out(tmp_path), f'from = "{tmp_path}/own"', 3)).network.averaged  # type: ignore[union-attr]
-    with pytest.raises(UserError, match=r"model\.lora_rank = 2: the model has no head for this yet"):
+    with pytest.raises(
+        UserError,
+        match=r"model\.lora_rank = 2: the model has no masked LM head yet, and an adapter would not keep a new one",
+    ):
         prepare_network(load_recipe(path, ["model.lora_rank=2"]))
 
 

@@ -14,7 +14,7 @@ import regard
 from regard.cli.main import main
 from regard.errors import UserError
 from regard.models.heads.mlm import MaskedLM
-from regard.tasks.classify.problem_type import Several
+from regard.tasks.classify.problem_type import MultiLabel
 from regard.tasks.registry import build
 from regard.training.build import prepare_network, start
 from regard.training.doctor import examine
@@ -75,16 +75,16 @@ def test_several_labels_are_learnt_told_and_scored(tmp_path: Path, capfd: pytest
         model.run(rows[0][1], threshold=2)
     found = evaluated(tmp_path / "run", capfd, "--predictions", str(tmp_path / "told.jsonl"))
     lines = [json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines()]
-    assert [line["told"] for line in lines] == [list(answer.labels) for answer in answers]
+    assert [line["prediction"] for line in lines] == [list(answer.labels) for answer in answers]
     assert lines[0]["scores"] == pytest.approx(answers[0].scores, abs=1e-6)
-    assert [line["wanted"] for line in lines] == [[label for label in row[0].split("|") if label] for row in rows]
+    assert [line["reference"] for line in lines] == [[label for label in row[0].split("|") if label] for row in rows]
     right = [
         set(answer.labels) == set(filter(None, row[0].split("|"))) for answer, row in zip(answers, rows, strict=True)
     ]
     micro, macro, exact = found["scores"]
-    assert [each["name"] for each in (micro, macro, exact)] == ["micro_f1", "macro_f1", "exact"]
+    assert [each["name"] for each in (micro, macro, exact)] == ["micro_f1", "macro_f1", "subset_accuracy"]
     assert exact["value"] == pytest.approx(100 * np.mean(right)) and found["threshold"] == 0.5
-    assert found["nothing_said"] == pytest.approx(100 * np.mean([not row[0] for row in rows]))
+    assert found["empty_baseline"] == pytest.approx(100 * np.mean([not row[0] for row in rows]))
     assert found["by_label"]["has w1"]["samples"] == sum("has w1" in row[0] for row in rows)
     theirs = opened(model.folder)
     assert theirs.config.problem_type == "multi_label_classification"
@@ -114,13 +114,13 @@ def test_numbers_are_learnt_in_a_scale_and_written_in_their_own(
     more = ("--compare", str(tmp_path / "copy"), "--predictions", str(tmp_path / "told.jsonl"))
     found = evaluated(tmp_path / "run", capfd, *more)
     line = json.loads((tmp_path / "told.jsonl").read_text().splitlines()[0])
-    assert line["told"] == line["second"] == answers[0].value and line["wanted"] == float(rows[0][0])
+    assert line["prediction"] == line["second"] == answers[0].value and line["reference"] == float(rows[0][0])
     pearson, spearman, error = found["scores"]
     values, wanted = np.array([answer.value for answer in answers]), np.array([float(row[0]) for row in rows])
     assert pearson["value"] == pytest.approx(100 * np.corrcoef(values, wanted)[0, 1])
     assert error["value"] == pytest.approx(np.mean((values - wanted) ** 2)) and 0 < spearman["value"] <= 100
-    assert found["always_the_mean"] == pytest.approx(np.var(wanted))
-    assert found["comparison"]["metric"] == "squared_error" and found["comparison"]["p"] == 1.0
+    assert found["mean_baseline_mse"] == pytest.approx(np.var(wanted))
+    assert found["comparison"]["metric"] == "mse" and found["comparison"]["p"] == 1.0
 
 
 @pytest.mark.parametrize("kind", ["multi_label", "regression"])
@@ -140,7 +140,7 @@ def test_a_language_model_tells_either_kind(tmp_path: Path) -> None:
         place.mkdir()
         start(made(place, kind, 2, model='family = "gpt"\npreset = "tiny"\nwidth = 24\nlimit = 32'), quiet=True)
         model: Any = regard.load(place / "run")
-        answer, row = model.run("w0 w3"), model.texts.rows(["w0 w3"])[0]
+        answer, row = model.run("w0 w3"), model.predictor().texts.rows(["w0 w3"])[0]
         logits = opened(model.folder)(torch.tensor([row])).logits[0]
         ours = answer.value if kind == "regression" else list(answer.scores.values())
         assert ours == pytest.approx(logits.item() if kind == "regression" else logits.sigmoid().tolist(), rel=1e-4)
@@ -165,16 +165,16 @@ def test_the_losses_are_their_definitions(tmp_path: Path) -> None:
             share = torch.tensor((1 - held) / held, dtype=torch.float32)
             expected = F.binary_cross_entropy_with_logits(logits, batch.labels, pos_weight=share, reduction="none")
             expected = expected.mean(1).sum()
-            assert isinstance(task.kind, Several)
+            assert isinstance(task.problem_type, MultiLabel)
         torch.testing.assert_close(task.loss(loaded.network, batch).detach(), expected)
 
 
 def test_what_a_kind_has_no_use_for_is_refused(tmp_path: Path) -> None:
     cases = (
-        ("regression", "train.class_weights=balanced", "numbers have no classes"),
-        ("multi_label", "train.label_smoothing=0.1", "is for one label a text"),
-        ("multi_label", "train.score=accuracy", "possible: micro_f1, macro_f1, exact, loss"),
-        ("regression", "train.score=f1", "possible: pearsonr, spearmanr, squared_error, loss"),
+        ("regression", "train.class_weights=balanced", "regression has no classes"),
+        ("multi_label", "train.label_smoothing=0.1", "is for single-label classification"),
+        ("multi_label", "train.score=accuracy", "possible: micro_f1, macro_f1, subset_accuracy, loss"),
+        ("regression", "train.score=f1", "possible: pearsonr, spearmanr, mse, loss"),
         (
             "single_label",
             "train.score=f1",
@@ -191,7 +191,9 @@ def test_what_a_kind_has_no_use_for_is_refused(tmp_path: Path) -> None:
     again = made(
         tmp_path, "regression", 1, "data.problem_type=one", f"output={tmp_path}/never", model=f'from = "{tmp_path}/run"'
     )
-    with pytest.raises(UserError, match=r"data\.problem_type = 'single_label', but the model tells 'regression'"):
+    with pytest.raises(
+        UserError, match=r"data\.problem_type = 'single_label', but the model was trained for 'regression'"
+    ):
         start(again, quiet=True)
     (tmp_path / "train.tsv").write_text("label\ttext\n7\tw1\n7\tw2\n")
     with pytest.raises(UserError, match=r"train\.tsv: has the one value 7 for a label"):
@@ -221,7 +223,7 @@ def test_two_labels_have_glues_figures_and_a_picture(tmp_path: Path, capfd: pyte
     assert scores["f1"]["value"] == pytest.approx(found["by_label"]["1"]["f1"])
     assert scores["f1"]["signature"].startswith("of '1'") and found["probabilities"] == "uncalibrated"
     picture = (tmp_path / "mistakes.svg").read_text()
-    for row in found["called"].values():
+    for row in found["confusion_matrix"].values():
         assert all(f">{count}</text>" in picture for count in row.values())
 
 
@@ -241,4 +243,4 @@ def test_a_part_of_a_file_that_changed_is_said_to_have(tmp_path: Path, capfd: py
     assert "may have been trained on" in evaluated(tmp_path / "run", capfd)["note"]
     with pytest.raises(SystemExit):
         main(["evaluate", str(tmp_path / "run"), "--source", "text"])
-    assert "--source is of a FILE, and none is given" in capfd.readouterr().err
+    assert "--source is for a FILE, and none is given" in capfd.readouterr().err

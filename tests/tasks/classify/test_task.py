@@ -172,7 +172,7 @@ def test_what_others_would_pad_with_is_no_text(tmp_path: Path) -> None:
     """They look at the last token that is not padding, also where a text ends with the very token that pads."""
     theirs = reference("gpt2", pad_token_id=2)
     model = regard.load(write(theirs, tmp_path, vocabulary(TOKENS)))  # whose tokenizer puts 2 behind a text
-    assert model.texts.rows(["w3 w4"]) == [[7, 8]]
+    assert model.predictor().texts.rows(["w3 w4"]) == [[7, 8]]
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_too_long_is_skipped_in_training_and_refused_or_cut_when_run(tmp_path: P
     assert answer.truncated and answer.scores == model.run("w1 " * 31).scores
     with pytest.raises(UserError, match="input 2 is empty"):
         model.run(["w1", " "])
-    with pytest.raises(UserError, match="'num_beams' is no option"):
+    with pytest.raises(UserError, match="'num_beams' is not an option of a classifier"):
         model.run("w1", num_beams=2)
     with pytest.raises(UserError, match="cannot generate"):
         model.generate([4, 5])
@@ -361,7 +361,7 @@ def test_it_learns_and_is_evaluated(tmp_path: Path, capfd: pytest.CaptureFixture
         main(["evaluate", str(place / "run"), "--json", "--threads", "1"])
     assert left.value.code == 0
     found = json.loads(capfd.readouterr().out)
-    assert found["samples"] == 40 and found["part"] == "test"
+    assert found["samples"] == 40 and found["split"] == "test"
     accuracy, f1, matthews = found["scores"]
     model = regard.load(place / "run")
     rows = [line.split("\t") for line in (place / "test.tsv").read_text().splitlines()[1:]]
@@ -373,9 +373,9 @@ def test_it_learns_and_is_evaluated(tmp_path: Path, capfd: pytest.CaptureFixture
     assert found["loss"] == pytest.approx(
         -np.mean([np.log(a.scores[r[0]]) for a, r in zip(answers, rows, strict=True)])
     )
-    assert found["most_frequent"] == max(row["samples"] for row in found["by_label"].values()) / 0.4
+    assert found["majority_baseline"] == max(row["samples"] for row in found["by_label"].values()) / 0.4
     assert sum(row["samples"] for row in found["by_label"].values()) == 40
-    assert sum(sum(row.values()) for row in found["called"].values()) == 40
+    assert sum(sum(row.values()) for row in found["confusion_matrix"].values()) == 40
     with pytest.raises(SystemExit):
         main(["run", str(place / "run"), rows[0][1], rows[1][1]])
     assert capfd.readouterr().out.splitlines() == [answer.label for answer in answers[:2]]
@@ -451,12 +451,12 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     start(recipe(tmp_path, SCRATCH, 1), quiet=True)
     run, other = tmp_path / "run", f"output={tmp_path / 'other'}"
     for model, given, said in (
-        (f'from = "{run}"', "task=generate", "tells labels: it cannot do task = 'generate'"),
+        (f'from = "{run}"', "task=generate", "is a classifier: it cannot do task = 'generate'"),
         ('family = "transformer"', "seed=2", r"cannot do task = 'classify'; possible families: .*gpt, llama"),
         (
             SCRATCH,
             "train.score=bleu",
-            r"train\.score = 'bleu' is none of .*possible: accuracy, macro_f1",
+            r"train\.score = 'bleu' is not a metric of task = 'classify'; possible: accuracy, macro_f1",
         ),
         (SCRATCH, "data.max_length=33", r"data\.max_length = 33, but the model reads at most 32"),
     ):
@@ -470,7 +470,9 @@ def test_no_label_is_silently_lost_from_a_base_without_an_output(tmp_path: Path)
     place, lay = base(tmp_path / "base", "llama", tie_word_embeddings=False), lay_out(tmp_path)
     start(recipe(lay, f'from = "{place}"', 1), quiet=True)
     assert "keeps_lm_head" not in json.loads((lay / "run" / "checkpoint-1" / "config.json").read_text())
-    with pytest.raises(UserError, match=r"train\.lm_loss_weight = 0\.5, but the model has no output left"):
+    with pytest.raises(
+        UserError, match=r"train\.lm_loss_weight = 0\.5, but the model has no language modelling head left"
+    ):
         start(
             recipe(lay, f'from = "{lay / "run"}"', 1, "train.lm_loss_weight=0.5", f"output={tmp_path}/never"),
             quiet=True,
