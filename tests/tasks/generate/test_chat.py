@@ -97,7 +97,7 @@ def test_every_answer_is_that_of_a_conversation_read_anew(model: Model) -> None:
         fresh.messages = before
         again = fresh.answer(text)
         assert again == answer
-        assert fresh.recall.read >= talk.recall.read
+        assert fresh.prefix_cache.read >= talk.prefix_cache.read
         assert talk.messages == [*before, *said(text, answer.content)]
     assert talk.messages[0] == {"role": "system", "content": "Be brief."}
 

@@ -17,7 +17,7 @@ from regard.config.recipe import Recipe, TokenizerOptions
 from regard.data.token_stream import TokenStream
 from regard.errors import UserError
 from regard.layers.autoregressive import TransformerLM
-from regard.tasks.generate.evaluate import evaluate, named, scores, select
+from regard.tasks.generate.evaluate import evaluate, scores, select
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 from tests.models.test_language_models import GPT, LIMIT, TOKENS, made
 
@@ -85,7 +85,7 @@ def test_the_default_stride_is_half_the_context_and_the_signature_tells() -> Non
 
 def test_another_tokenizer_has_another_name() -> None:
     other = train_tokenizer(iter(["other words\n"] * 3), TokenizerOptions(kind="byte_bpe", vocab_size=300))
-    assert named(other) != named(WORDS) == named(WORDS)
+    assert other.signature != WORDS.signature == WORDS.signature
 
 
 def test_intervals_are_those_of_the_windows() -> None:
@@ -155,8 +155,8 @@ def test_the_command_reads_a_file_or_the_test_part(
     file, _ = regard(capfd, str(run), str(tmp_path / "some.txt"), "--stride", "9")
     assert file["bytes"] == len("gub sleeps → red\n".encode()) * 30
     assert [score["name"] for score in file["scores"]] == ["loss", "perplexity", "bits_per_byte"]
-    part, _ = regard(capfd, str(run))
-    assert (part["part"], part["windows"]) == ("test", math.ceil((part["tokens"] - 1 - 70) / 35) + 1)
+    split, _ = regard(capfd, str(run))
+    assert (split["split"], split["windows"]) == ("test", math.ceil((split["tokens"] - 1 - 70) / 35) + 1)
 
 
 def test_the_command_asks_with_shots(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -175,11 +175,11 @@ def test_the_command_asks_with_shots(run: Path, tmp_path: Path, capfd: pytest.Ca
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--num-beams", "2"], "--num-beams has no meaning for running text"),
-        (["--by-length"], "--by-length has no meaning for running text"),
-        (["--limit", "3"], "--limit has no meaning for running text"),
-        (["--plot", "a.svg"], "--plot has no meaning for running text"),
-        (["--shots", "1", "--stride", "3"], "--stride has no meaning for questions"),
+        (["--num-beams", "2"], "--num-beams is not an option of the evaluation of text by a causal language model"),
+        (["--by-length"], "--by-length is not an option of the evaluation of text by a causal language model"),
+        (["--limit", "3"], "--limit is not an option of the evaluation of text by a causal language model"),
+        (["--plot", "a.svg"], "--plot is not an option of the evaluation of text by a causal language model"),
+        (["--shots", "1", "--stride", "3"], "--stride is not an option of the evaluation of few-shot prompts"),
         (["--shots", "40"], r"at most 70 at once; --shots \d+ fits"),
     ],
 )

@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.cli.options import Prompting
+from regard.cli.evaluate import draw_chart
 from regard.config.options import DocumentOptions
 from regard.config.recipe import Recipe, TokenizerOptions
 from regard.data.synthetic.in_context import Question
 from regard.data.synthetic.prompts import TEMPLATE, Pair, document
 from regard.errors import UserError
 from regard.layers.state import State
-from regard.tasks.generate.few_shot import Exam, draw_curve, evaluate, exam_of, numbers_of, template_of
-from regard.tasks.generate.predict import Writer
+from regard.tasks.generate.few_shot import Exam, FewShotOptions, curve, evaluate, exam_of, numbers_of, template_of
+from regard.tasks.generate.predict import TextGenerator
 from regard.tasks.generate.prompting import (
     Draw,
     accuracy,
@@ -96,12 +96,13 @@ def shown(question: Question) -> list[Pair]:
 
 
 def model(network: nn.Module, words: Tokenizer = WORDS, recipe: Recipe | None = None) -> Any:
-    writer = lambda: Writer(network, words, words.end)  # noqa: E731
-    return SimpleNamespace(network=network, vocabulary=Vocabulary(words, words), writer=writer, recipe=recipe)
+    predictor = SimpleNamespace(text_generator=lambda: TextGenerator(network, words, words.end))
+    vocabulary = Vocabulary(words, words)
+    return SimpleNamespace(network=network, vocabulary=vocabulary, predictor=lambda task: predictor, recipe=recipe)
 
 
 def exam(shots: str = "0", **options: Any) -> Exam:
-    return exam_of(None, "rows.jsonl", Prompting(shots=shots, **options))
+    return exam_of(None, "rows.jsonl", FewShotOptions(shots=shots, **options))
 
 
 @pytest.fixture
@@ -185,7 +186,7 @@ def test_the_likeliest_label_is_the_answer(shots: int, batch_size: int) -> None:
 
 def test_greedy_generation_gives_the_same_answers_here() -> None:
     found = list(draw(PAIRS[:10], 3, Draw(seeds=2)))
-    writer = Writer(Fixed(WORDS.size, writes_last_label), WORDS, WORDS.end)  # pyright: ignore[reportArgumentType]
+    writer = TextGenerator(Fixed(WORDS.size, writes_last_label), WORDS, WORDS.end)  # pyright: ignore[reportArgumentType]
     assert by_generation(writer, found, batch_size=1) == [shown(question)[-1].label for question in found]
 
 
@@ -253,17 +254,17 @@ def made(name: str, **data: Any) -> Recipe:
 
 
 def test_lessons_ask_a_new_task_each_time() -> None:
-    found = exam_of(made("mappings", test=23), None, Prompting(shots="2", seeds=2))
+    found = exam_of(made("mappings", test=23), None, FewShotOptions(shots="2", seeds=2))
     questions = found.questions(2)
     assert len(questions) == 46
     assert len({question.prompt for question in questions}) == 46
     assert found.facts["chance"] == 25
     assert [found.ideal(shots)[""] for shots in (0, 1)] == [0.25, 0.5]
-    assert len(exam_of(made("linear", test=23), None, Prompting(limit=5, seeds=1)).ask(0)) == 5
+    assert len(exam_of(made("linear", test=23), None, FewShotOptions(limit=5, seeds=1)).ask(0)) == 5
 
 
 def test_queries_are_right_when_they_give_the_same_rows() -> None:
-    found = exam_of(made("sql"), None, Prompting(limit=40, seeds=1))
+    found = exam_of(made("sql"), None, FewShotOptions(limit=40, seeds=1))
     assert found.by == "generation"
     asked = found.ask(2)
     for each, item in zip(asked, sql.items(1, "test", 40, 2), strict=True):
@@ -279,7 +280,7 @@ def test_kinds_of_questions_are_scored_apart() -> None:
     words = tokenizer(*sql.documents(1, "train", 20))
     found = evaluate(
         model(Fixed(words.size, lambda tokens: words.end, limit=2000), words),
-        exam_of(made("sql"), None, Prompting(limit=12, seeds=1)),
+        exam_of(made("sql"), None, FewShotOptions(limit=12, seeds=1)),
         [1],
         batch_size=1,
     )
@@ -345,16 +346,16 @@ def test_what_does_not_fit_together_is_refused(rows: Path) -> None:
     with pytest.raises(UserError, match="--by likelyhood is unknown; did you mean 'likelihood'"):
         exam(by="likelyhood")
     with pytest.raises(UserError, match="--shots needs a FILE with the columns text and label"):
-        exam_of(None, None, Prompting(shots="1"))
+        exam_of(None, None, FewShotOptions(shots="1"))
     with pytest.raises(UserError, match="--template is for a FILE"):
-        exam_of(made("mappings"), None, Prompting(template="{text}"))
+        exam_of(made("mappings"), None, FewShotOptions(template="{text}"))
     with pytest.raises(UserError, match="--by likelihood needs labels"):
-        exam_of(made("sql"), None, Prompting(by="likelihood"))
+        exam_of(made("sql"), None, FewShotOptions(by="likelihood"))
 
 
 def test_the_curve_shows_accuracy_ideal_and_chance(tmp_path: Path) -> None:
     shots = [{"shots": n, "accuracy": 25.0 + n, "interval": 2.0, "ideal": 30.0 + n} for n in (0, 1, 4)]
-    draw_curve(tmp_path / "curve.svg", "mine", {"shots": shots, "chance": 25.0})
+    draw_chart(tmp_path / "curve.svg", curve("mine", {"shots": shots, "chance": 25.0}))
     text = (tmp_path / "curve.svg").read_text(encoding="utf-8")
     assert "mine: 0 → 25.0, 1 → 26.0, 4 → 29.0; ideal learner: 0 → 30.0" in text
     assert text.count("<polyline") == 3

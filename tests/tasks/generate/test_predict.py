@@ -15,7 +15,7 @@ from regard.decoding.speculative import PromptLookup, speculate
 from regard.errors import UserError
 from regard.model import Model
 from regard.models.registry import build
-from regard.tasks.generate.predict import Writer, _split
+from regard.tasks.generate.predict import TextGenerator, _split
 from regard.text.vocabulary import train_tokenizer
 
 
@@ -24,14 +24,14 @@ def stories() -> Model:
     return regard.load(need_weights("stories260K"), device="cpu")
 
 
-def writer(**options: object) -> Writer:
+def writer(**options: object) -> TextGenerator:
     """A model that says the same letters over and over, by tokens of a byte each."""
     tokenizer = train_tokenizer(["a"], TokenizerOptions(kind="bytes"), ends=False)
     torch.manual_seed(3)
     network = build(
         {"family": "gpt", "width": 8, "heads": 1, "depth": 1, "max_positions": 64}, vocabulary=tokenizer.size
     )
-    return Writer(network.eval(), tokenizer, -1)
+    return TextGenerator(network.eval(), tokenizer, -1)
 
 
 def test_a_text_to_stop_at_may_be_of_many_tokens() -> None:
@@ -42,7 +42,7 @@ def test_a_text_to_stop_at_may_be_of_many_tokens() -> None:
 
 
 def test_a_special_token_to_stop_at_ends_the_text(stories: Model) -> None:
-    made = stories.writer()
+    made = stories.predictor("generate").text_generator()
     (name, token) = next(iter(made.tokenizer.special.items()))
     assert token in made._ends(DecodeOptions(stop=(name,)))
 
@@ -59,7 +59,7 @@ def test_guessing_ahead_ends_where_nothing_may_follow_and_where_nothing_is_finit
     found = speculate(made.network, torch.tensor([[5, 6]]), (), options, 8, PromptLookup())
     assert found.answer.tokens == [] and not found.answer.finished
     torch.nn.init.constant_(made.network.output.weight, math.nan)
-    guessing = Writer(made.network, made.tokenizer, -1, PromptLookup)
+    guessing = TextGenerator(made.network, made.tokenizer, -1, PromptLookup)
     with pytest.raises(UserError, match="not finite"):
         guessing.search([[5, 6]], DecodeOptions(max_new_tokens=4))
 
@@ -68,7 +68,7 @@ def test_a_published_limit_that_counts_the_prompt_is_none_of_new_tokens(tmp_path
     stories.save(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"max_length": 512, "min_length": 100}')
     change(tmp_path, bos_token_id=1)
-    options = regard.load(tmp_path, device="cpu").decoding()
+    options = regard.load(tmp_path, device="cpu").predictor().decode_options()
     assert (options.max_new_tokens, options.min_new_tokens) == (0, 0)
 
 
