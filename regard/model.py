@@ -26,7 +26,6 @@ from regard.text.vocabulary import Vocabulary
 from regard.training.run_folder import find_model, open_run
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.float32}  # int8: of the weights
-BATCH = 32  # default batch size of generation
 LARGE = 1 << 26  # bytes of weights: more than caches hold
 
 
@@ -72,7 +71,7 @@ class Model:
             raise UserError(f"inputs should be a text or a list of them, not {inputs!r:.60}")
         single = predictor.is_single(inputs)
         computing = {name: options.pop(name) for name in COMPUTING if name in options}
-        computing = {"batch_size": 64, "truncate": False, "progress": lambda done: None} | computing
+        computing = {"batch_size": predictor.batch_size, "truncate": False, "progress": lambda done: None} | computing
         if type(size := computing["batch_size"]) is not int or size < 1:
             raise UserError(f"batch_size = {size!r} should be a whole number of at least 1")
         predictor.check_options(options)

@@ -40,7 +40,7 @@ def select(file: str | None, columns: tuple[str, ...], named: tuple[str, str, st
     path = find(file)
     one, other, label = (given or usual for given, usual in zip(named, _usual(path, columns), strict=True))
     pairs, skipped = [], 0
-    required = {"--source": one, "--other": other, "--target": label}
+    required = {"--source": one, "--text-pair": other, "--target": label}
     for fields, place in rows(path, columns, required, {label: (int, float)}):
         if not all(fields[name].strip() for name in (one, other, label)):
             skipped += 1

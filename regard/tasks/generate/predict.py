@@ -252,6 +252,7 @@ class GeneratePredictor(GenerationPredictor):
     description = "a causal language model"
     options = (*GenerationPredictor.options, "log_probabilities", "draft", "lookup")
     streams = True
+    batch_size = 32
     is_causal_lm = True
 
     def text_generator(self, draft: Any = None, lookup: bool = False) -> TextGenerator:
