@@ -60,7 +60,7 @@ OLD_SUFFIXES = {".gamma": ".weight", ".beta": ".bias"}  # of layer norms in earl
 def head_of(network: nn.Module) -> str:
     """What the name of the network's published class ends with."""
     head = HEAD_OF_CLASS.get(type(network), NO_HEAD)  # type: ignore[arg-type]
-    return MEAN_POOLED if head == SEQUENCE and network.averaged else head  # type: ignore[union-attr]
+    return MEAN_POOLED if head == SEQUENCE and network.mean_pooled else head  # type: ignore[union-attr]
 
 
 def is_unpublished(network: nn.Module) -> bool:
@@ -105,7 +105,7 @@ class HeadedLayout(Layout):
             keys |= classifier_keys(network, foreign)
         elif head == TOKEN:
             keys |= label_keys(network.labels)
-        elif head == SPAN and network.silent:
+        elif head == SPAN and network.allows_no_answer:
             keys[NO_ANSWER] = True
         config = self.body.describe(getattr(network, "body", network), foreign)
         if POOLER in self.body.keys and head != SEQUENCE and config[POOLER] != (head in self.body.pooled):

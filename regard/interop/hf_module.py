@@ -132,13 +132,13 @@ def _fill(network: Any, text: TokenBatch, scatter: Scatter) -> Output:
     logits = scatter(network.words(states[text.real]))
     if not isinstance(network, Pretraining):
         return Output(logits, last_hidden_state=hidden)
-    related = network.related(states, text)
+    related = network.nsp_logits(states, text)
     return Output(prediction_logits=logits, seq_relationship_logits=related, last_hidden_state=hidden)
 
 
 def _tag(network: Any, text: TokenBatch, scatter: Scatter) -> Output:
     states = network.encode(text)[text.real]
-    return Output(scatter(network.told(states)), last_hidden_state=scatter(states))
+    return Output(scatter(network.logits_from_states(states)), last_hidden_state=scatter(states))
 
 
 def _answer(network: Any, text: TokenBatch, scatter: Scatter) -> Output:

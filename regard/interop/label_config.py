@@ -32,7 +32,7 @@ def classifier(body: Any, config: dict[str, Any]) -> Classifier:
     """The backbone with the classification or regression head of a config.json."""
     paired = checked(config, PAIR, False) if PAIR in config else None
     network = Classifier(body, paired=paired, **_head_options(config))
-    return network if config.get(KEEPS_LM_HEAD) is True else network.silenced()
+    return network if config.get(KEEPS_LM_HEAD) is True else network.drop_lm_head()
 
 
 def documents(body: Any, config: dict[str, Any]) -> Documents:
@@ -58,7 +58,7 @@ def _head_options(config: dict[str, Any]) -> dict[str, Any]:
     pooling = config.get(POOLING)
     if pooling not in (None, "mean"):
         raise UserError(f"{POOLING} = {pooling!r:.40} is unknown; expected 'mean', or no such key")
-    return {"labels": labels, "problem_type": kind, "scale": float(scale), "averaged": pooling == "mean"}
+    return {"labels": labels, "problem_type": kind, "scale": float(scale), "mean_pooled": pooling == "mean"}
 
 
 def labels_of(config: dict[str, Any], least: int = 2) -> tuple[str, ...]:
@@ -97,10 +97,10 @@ def classifier_keys(network: Classifier, foreign: dict[str, Any]) -> dict[str, A
         keys[SCALE] = network.scale
     if isinstance(network, Documents):
         keys |= {SEGMENT: network.segment, STRIDE: network.stride}
-    if network.averaged:
+    if network.mean_pooled:
         keys[POOLING] = "mean"
     if network.paired is not None:
         keys[PAIR] = network.paired
-    if network.tells and network.body.output.weight is not network.body.embed.table.weight:
+    if network.has_lm_head and network.body.output.weight is not network.body.embed.table.weight:
         keys[KEEPS_LM_HEAD] = True
     return keys

@@ -21,7 +21,7 @@ from regard.layers.inputs import TokenBatch
 Summary = Callable[[Tensor, TokenBatch], Tensor]
 
 
-class Reading(nn.Module):
+class InputEmbedding(nn.Module):
     """The sum of a token's vector, its place's and its segment's, normed. Devlin et al. 2019, figure 2."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Encoder(nn.Module):
     input_type = TokenBatch
 
     config: Any
-    embed: Reading
+    embed: InputEmbedding
     embedding_projection: nn.Module  # where embeddings are narrower than states, else nothing
     encoder: Stack
     pooler: Pooler | None

@@ -132,7 +132,7 @@ def recurrence(
     return RNNLayers(cell, inputs, width, depth, dropout)
 
 
-class Reading(NamedTuple):
+class RNNStates(NamedTuple):
     """What was read: a state for each place, and the last one (of both directions)."""
 
     states: Tensor  # (batch, length, width)
@@ -170,7 +170,7 @@ class RNNEncoder(nn.Module):
         self.backwards = nn.ModuleList(layer(inputs=size) for size in sizes if bidirectional)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Reading:
+    def forward(self, x: Tensor, lengths: Tensor) -> RNNStates:
         last = (lengths - 1)[:, None, None]
         forwards = backwards = x
         for number, layer in enumerate(self.forwards):
@@ -183,7 +183,7 @@ class RNNEncoder(nn.Module):
             else:
                 x = forwards
         ends = [states.gather(1, last.expand(-1, 1, states.size(-1))).squeeze(1) for states in (forwards, backwards)]
-        return Reading(x, torch.cat(ends, -1) if self.backwards else ends[0])
+        return RNNStates(x, torch.cat(ends, -1) if self.backwards else ends[0])
 
 
 def recurs(network: nn.Module) -> bool:

@@ -19,7 +19,7 @@ from regard.attention.positions import Learned
 from regard.attention.variants import multihead
 from regard.layers.activations import ACTIVATIONS
 from regard.layers.blocks import Block, FeedForward, PostNorm, Stack
-from regard.layers.encoder import Encoder, Pooler, Reading, initialise
+from regard.layers.encoder import Encoder, InputEmbedding, Pooler, initialise
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Bert(Encoder):
         super().__init__()
         self.config = config
         inside = config.embedding_width or config.width
-        self.embed = Reading(
+        self.embed = InputEmbedding(
             nn.Embedding(config.vocabulary, inside),
             Learned(inside, config.position_offset + config.max_positions),
             nn.Embedding(config.token_types, inside) if config.token_types else None,

@@ -22,7 +22,7 @@ from regard.attention.variants import disentangled
 from regard.layers.activations import ACTIVATIONS
 from regard.layers.blocks import Block, FeedForward, PostNorm, Stack
 from regard.layers.dropout import Dropout
-from regard.layers.encoder import Encoder, Reading, initialise
+from regard.layers.encoder import Encoder, InputEmbedding, initialise
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Deberta(Encoder):
         super().__init__()
         self.config = config
         inside, norm = config.embedding_width or config.width, nn.LayerNorm(config.width, config.epsilon)
-        self.embed = Reading(
+        self.embed = InputEmbedding(
             nn.Embedding(config.vocabulary, inside),
             Learned(inside, config.max_positions) if config.absolute else None,
             nn.Embedding(config.token_types, inside) if config.token_types else None,

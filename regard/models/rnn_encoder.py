@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from regard.attention.trace import scope
-from regard.layers.encoder import Encoder, Reading, Summary
+from regard.layers.encoder import Encoder, InputEmbedding, Summary
 from regard.layers.inputs import TokenBatch
 from regard.layers.pooling import POOLINGS, LastStatePooling, attention_pooling, mean_pooling
 from regard.layers.recurrent import CELLS, RNNEncoder
@@ -68,7 +68,7 @@ class Recurrent(Encoder):
         self.config, self.pooler = config, None
         table = nn.Embedding(config.vocabulary, config.embedding_width)
         nn.init.normal_(table.weight, std=0.1)
-        self.embed = Reading(table, None, None, nn.Identity(), config.dropout)
+        self.embed = InputEmbedding(table, None, None, nn.Identity(), config.dropout)
         shape = config.one_way, config.depth, config.bidirectional, config.dropout
         self.encoder = RNNEncoder(config.cell, config.embedding_width, *shape, config.score_width or config.width)
 

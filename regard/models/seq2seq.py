@@ -25,7 +25,7 @@ from regard.layers.autoregressive import AutoregressiveModel
 from regard.layers.dropout import Dropout
 from regard.layers.embedding import untieable
 from regard.layers.inputs import TokenBatch
-from regard.layers.recurrent import CELLS, Reading, RNNEncoder, recurrence
+from regard.layers.recurrent import CELLS, RNNEncoder, RNNStates, recurrence
 from regard.layers.state import State
 
 CONTEXTS = ("none", "last", "mean", "attention")
@@ -149,7 +149,7 @@ class Seq2Seq(AutoregressiveModel):
     def max_positions(self) -> int:
         return self.config.max_positions
 
-    def read(self, source: TokenBatch) -> Reading:
+    def read(self, source: TokenBatch) -> RNNStates:
         with scope("encoder"):
             return self.reader(self.dropout(self.source(source.tokens)), source.lengths)
 

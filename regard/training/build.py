@@ -142,7 +142,7 @@ def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
     loaded = task_of(recipe.task).attach_head(loaded._replace(pooling=supported_pooling(folder)), recipe)
     if adapting:
         adapt(loaded.network, adapting)
-        for part in getattr(loaded.network, "new", ()):
+        for part in getattr(loaded.network, "trainable_modules", ()):
             part.requires_grad_(True)
     return loaded._replace(generation=loaded.generation | _chosen(recipe.decode), base=base)
 

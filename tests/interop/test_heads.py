@@ -28,7 +28,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 def classifier(model_type: str) -> Classifier:
-    return Classifier(build(BODIES[model_type], vocabulary=TOKENS), ["x", "y", "z"]).silenced().eval()
+    return Classifier(build(BODIES[model_type], vocabulary=TOKENS), ["x", "y", "z"]).drop_lm_head().eval()
 
 
 def logits(network: Any) -> torch.Tensor:
@@ -88,7 +88,7 @@ def test_keys_of_a_former_head_are_not_kept(tmp_path: Path) -> None:
     save(tmp_path / "a", network, vocabulary(TOKENS), {})
     assert config_of(tmp_path / "a")["no_answer"] is True
     loaded: Any = load(tmp_path / "a")
-    loaded.network.silent = False
+    loaded.network.allows_no_answer = False
     save(tmp_path / "b", loaded.network, loaded.vocabulary, {}, config=loaded.config)
     assert "no_answer" not in config_of(tmp_path / "b")
 

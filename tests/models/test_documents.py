@@ -204,10 +204,10 @@ def test_relatives_without_their_own_pooler_are_written_too(kind: str, tmp_path:
     ("model", "option", "said"),
     [
         (SCRATCH, "data.segment_length=17", "data.segment_length = 17, but the encoder reads at most 16 tokens"),
-        (SCRATCH, "data.segment_length=2", "must be more than the two tokens round a text"),
+        (SCRATCH, "data.segment_length=2", "must be more than the two special tokens of a segment"),
         (SCRATCH, "data.stride=9", "a segment of 10 tokens has 8 of the text, and none may be passed over"),
         (SCRATCH, "data.text_pair=label", "a document is one text"),
-        ('family = "gpt"\npreset = "tiny"', "seed=1", "segments are read by an encoder"),
+        ('family = "gpt"\npreset = "tiny"', "seed=1", "segments need an encoder"),
     ],
 )
 def test_what_cannot_be_is_refused(model: str, option: str, said: str, tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_tokenizer_must_put_a_token_on_either_side(tmp_path: Path) -> None:
     lay_out(tmp_path)
     options = ("data.segment_length=0", "data.stride=0", f"output={tmp_path / 'other'}", "tokenizer.kind=words")
     start(recipe(tmp_path, 'family = "gpt"\npreset = "tiny"\nwidth = 24\nheads = 2', 1, *options), quiet=True)
-    with pytest.raises(UserError, match="one before and one behind a text"):
+    with pytest.raises(UserError, match="one special token before and one after it"):
         start(
             recipe(tmp_path, SCRATCH, 2, "data.segment_length=10", f"tokenizer.folder={tmp_path / 'other'}"), quiet=True
         )
@@ -232,7 +232,7 @@ def test_a_model_goes_on_reading_as_it_was_made_to(tmp_path: Path) -> None:
     cut = folder(tmp_path / "b", lambda body: Documents(body, ("early", "late"), 9, 5))
     lay_out(tmp_path)
     for place, option, said in (
-        (whole, "data.segment_length=9", "reads texts whole"),
+        (whole, "data.segment_length=9", "reads texts as a whole"),
         (cut, "seed=1", "in segments of 9"),
     ):
         with pytest.raises(UserError, match=said):

@@ -48,10 +48,10 @@ class Documents(Classifier):
         stride: int,
         problem_type: str = "single_label",
         scale: float = 1.0,
-        averaged: bool = False,
+        mean_pooled: bool = False,
     ):
         """Segments have `segment` tokens, with what stands round them; a new one begins every `stride` tokens."""
-        super().__init__(body, labels, problem_type=problem_type, scale=scale, width=WIDTH, averaged=averaged)
+        super().__init__(body, labels, problem_type=problem_type, scale=scale, width=WIDTH, mean_pooled=mean_pooled)
         self.segment, self.stride = segment, stride
         self.reader = RNNEncoder("lstm", body.config.width, WIDTH, depth=1, bidirectional=False, dropout=0.0)
 
@@ -60,8 +60,8 @@ class Documents(Classifier):
         return LONGEST
 
     @property
-    def new(self) -> list[nn.Module]:
-        return [*super().new, self.reader]
+    def trainable_modules(self) -> list[nn.Module]:
+        return [*super().trainable_modules, self.reader]
 
     def cut(self, text: TokenBatch) -> Segments:
         """Every document's segments, one after another."""
@@ -89,7 +89,7 @@ class Documents(Classifier):
         states, vectors = self._read(segments)
         rows = pad_sequence(list(vectors.split(segments.counts.tolist())), batch_first=True)
         last = self.reader(rows, segments.counts).last
-        return Labelling(self._back(states, segments, text), self.tell(last))
+        return Labelling(self._back(states, segments, text), self.logits_from_pooled(last))
 
     def _read(self, segments: Segments) -> tuple[Tensor, Tensor]:
         """The states of all segments, and a vector for each; some at a time, unless somebody watches them together."""

@@ -11,7 +11,7 @@ from regard.layers.inputs import TokenBatch
 from regard.models.heads.base import Head
 
 
-class Words(nn.Module):
+class MLMHead(nn.Module):
     """States → logits of the vocabulary, through the table of the embedding unless the config unties it."""
 
     def __init__(self, config: Any, table: nn.Embedding):
@@ -36,7 +36,7 @@ class MaskedLM(Head):
 
     def __init__(self, body: Encoder):
         super().__init__(body)
-        self.words = Words(body.config, body.embed.table)
+        self.words = MLMHead(body.config, body.embed.table)
 
     def forward(self, text: TokenBatch, at: Tensor | None = None) -> Tensor:
         """Logits (batch, length, vocabulary), or (places, vocabulary) where `at` is True: no others are made."""
@@ -84,8 +84,8 @@ class Pretraining(MaskedLM):
 
     def forward(self, text: TokenBatch, at: Tensor | None = None) -> PretrainingLogits:  # pyright: ignore[reportIncompatibleMethodOverride]
         states = self.encode(text)
-        return PretrainingLogits(self.words(states if at is None else states[at]), self.related(states, text))
+        return PretrainingLogits(self.words(states if at is None else states[at]), self.nsp_logits(states, text))
 
-    def related(self, states: Tensor, text: TokenBatch) -> Tensor:
+    def nsp_logits(self, states: Tensor, text: TokenBatch) -> Tensor:
         """Logits (batch, 2) from the body's states."""
         return self.relation(self.body.pooled(states) if self.compare is None else self.compare(states, text))

@@ -21,27 +21,23 @@ from regard.layers.pooling import mean_pooling
 from regard.layers.protocols import CausalLM
 from regard.models.heads.base import Head
 
-KINDS = (
-    "single_label",
-    "multi_label",
-    "regression",
-)  # a text has one of the labels, any of them (a sigmoid each), or a value
+KINDS = ("single_label", "multi_label", "regression")  # one of the labels, any of them (a sigmoid each), or a value
 
 
 def last(states: Tensor, text: TokenBatch) -> Tensor:
-    """The state of each text's last token, which alone has seen all of it."""
+    """The state of each text's last token, the only one that has seen all of it."""
     return states[torch.arange(len(states), device=states.device), text.lengths - 1]
 
 
 class Labelling(NamedTuple):
-    """What was told, and the states of the text it was told from."""
+    """Logits, and the hidden states that they come from."""
 
     states: Tensor
     logits: Tensor
 
 
 class Classifier(Head):
-    """A body that gives each place a state (`encode`), and a head on their summary."""
+    """A backbone with hidden states (`encode`), pooled into one vector, and a linear head on it."""
 
     task = "classify"
 
@@ -53,18 +49,20 @@ class Classifier(Head):
         problem_type: str = "single_label",
         scale: float = 1.0,
         width: int = 0,
-        averaged: bool = False,
+        mean_pooled: bool = False,
     ):
-        """Labels are told from a summary `width` wide; 0: as wide as the body's states.
+        """The head reads a vector of `width`; 0: the width of the backbone's states.
 
-        `averaged`: from the mean of an encoder's states, not from its pooler. `paired`: of two texts, where known.
+        `mean_pooled`: from the mean of an encoder's states, not from its pooler. `paired`: of two texts, where known.
         """
         super().__init__(body)
-        self.labels, self.paired, self.problem_type = tuple(labels), paired, problem_type
-        self.scale = scale  # the head tells values in units of it, so that it learns as fast whatever their size
+        self.labels = tuple(labels)
+        self.paired = paired
+        self.problem_type = problem_type
+        self.scale = scale  # of regression targets: the head predicts in units of it, so that it learns equally fast
         is_encoder = isinstance(body, Encoder)
-        self.averaged = averaged
-        self.summary = mean_pooling(body.config.width) if averaged else body.summary() if is_encoder else last
+        self.mean_pooled = mean_pooled
+        self.summary = mean_pooling(body.config.width) if mean_pooled else body.summary() if is_encoder else last
         self.dropout = Dropout(body.config.dropout if is_encoder else 0.0)
         self.head = nn.Linear(width or body.config.width, len(self.labels), bias=is_encoder)
         nn.init.normal_(self.head.weight, std=0.02)
@@ -72,46 +70,46 @@ class Classifier(Head):
             nn.init.zeros_(self.head.bias)
 
     @property
-    def new(self) -> list[nn.Module]:
-        """What is trained whole also where the body is only adapted: the head, and the pooler it stands on."""
+    def trainable_modules(self) -> list[nn.Module]:
+        """What is trained in full even where the backbone has adapters: the head, and the pooler before it."""
         pooler = self.summary if isinstance(self.summary, nn.Module) else getattr(self.body, "pooler", None)
         return [self.head] if pooler is None else [self.head, pooler]
 
     @property
-    def tells(self) -> bool:
-        """Whether the body can also say what comes next."""
+    def has_lm_head(self) -> bool:
+        """Whether the backbone can also predict the next token."""
         return isinstance(self.body, CausalLM) and not isinstance(self.body.output, nn.Identity)
 
     def forward(self, text: TokenBatch) -> Tensor:
         return self.label(text).logits
 
     def label(self, text: TokenBatch) -> Labelling:
-        """Logits, with what they come from."""
+        """Logits, with the hidden states."""
         states = self.encode(text)
-        return Labelling(states, self.told(states, text))
+        return Labelling(states, self.logits_from_states(states, text))
 
-    def told(self, states: Tensor, text: TokenBatch) -> Tensor:
-        """Logits from the body's states, or values."""
-        return self.tell(self.summary(states, text))
+    def logits_from_states(self, states: Tensor, text: TokenBatch) -> Tensor:
+        """Logits, or values, from the backbone's hidden states."""
+        return self.logits_from_pooled(self.summary(states, text))
 
-    def tell(self, summary: Tensor) -> Tensor:
+    def logits_from_pooled(self, pooled: Tensor) -> Tensor:
         """Logits, or values, from one vector for each text."""
-        return self.head(self.dropout(summary)) * self.scale
+        return self.head(self.dropout(pooled)) * self.scale
 
     @torch.no_grad()
-    def expect(self, mean: float) -> None:
-        """Begin with this value for every text, where the head has a bias to say it with."""
+    def init_bias(self, mean: float) -> None:
+        """Start with this prediction for every text, where the head has a bias."""
         if self.head.bias is not None:
             self.head.bias.fill_(mean / self.scale)
 
-    def chances(self, logits: Tensor) -> Tensor:
-        """How likely each label is: among all where a text has one, by itself where it has several; or the value."""
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """A softmax over labels, a sigmoid for each (multi-label), or the value (regression)."""
         if self.problem_type == "regression":
             return logits
         return logits.sigmoid() if self.problem_type == "multi_label" else logits.softmax(-1)
 
-    def silenced(self) -> "Classifier":
-        """Without the body's own output, where it is a table of its own that nothing here would use."""
-        if self.tells and self.body.output.weight is not self.body.embed.table.weight:
+    def drop_lm_head(self) -> "Classifier":
+        """Without the backbone's output layer, unless that is tied to the embedding."""
+        if self.has_lm_head and self.body.output.weight is not self.body.embed.table.weight:
             self.body.output = nn.Identity()
         return self

@@ -9,6 +9,6 @@ class SpanClassifier(TokenClassifier):
 
     task = "answer"
 
-    def __init__(self, body: Encoder, silent: bool = False):
+    def __init__(self, body: Encoder, allows_no_answer: bool = False):
         super().__init__(body, ("start", "end"))
-        self.silent = silent  # whether it was trained on questions that have none
+        self.allows_no_answer = allows_no_answer  # whether it was trained on questions that have none

@@ -22,14 +22,14 @@ class TokenClassifier(Head):
         initialise(self.head)
 
     @property
-    def new(self) -> list[nn.Module]:
+    def trainable_modules(self) -> list[nn.Module]:
         """What is trained whole also where the body is only adapted."""
         return [self.head]
 
     def forward(self, text: TokenBatch) -> Tensor:
         """Logits (batch, length, labels)."""
-        return self.told(self.encode(text))
+        return self.logits_from_states(self.encode(text))
 
-    def told(self, states: Tensor) -> Tensor:
+    def logits_from_states(self, states: Tensor) -> Tensor:
         """Logits from the body's states."""
         return self.head(self.dropout(states))

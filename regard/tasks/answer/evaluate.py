@@ -81,7 +81,7 @@ def evaluate(models: list[Any], chosen: Selection, batch_size: int = 32, quiet: 
     with counted("answering", first.kept * len(models), quiet) as progress:
         told = [_answers(model, each, batch_size, progress) for model, each in zip(models, parts, strict=True)]
     places, questions, golds = [[getattr(each, name) for each in told[0]] for name in ("place", "question", "golds")]
-    said = [_said(some, model.network.silent) for some, model in zip(told, models, strict=True)]
+    said = [_said(some, model.network.allows_no_answer) for some, model in zip(told, models, strict=True)]
     rows = prediction_rows(places, questions, golds, said)
     found |= _scored(told[0], said[0])
     found |= {"comparison": _compare(said, golds)} if len(models) > 1 else {}

@@ -61,7 +61,7 @@ class AnswerPredictor(Predictor):
         self, inputs: list[Any], options: dict[str, Any], *, batch_size: int, truncate: bool, progress: Progress
     ) -> list[SpanAnswer]:
         best = positive(options, "best", 1)
-        threshold = options.get("threshold", 0.0 if self.network.silent else None)
+        threshold = options.get("threshold", 0.0 if self.network.allows_no_answer else None)
         if threshold is not None and type(threshold) not in (int, float):
             raise UserError(f"threshold = {threshold!r} should be a number: by how much no answer must score higher")
         asks = [parse_question(value, index, options.get("context")) for index, value in enumerate(inputs)]
@@ -187,6 +187,6 @@ def trace_answer(
         )
     with record(prove) as recorder:
         scored = score_windows(network, windows, [0])[0]
-    threshold = 0.0 if network.silent else None
+    threshold = 0.0 if network.allows_no_answer else None
     text = tell(best_of([scored]), windows.spans(0), ask.context, threshold=threshold)[0].text
     return Trace(recorder, Axes.encoder(Axis(tokenizer.pieces(windows.row(0).tokens.tolist())), text), text)

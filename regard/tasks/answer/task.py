@@ -66,7 +66,7 @@ class Answer(Task[Windows]):
 
     def prepare(self) -> None:
         super().prepare()
-        self.network.silent |= self.training.unanswered > 0
+        self.network.allows_no_answer |= self.training.unanswered > 0
 
     def dataset(self, split: str) -> Windows | None:
         if not getattr(self.data, split):
@@ -114,7 +114,7 @@ class Answer(Task[Windows]):
     def _text(self, question: int, found: Found) -> str:
         """The best answer to a validation question; where all of train have one, it is never none."""
         assert self.validation is not None
-        threshold = 0.0 if self.network.silent else None
+        threshold = 0.0 if self.network.allows_no_answer else None
         context = self.validation.question(question).context
         return tell(found, self.validation.spans(question), context, threshold)[0].text
 

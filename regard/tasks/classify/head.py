@@ -28,16 +28,16 @@ def attach_head(loaded: Loaded, recipe: Recipe) -> Loaded:
         is_encoder = FAMILIES[family_of(network)].is_encoder
         body = getattr(network, "body", network)
         network = _with_head(body, recipe, _mean_pooled(body, loaded, recipe))
-        network = network if lm_loss else network.silenced()
+        network = network if lm_loss else network.drop_lm_head()
         if not is_encoder:
             tokenizer = with_end_token(vocabulary.target)
             vocabulary = Vocabulary(tokenizer, tokenizer)
             config = config | {"pad_token_id": tokenizer.pad} if config else {}
-    elif (pooling := _pooling(recipe)) and (pooling == "mean") != network.averaged:
+    elif (pooling := _pooling(recipe)) and (pooling == "mean") != network.mean_pooled:
         raise UserError(f"model.pooling = '{pooling}' is for a new head, but the model has one already: remove it")
     _check(network, vocabulary, ClassifyData.of(recipe))
     network.paired = bool(ClassifyData.of(recipe).text_pair)  # published checkpoints do not say so
-    if lm_loss and not network.tells:
+    if lm_loss and not network.has_lm_head:
         raise UserError(
             f"train.lm_loss_weight = {lm_loss}, but the model has no language modelling head left: start from the "
             "language model, or set it to 0"
@@ -97,7 +97,7 @@ def _with_head(body: Any, recipe: Recipe, averaged: bool) -> Classifier:
         return _new_head(body, data, averaged, learn_labels(data, base_dir))
     mean, scale = learn_scale(data, base_dir)
     network = _new_head(body, data, averaged, [data.label or "label"], scale)
-    network.expect(mean)
+    network.init_bias(mean)
     return network
 
 
@@ -105,7 +105,7 @@ def _new_head(body: Any, data: ClassifyData, averaged: bool, labels: Sequence[st
     """A head on whole texts, or on documents in segments."""
     body = body.unpooled() if averaged else body
     if not data.segment_length:
-        return Classifier(body, labels, bool(data.text_pair), data.problem_type, scale, averaged=averaged)
+        return Classifier(body, labels, bool(data.text_pair), data.problem_type, scale, mean_pooled=averaged)
     if not isinstance(body, Encoder):
         raise UserError(f"data.segment_length = {data.segment_length}: segments need an encoder, such as bert")
     if data.segment_length > body.max_positions:

@@ -94,7 +94,7 @@ def classify(
 
     def encode(indices: list[int]) -> list[Any]:
         batch = texts.sequences([rows[index].tokens for index in indices]).to(next(network.parameters()).device)
-        return network.chances(network(batch).float()).tolist()
+        return network.probabilities(network(batch).float()).tolist()
 
     for indices, batch in encode_batches(network, [len(row.tokens) for row in rows], batch_size, encode):
         for index, probabilities in zip(indices, batch, strict=True):
@@ -153,5 +153,5 @@ def trace_causal_classifier(network: Classifier, tokenizer: Tokenizer, row: list
 
 
 def _predicted_text(network: Classifier, logits: torch.Tensor, truncated: bool = False) -> str:
-    probabilities = network.chances(logits.float())[0].tolist()
+    probabilities = network.probabilities(logits.float())[0].tolist()
     return problem_type_of(network).prediction(probabilities, truncated, DEFAULT_THRESHOLD).text

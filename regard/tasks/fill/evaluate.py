@@ -47,7 +47,7 @@ def _pairs(network: Any) -> Any:
     """What a published network's second text is to the first: ALBERT's blocks share weights, and it learnt orders."""
     if not isinstance(network, Pretraining):
         return "none"
-    return "sop" if getattr(network.config, "groups", 0) else "nsp"
+    return "sop" if getattr(network.config, "hidden_groups", 0) else "nsp"
 
 
 def evaluate_task(models: list[Any], request: EvaluationRequest) -> Evaluation:

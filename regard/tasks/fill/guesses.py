@@ -19,7 +19,7 @@ def predict(network: Any, batch: MaskedBatch) -> Predicted:
     words = network.words(states[batch.at]).float()
     if batch.labels is None:
         return Predicted(states, (words,))
-    return Predicted(states, (words, network.related(states, batch.text).float()))
+    return Predicted(states, (words, network.nsp_logits(states, batch.text).float()))
 
 
 class Guesses(NamedTuple):

@@ -119,7 +119,7 @@ def word_probabilities(
         text = padded([rows[index][1] for index in indices], max(tokenizer.pad, 0))
         at = mark_positions(text, [rows[index][2] for index in indices])
         device = next(network.parameters()).device
-        logits = network.told(network.encode(text.to(device))[at.to(device)]).float()
+        logits = network.logits_from_states(network.encode(text.to(device))[at.to(device)]).float()
         return logits.softmax(-1).cpu().numpy()
 
     lengths = [len(framed.tokens) for _, framed, _ in rows]

@@ -74,7 +74,7 @@ class Tag(Task[TagDataset]):
 
     def loss(self, network: Any, batch: TaggedBatch) -> Tensor:
         """Cross-entropy of each word's tag, summed."""
-        logits = network.told(network.encode(batch.text)[batch.at]).float()
+        logits = network.logits_from_states(network.encode(batch.text)[batch.at]).float()
         return F.cross_entropy(logits, batch.tags, label_smoothing=self.options.label_smoothing, reduction="sum")
 
     def validate(self, network: Any) -> dict[str, float]:

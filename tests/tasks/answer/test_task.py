@@ -219,7 +219,11 @@ def test_the_next_best_answers_stand_elsewhere(model: Any) -> None:
 def test_a_model_that_learnt_to_say_nothing_does_so_by_itself(model: Any, tmp_path: Path) -> None:
     """And says so in its config.json; one that is not known to have learnt it always answers."""
     asks = ("How much?", told(random.Random(3))[0])
-    assert model.network.silent and model.run(asks) == model.run(asks, threshold=0.0) and model.run(asks).text == ""
+    assert (
+        model.network.allows_no_answer
+        and model.run(asks) == model.run(asks, threshold=0.0)
+        and model.run(asks).text == ""
+    )
     assert model.trace(asks).answer == ""
     file = tmp_path / "wrong.jsonl"  # all have answers, and it is scored as it answers
     file.write_text(json.dumps({"question": asks[0], "context": asks[1], "answers": [asks[1].split()[0]]}) + "\n")

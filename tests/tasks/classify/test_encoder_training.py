@@ -92,7 +92,7 @@ def test_what_was_trained_to_be_averaged_tells_labels_from_the_mean(tmp_path: Pa
     """Its [CLS] was never asked for anything. Others would look for a pooler: they are told of another architecture."""
     model = trained(tmp_path, f'from = "{sentence_folder(tmp_path)}"')
     network, said = model.network, json.loads((model.folder / "config.json").read_text())
-    assert network.averaged and network.body.pooler is None
+    assert network.mean_pooled and network.body.pooler is None
     assert said["architectures"] == ["BertForMeanClassification"] and "transformers" not in card(model)
     names = load_file(model.folder / "model.safetensors")
     assert not [name for name in names if "pooler" in name or name.startswith("classifier")]
@@ -131,16 +131,16 @@ def test_every_family_is_averaged_saved_and_opened(family: str, tmp_path: Path) 
 
 def test_the_doctor_measures_what_is_trained(tmp_path: Path) -> None:
     options = recipe(lay_out(tmp_path), f'from = "{sentence_folder(tmp_path)}"', 3)
-    assert prepare_network(options).network.averaged  # type: ignore[union-attr]
+    assert prepare_network(options).network.mean_pooled  # type: ignore[union-attr]
 
 
 def test_a_word_that_is_not_known_here_is_no_word(tmp_path: Path) -> None:
     place = sentence_folder(tmp_path)
     modules = json.loads((place / "modules.json").read_text())
     (place / "modules.json").write_text(json.dumps([*modules, {"type": "sentence_transformers.models.Dense"}]))
-    assert not trained(tmp_path, f'from = "{place}"').network.averaged
+    assert not trained(tmp_path, f'from = "{place}"').network.mean_pooled
     (place / "modules.json").write_text(json.dumps(modules[:1]))
-    assert not prepare_network(recipe(tmp_path, f'from = "{place}"', 3)).network.averaged  # type: ignore[union-attr]
+    assert not prepare_network(recipe(tmp_path, f'from = "{place}"', 3)).network.mean_pooled  # type: ignore[union-attr]
 
 
 def test_a_language_model_is_not_averaged(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_language_model_is_not_averaged(tmp_path: Path) -> None:
     save(place, body, regard.load(place).vocabulary, {})
     write_pooling(place, Pooling("mean"), 22)
     model = trained(tmp_path, f'from = "{place}"')
-    assert not model.network.averaged
+    assert not model.network.mean_pooled
     with pytest.raises(UserError, match=r"model\.pooling = 'mean' is for encoders such as bert"):
         prepare_network(recipe(tmp_path, f'from = "{place}"\npooling = "mean"', 3))
 
@@ -166,7 +166,7 @@ def test_hidden_words_keep_the_folders_word(tmp_path: Path) -> None:
                     f'[model]\nfrom = "{place}"\n{train}\n')  # fmt: skip
     start(load_recipe(path), quiet=True)
     assert regard.load(tmp_path / "own").pooling == Pooling("mean")  # type: ignore[union-attr]
-    assert prepare_network(recipe(lay_out(tmp_path), f'from = "{tmp_path}/own"', 3)).network.averaged  # type: ignore[union-attr]
+    assert prepare_network(recipe(lay_out(tmp_path), f'from = "{tmp_path}/own"', 3)).network.mean_pooled  # type: ignore[union-attr]
     with pytest.raises(
         UserError,
         match=r"model\.lora_rank = 2: the model has no masked LM head yet, and an adapter would not keep a new one",
@@ -178,12 +178,12 @@ def test_hidden_words_keep_the_folders_word(tmp_path: Path) -> None:
 def test_labels_are_told_from_the_first_state_where_that_is_said(kind: str, said: str, tmp_path: Path) -> None:
     line = f'\npooling = "{said}"' if said else ""
     model = trained(tmp_path, f'from = "{sentence_folder(tmp_path, kind)}"{line}')
-    assert not model.network.averaged and model.network.body.pooler is not None
+    assert not model.network.mean_pooled and model.network.body.pooler is not None
 
 
 def test_any_encoder_is_averaged_where_that_is_said(tmp_path: Path) -> None:
     model = trained(tmp_path, f'from = "{folder(tmp_path)}"\npooling = "mean"')
-    assert model.network.averaged
+    assert model.network.mean_pooled
     with pytest.raises(UserError, match=r"model\.pooling = 'cls' is for a new head"):
         start(recipe(tmp_path, f'from = "{model.folder}"\npooling = "cls"', 3, f"output={tmp_path}/again"), quiet=True)
     again = start(recipe(tmp_path, f'from = "{model.folder}"', 3, f"output={tmp_path}/again"), quiet=True)
@@ -199,15 +199,15 @@ def test_averaged_labels_are_learnt_by_adapters_and_gone_on_with(tmp_path: Path)
     model = f'from = "{sentence_folder(tmp_path)}"\nlora_rank = 2\nlora_targets = "query value"'
     found = trained(tmp_path, model, 4, "train.save_steps=2")
     said = json.loads((tmp_path / "run/checkpoint-4/adapter_config.json").read_text())
-    assert found.network.averaged and said["modules_to_save"] == ["head"]
+    assert found.network.mean_pooled and said["modules_to_save"] == ["head"]
     resume(tmp_path / "run", quiet=True, overrides=["train.max_steps=6"])
-    assert regard.load(tmp_path / "run").network.averaged
+    assert regard.load(tmp_path / "run").network.mean_pooled
 
 
 def test_documents_are_averaged_too(tmp_path: Path) -> None:
     place = sentence_folder(tmp_path)
     model = trained(tmp_path, f'from = "{place}"', 3, "data.segment_length=10", "data.stride=6")
-    assert model.network.averaged and model.network.segment == 10
+    assert model.network.mean_pooled and model.network.segment == 10
     said = json.loads((model.folder / "config.json").read_text())
     assert said["architectures"] == ["BertForDocumentClassification"] and said["label_pooling"] == "mean"
     model.save(tmp_path / "saved")
