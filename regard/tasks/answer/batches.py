@@ -14,12 +14,12 @@ from regard.text.special_tokens import padded
 
 
 class QABatch(NamedTuple):
-    """Windows as the network reads them, and the positions in their rows that it is to point at."""
+    """Windows as input of the network, and the positions of the answers in their rows."""
 
     text: TokenBatch
-    first: Tensor  # (batch): of the answer's first token; 0 if the window does not contain it
+    first: Tensor  # (batch): position of the answer's first token; 0 if the window does not contain it
     last: Tensor  # (batch)
-    context: Tensor  # (batch, 2): where the window's tokens of the text begin and end
+    context: Tensor  # (batch, 2): begin and end of the window's passage tokens
     index: Tensor  # (batch): the windows' indices
 
     def to(self, device: torch.device | str) -> "QABatch":
@@ -29,7 +29,8 @@ class QABatch(NamedTuple):
 def collate(dataset: Windows, indices: Sequence[int]) -> QABatch:
     """These windows as one batch."""
     rows = [dataset.row(index) for index in indices]
-    context, answers = [], []
+    context = []
+    answers = []
     for index, row in zip(indices, rows, strict=True):
         window = dataset.window(index)
         begin = row.begins[1]
@@ -41,6 +42,6 @@ def collate(dataset: Windows, indices: Sequence[int]) -> QABatch:
 
 
 def stream(dataset: Windows, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[QABatch]:
-    """Batches without end, from the rank's own batch `start`: its k-th is batch k·world + rank of all."""
+    """Endless batches, from batch `start` of this rank; its k-th is batch k·world + rank overall."""
     for indices in shares(dataset, options, start, rank, world):
         yield collate(dataset, indices)

@@ -17,19 +17,19 @@ def inspect(splits: Mapping[str, Windows], findings: Findings, max_length: int) 
     table: dict[str, dict[str, float]] = {}
     for name, windows in splits.items():
         absent = sum(windows.window(index).first == ABSENT for index in range(len(windows)))
-        median, most, largest = np.percentile(windows.lengths, (50, 95, 100)).tolist()
+        median, percentile_95, maximum = np.percentile(windows.lengths, (50, 95, 100)).tolist()
         table[name] = {
             "questions": windows.questions,
             "without_answer": windows.unanswered,
             "windows": len(windows),
             "windows_without_answer": absent,
             "median_tokens": median,
-            "95%": most,
-            "max": largest,
+            "95%": percentile_95,
+            "max": maximum,
         }
         if name == "train" and absent > MAX_ABSENT * len(windows):
             findings.warnings.append(
-                f"train: {absent} of {len(windows)} windows hold no answer: raise data.max_length or data.stride, so "
+                f"train: {absent} of {len(windows)} windows have no answer: raise data.max_length or data.stride, so "
                 "that each passage has fewer windows"
             )
     findings.facts["questions"] = table

@@ -1,11 +1,11 @@
-"""Questions about texts that contain their answers, in files; an error names file and line, or the question.
+"""Files of questions about passages that contain their answers. Errors name file and line, or the question.
 
 train-v1.1.json    SQuAD: data → paragraphs → qas, read article by article; v2.0's `is_impossible` too
-squad.jsonl        a line each: {"context", "question", "answers": {"text": […], "answer_start": […]}}, answers as a
+squad.jsonl        one per line: {"context", "question", "answers": {"text": […], "answer_start": […]}}, answers as a
                    list of {"text", "answer_start"}, or a paragraph {"context", "qas": […]}
 faq.csv .tsv       columns context, question, answer; answer_start, if an answer occurs more than once
 
-Without a start it is the first occurrence. A question without an answer has none in its text.
+Without a start, the first occurrence of the answer counts. A question may have no answer in its passage.
 """
 
 import json
@@ -108,7 +108,8 @@ def _of_article(article: Any, path: Path, split_by: str) -> Iterator[Question]:
 
 
 def _of_lines(path: Path, data: AnswerData) -> Iterator[Question]:
-    context, question = data.context or "context", data.question or "question"
+    context = data.context or "context"
+    question = data.question or "question"
     for line_number, table in enumerate(json_lines(path), 1):
         if table is None:
             continue
@@ -162,7 +163,7 @@ def _golds(answers: Any, context: str, location: str) -> Iterator[Gold]:
 
 
 def _texts_and_starts(answers: Any, location: str) -> list[tuple[Any, Any]]:
-    """Each answer's text and start, in whichever way they are listed."""
+    """The text and start of each answer, in any of the supported formats."""
 
     def as_list(value: Any) -> list[Any]:
         return value if isinstance(value, list) else [] if value is None else [value]
@@ -171,11 +172,15 @@ def _texts_and_starts(answers: Any, location: str) -> list[tuple[Any, Any]]:
         return next((answer[key] for key in START_KEYS if key in answer), None)
 
     if isinstance(answers, dict):
-        texts, starts = as_list(answers.get("text")), as_list(start_of(answers))
+        texts = as_list(answers.get("text"))
+        starts = as_list(start_of(answers))
         if starts and len(texts) != len(starts):
             raise UserError(f"{location}: {len(texts)} answers, but {len(starts)} starts")
         return list(zip(texts, starts or [None] * len(texts), strict=True))
-    return [(one.get("text"), start_of(one)) if isinstance(one, dict) else (one, None) for one in as_list(answers)]
+    return [
+        (answer.get("text"), start_of(answer)) if isinstance(answer, dict) else (answer, None)
+        for answer in as_list(answers)
+    ]
 
 
 def locate(text: str, start: int | None, context: str, location: str) -> Gold:
@@ -213,7 +218,9 @@ def _text(table: dict[str, Any], key: str, location: str) -> str:
 
 
 def _of_columns(path: Path, data: AnswerData) -> Iterator[Question]:
-    context, question, answer = data.context or "context", data.question or "question", data.answer or "answer"
+    context = data.context or "context"
+    question = data.question or "question"
+    answer = data.answer or "answer"
     group = "" if data.split_by in ("source", context) else data.split_by
     required = {"data.context": context, "data.question": question, "data.answer": answer}
     required |= {"data.split_by": group} if group else {}

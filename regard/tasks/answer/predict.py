@@ -13,14 +13,14 @@ from regard.errors import UserError
 from regard.models.heads.span import SpanClassifier
 from regard.tasks.answer.files import questions
 from regard.tasks.answer.scoring import BATCH, MAX_WINDOW, find_spans, score_windows
-from regard.tasks.answer.spans import best_apart, best_of, tell
+from regard.tasks.answer.spans import RankedAnswer, best_disjoint, best_of, rank_answers
 from regard.tasks.answer.windows import Ask, live_windows
 from regard.tasks.encoding import EncodedText, encode_texts
 from regard.tasks.predictor import Predictor, Progress, RunInput, Segment, positive
 from regard.text.sentences import sentence_around
 from regard.text.vocabulary import Tokenizer
 
-CHUNK = 256  # questions whose windows are made together
+CHUNK = 256  # questions whose windows are built at once
 MIN_CANDIDATES = 20  # spans over which an answer's probability is computed
 
 
@@ -54,7 +54,7 @@ class AnswerPredictor(Predictor):
     text_columns = ("question",)
 
     def is_single(self, inputs: Any) -> bool:
-        pair = isinstance(inputs, tuple) and len(inputs) == 2 and all(isinstance(each, str) for each in inputs)
+        pair = isinstance(inputs, tuple) and len(inputs) == 2 and all(isinstance(text, str) for text in inputs)
         return pair or super().is_single(inputs)
 
     def predict(
@@ -63,7 +63,7 @@ class AnswerPredictor(Predictor):
         best = positive(options, "best", 1)
         threshold = options.get("threshold", 0.0 if self.network.allows_no_answer else None)
         if threshold is not None and type(threshold) not in (int, float):
-            raise UserError(f"threshold = {threshold!r} should be a number: by how much no answer must score higher")
+            raise UserError(f"threshold = {threshold!r} should be a number: the minimum margin of no answer")
         asks = [parse_question(value, index, options.get("context")) for index, value in enumerate(inputs)]
         window = (self.data.max_length, self.data.stride)
         return answer(self.network, self.tokenizer, asks, window, batch_size, best, threshold, progress)
@@ -84,8 +84,8 @@ class AnswerPredictor(Predictor):
         if not path.name.removesuffix(".gz").endswith(".json"):
             return None
         return (
-            RunInput((each.text, each.context) if paired else each.text, each.location)
-            for each in questions(path, self.data)
+            RunInput((question.text, question.context) if paired else question.text, question.location)
+            for question in questions(path, self.data)
         )
 
     def parse_row(self, text: str, second: str | None, extra: Mapping[str, str], location: str) -> RunInput:
@@ -96,19 +96,19 @@ class AnswerPredictor(Predictor):
     def segments(self, prediction: SpanAnswer) -> list[Segment]:
         """Each answer with its score, and its sentence with the answer highlighted."""
         segments = []
-        for each in (prediction, *prediction.alternatives):
-            if not each.text:
-                segments += [Segment("no answer in the passage", "strong"), Segment(f"  {each.score:.2f}\n", "dim")]
+        for answer in (prediction, *prediction.alternatives):
+            if not answer.text:
+                segments += [Segment("no answer in the passage", "strong"), Segment(f"  {answer.score:.2f}\n", "dim")]
                 continue
-            start = each.start - each.sentence_start
-            end = start + len(each.text)
-            details = f"  {each.score:.2f}  characters {each.start:,} to {each.end:,}\n  "
+            start = answer.start - answer.sentence_start
+            end = start + len(answer.text)
+            details = f"  {answer.score:.2f}  characters {answer.start:,} to {answer.end:,}\n  "
             segments += [
-                Segment(_one_line(each.text), "strong"),
+                Segment(_one_line(answer.text), "strong"),
                 Segment(details, "dim"),
-                Segment(_one_line(each.sentence[:start])),
-                Segment(_one_line(each.sentence[start:end]), "highlight"),
-                Segment(_one_line(each.sentence[end:]) + "\n"),
+                Segment(_one_line(answer.sentence[:start])),
+                Segment(_one_line(answer.sentence[start:end]), "highlight"),
+                Segment(_one_line(answer.sentence[end:]) + "\n"),
             ]
         return [*segments[:-1], Segment(segments[-1].text.removesuffix("\n"), segments[-1].style)]
 
@@ -132,7 +132,7 @@ def answer(
     With a threshold, "no answer" is a candidate: it is the best one where its score, a sum of logits, exceeds that of
     the best span by more than the threshold.
     """
-    choose = partial(best_apart, best=max(best, MIN_CANDIDATES))
+    choose = partial(best_disjoint, best=max(best, MIN_CANDIDATES))
     length = window[0] or min(MAX_WINDOW, network.max_positions)
     answers: list[SpanAnswer] = []
     for start in range(0, len(asks), CHUNK):
@@ -140,14 +140,14 @@ def answer(
         windows = live_windows(chunk, tokenizer, length, window[1], before=start)
         spans = find_spans(network, windows, range(len(chunk)), batch_size, choose)
         for index, (ask, candidates) in enumerate(zip(chunk, spans, strict=True)):
-            ranked = tell(candidates, windows.spans(index), ask.context, threshold)[:best]
-            first, *rest = (_span_answer(each, ask.context) for each in ranked)
+            ranked = rank_answers(candidates, windows.spans(index), ask.context, threshold)[:best]
+            first, *rest = (_span_answer(span, ask.context) for span in ranked)
             answers.append(replace(first, alternatives=tuple(rest)))
         progress(len(chunk))
     return answers
 
 
-def _span_answer(span: Any, context: str) -> SpanAnswer:
+def _span_answer(span: RankedAnswer, context: str) -> SpanAnswer:
     start, end = sentence_around(context, span.start, span.end) if span.text else (0, 0)
     return SpanAnswer(span.text, span.score, span.start, span.end, context[start:end], start)
 
@@ -155,7 +155,7 @@ def _span_answer(span: Any, context: str) -> SpanAnswer:
 def parse_question(value: Any, index: int | None, context: str | None = None) -> Ask:
     """A question with its passage: two texts, or {"question", "context"}, or one text with a tab between them.
 
-    Where all questions have one `context`, each is given alone.
+    With a `context` for all questions, the value is a question alone.
     """
     if context is not None:
         return Ask(value, context)
@@ -188,5 +188,5 @@ def trace_answer(
     with record(prove) as recorder:
         scored = score_windows(network, windows, [0])[0]
     threshold = 0.0 if network.allows_no_answer else None
-    text = tell(best_of([scored]), windows.spans(0), ask.context, threshold=threshold)[0].text
+    text = rank_answers(best_of([scored]), windows.spans(0), ask.context, threshold)[0].text
     return Trace(recorder, Axes.encoder(Axis(tokenizer.pieces(windows.row(0).tokens.tolist())), text), text)

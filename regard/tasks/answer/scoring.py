@@ -8,62 +8,62 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.tasks.answer.batches import QABatch, collate
-from regard.tasks.answer.spans import Found, Seen, best_of
+from regard.tasks.answer.spans import Candidates, WindowLogits, best_of
 from regard.tasks.answer.windows import Windows
 from regard.tasks.batching import encode_batches
 
-BATCH = 32  # windows that are read at once where nobody says how many
+BATCH = 32  # default number of windows per batch
 
-MAX_WINDOW = 384  # tokens of a window where nobody says, and the network reads as many
+MAX_WINDOW = 384  # default length of a window in tokens, if the network's context is as long
 
 
-def possible(logits: Tensor, batch: QABatch) -> Tensor:
-    """Logits of where an answer may stand, the window's text and [CLS]; −∞ of the question, the marks and padding."""
-    places = torch.arange(logits.shape[1], device=logits.device)
-    inside = (places >= batch.context[:, :1]) & (places < batch.context[:, 1:])
-    inside[:, 0] = True
-    return logits.float().masked_fill(~inside[:, :, None], float("-inf"))
+def mask_logits(logits: Tensor, batch: QABatch) -> Tensor:
+    """Logits of [CLS] and the window's passage tokens; −∞ at the question, the separators and padding."""
+    positions = torch.arange(logits.shape[1], device=logits.device)
+    valid = (positions >= batch.context[:, :1]) & (positions < batch.context[:, 1:])
+    valid[:, 0] = True
+    return logits.float().masked_fill(~valid[:, :, None], float("-inf"))
 
 
 def span_loss(logits: Tensor, batch: QABatch, smoothing: float = 0.0) -> Tensor:
-    first, last = (
-        _cross_entropy(logits[:, :, side], wanted, smoothing) for side, wanted in enumerate((batch.first, batch.last))
-    )
+    """The mean of the cross-entropies of the first and of the last token, summed over the windows."""
+    first = _cross_entropy(logits[:, :, 0], batch.first, smoothing)
+    last = _cross_entropy(logits[:, :, 1], batch.last, smoothing)
     return (first + last) / 2
 
 
-def _cross_entropy(logits: Tensor, wanted: Tensor, smoothing: float) -> Tensor:
-    """Cross-entropy, summed; what smoothing takes from the right place, all that are possible share."""
-    hard = F.cross_entropy(logits, wanted, reduction="sum")
+def _cross_entropy(logits: Tensor, target: Tensor, smoothing: float) -> Tensor:
+    """Summed cross-entropy; label smoothing is spread over the positions that are not masked."""
+    hard = F.cross_entropy(logits, target, reduction="sum")
     if not smoothing:
         return hard
-    supports = logits.isfinite()
-    even = -(logits.log_softmax(1).masked_fill(~supports, 0.0).sum(1) / supports.sum(1)).sum()
-    return (1 - smoothing) * hard + smoothing * even
+    valid = logits.isfinite()
+    uniform = -(logits.log_softmax(1).masked_fill(~valid, 0.0).sum(1) / valid.sum(1)).sum()
+    return (1 - smoothing) * hard + smoothing * uniform
 
 
 @torch.no_grad()
 def score_windows(
     network: Any,
     windows: Windows,
-    numbers: Sequence[int],
+    indices: Sequence[int],
     batch_size: int = BATCH,
     on_loss: Callable[[float], None] = lambda loss: None,
-) -> dict[int, Seen]:
-    """What a network says of windows, by their numbers; read in batches of like length. `told` hears their losses."""
-    seen: dict[int, Seen] = {}
+) -> dict[int, WindowLogits]:
+    """The logits of windows by index, computed in batches of similar length. `on_loss` gets the loss of each batch."""
+    scored: dict[int, WindowLogits] = {}
 
-    def read(some: list[int]) -> tuple[QABatch, Tensor]:
-        batch = collate(windows, [numbers[each] for each in some]).to(next(network.parameters()).device)
-        return batch, possible(network(batch.text), batch)
+    def encode(rows: list[int]) -> tuple[QABatch, Tensor]:
+        batch = collate(windows, [indices[row] for row in rows]).to(next(network.parameters()).device)
+        return batch, mask_logits(network(batch.text), batch)
 
-    lengths = [int(windows.lengths[number]) for number in numbers]
-    for _, (batch, logits) in encode_batches(network, lengths, batch_size, read):
+    lengths = [int(windows.lengths[index]) for index in indices]
+    for _, (batch, logits) in encode_batches(network, lengths, batch_size, encode):
         on_loss(float(span_loss(logits, batch)))
-        places = zip(batch.index.tolist(), logits.cpu().numpy(), batch.context.tolist(), strict=True)
-        for number, each, (begin, end) in places:
-            seen[number] = Seen(each[:, 0], each[:, 1], begin, end, windows.window(number).begin)
-    return seen
+        rows = zip(batch.index.tolist(), logits.cpu().numpy(), batch.context.tolist(), strict=True)
+        for index, row, (begin, end) in rows:
+            scored[index] = WindowLogits(row[:, 0], row[:, 1], begin, end, windows.window(index).begin)
+    return scored
 
 
 def find_spans(
@@ -71,10 +71,10 @@ def find_spans(
     windows: Windows,
     questions: Sequence[int],
     batch_size: int = BATCH,
-    choose: Callable[[Iterable[Seen]], Found] = best_of,
+    choose: Callable[[Iterable[WindowLogits]], Candidates] = best_of,
     on_loss: Callable[[float], None] = lambda loss: None,
-) -> list[Found]:
-    """What each of these questions may have for an answer, best first."""
-    numbers = [number for question in questions for number in windows.windows_of(question)]
-    seen = score_windows(network, windows, numbers, batch_size, on_loss)
-    return [choose(seen[number] for number in windows.windows_of(question)) for question in questions]
+) -> list[Candidates]:
+    """The candidate answers to each of these questions, best first."""
+    indices = [index for question in questions for index in windows.windows_of(question)]
+    scored = score_windows(network, windows, indices, batch_size, on_loss)
+    return [choose(scored[index] for index in windows.windows_of(question)) for question in questions]

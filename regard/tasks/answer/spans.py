@@ -1,7 +1,8 @@
-"""Answers that stand in a text: the best spans of its windows, and how SQuAD scores them. Pure functions.
+"""Answers as spans of a passage: the best spans of its windows, and SQuAD's scores of them. Pure functions.
 
-The score of a span is the logit of its first token plus that of its last (Devlin et al. 2019, section 4.2); that of no
-answer is the same of [CLS], the least of all windows (section 4.3). Rajpurkar et al. 2016, section 6.1, and 2018.
+The score of a span is the start logit of its first token plus the end logit of its last token (Devlin et al. 2019,
+section 4.2). The null score, of no answer, is the same sum at [CLS], the minimum over all windows (section 4.3).
+Rajpurkar et al. 2016, section 6.1, and 2018.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,96 +17,101 @@ from regard.metrics.squad import exact, f1
 # ── the best spans ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Seen(NamedTuple):
-    """What a network said of one window: logits of its row's places, and which of them are tokens of the text."""
+class WindowLogits(NamedTuple):
+    """The start and end logits of a window's row, and which positions of the row are tokens of the passage."""
 
     first: np.ndarray
     last: np.ndarray
-    begin: int  # where in the row tokens of the text begin,
-    end: int  # and end
-    offset: int  # which token of the text stands at `begin`
+    begin: int  # position of the window's first passage token,
+    end: int  # and of the one after its last
+    offset: int  # index in the passage of the token at `begin`
 
 
 class Span(NamedTuple):
-    """Tokens of a text, first and last."""
+    """The first and last token of a span of the passage."""
 
     score: float
     first: int
     last: int
 
 
-class Found(NamedTuple):
-    """What may be the answer, best first; `nothing` is the score that there is none."""
+class Candidates(NamedTuple):
+    """The candidate answers of a question, best first, and the score of no answer."""
 
     spans: list[Span]
-    nothing: float
+    null_score: float
 
     @property
     def margin(self) -> float:
-        """By how much no answer is better than the best."""
-        return self.nothing - self.spans[0].score if self.spans else float("inf")
+        """The null score minus the score of the best span."""
+        return self.null_score - self.spans[0].score if self.spans else float("inf")
 
 
-def best_spans(seen: Seen, best: int = 20, longest: int = 30) -> list[Span]:
-    """A window's spans of at most `longest` tokens of the text, best first: the last is not before the first."""
-    scores = _scores(seen, longest).ravel()
-    some = np.argpartition(-scores, best - 1)[:best] if len(scores) > best else np.arange(len(scores))
-    some = some[np.lexsort((some, -scores[some]))]
-    found = [(float(scores[place]), *divmod(int(place), longest)) for place in some if np.isfinite(scores[place])]
-    return [Span(score, seen.offset + begin, seen.offset + begin + more) for score, begin, more in found]
+def best_spans(window: WindowLogits, best: int = 20, max_length: int = 30) -> list[Span]:
+    """The best spans of a window, at most `max_length` tokens long, best first."""
+    scores = _span_scores(window, max_length).ravel()
+    indices = np.argpartition(-scores, best - 1)[:best] if len(scores) > best else np.arange(len(scores))
+    indices = indices[np.lexsort((indices, -scores[indices]))]
+    spans = []
+    for index in indices[np.isfinite(scores[indices])].tolist():
+        begin, extra = divmod(index, max_length)
+        spans.append(Span(float(scores[index]), window.offset + begin, window.offset + begin + extra))
+    return spans
 
 
-def _scores(seen: Seen, longest: int) -> np.ndarray:
-    """Of each first token of the text, and so many more behind it (tokens, longest)."""
-    first, last = (np.asarray(each, float)[seen.begin : seen.end] for each in (seen.first, seen.last))
-    behind = np.append(last, np.full(longest - 1, -np.inf))
-    return first[:, None] + sliding_window_view(behind, longest)
+def _span_scores(window: WindowLogits, max_length: int) -> np.ndarray:
+    """Scores by first token of the passage and number of tokens after it: (tokens, max_length)."""
+    first = np.asarray(window.first, float)[window.begin : window.end]
+    last = np.asarray(window.last, float)[window.begin : window.end]
+    padded = np.append(last, np.full(max_length - 1, -np.inf))
+    return first[:, None] + sliding_window_view(padded, max_length)
 
 
-def spans_apart(seen: Seen, best: int = 20, longest: int = 30) -> list[Span]:
-    """A window's best spans no two of which overlap, best first."""
-    scores, found = _scores(seen, longest).copy(), list[Span]()
+def disjoint_spans(window: WindowLogits, best: int = 20, max_length: int = 30) -> list[Span]:
+    """The best non-overlapping spans of a window, best first."""
+    scores = _span_scores(window, max_length).copy()
+    spans: list[Span] = []
     first = np.arange(len(scores))[:, None]
-    last = first + np.arange(longest)
-    while len(found) < best and scores.size and np.isfinite(score := scores.max()):
-        begin, more = divmod(int(scores.argmax()), longest)
-        found.append(Span(float(score), seen.offset + begin, seen.offset + begin + more))
-        scores[(first <= begin + more) & (last >= begin)] = -np.inf
-    return found
+    last = first + np.arange(max_length)
+    while len(spans) < best and scores.size and np.isfinite(score := scores.max()):
+        begin, extra = divmod(int(scores.argmax()), max_length)
+        spans.append(Span(float(score), window.offset + begin, window.offset + begin + extra))
+        scores[(first <= begin + extra) & (last >= begin)] = -np.inf
+    return spans
 
 
-def best_of(windows: Iterable[Seen], best: int = 20, longest: int = 30) -> Found:
-    """The best spans of all of a question's windows; one that several windows hold counts with its best score."""
-    found: dict[tuple[int, int], Span] = {}
-    nothing = float("inf")
-    for seen in windows:
-        nothing = min(nothing, _nothing(seen))
-        for span in best_spans(seen, best, longest):
-            place = span.first, span.last
-            found[place] = max(span, found.get(place, span))
-    return Found(sorted(found.values(), key=_rank)[:best], nothing)
+def best_of(windows: Iterable[WindowLogits], best: int = 20, max_length: int = 30) -> Candidates:
+    """The best spans of all windows of a question. A span in several windows has its best score."""
+    spans: dict[tuple[int, int], Span] = {}
+    null_score = float("inf")
+    for window in windows:
+        null_score = min(null_score, _null_score(window))
+        for span in best_spans(window, best, max_length):
+            key = (span.first, span.last)
+            spans[key] = max(span, spans.get(key, span))
+    return Candidates(sorted(spans.values(), key=_rank)[:best], null_score)
 
 
-def best_apart(windows: Iterable[Seen], best: int = 20, longest: int = 30) -> Found:
-    """The best spans of all of a question's windows, no two of which overlap: places, not borders, to choose from."""
+def best_disjoint(windows: Iterable[WindowLogits], best: int = 20, max_length: int = 30) -> Candidates:
+    """The best non-overlapping spans of all windows of a question."""
     windows = list(windows)
     kept: list[Span] = []
-    for span in sorted((span for seen in windows for span in spans_apart(seen, best, longest)), key=_rank):
-        if all(span.first > each.last or span.last < each.first for each in kept):
+    for span in sorted((span for window in windows for span in disjoint_spans(window, best, max_length)), key=_rank):
+        if all(span.first > other.last or span.last < other.first for other in kept):
             kept.append(span)
-    return Found(kept[:best], min(map(_nothing, windows), default=float("inf")))
+    return Candidates(kept[:best], min(map(_null_score, windows), default=float("inf")))
 
 
-def _nothing(seen: Seen) -> float:
-    return float(seen.first[0]) + float(seen.last[0])
+def _null_score(window: WindowLogits) -> float:
+    return float(window.first[0]) + float(window.last[0])
 
 
 def _rank(span: Span) -> tuple[float, int, int]:
     return -span.score, span.first, span.last
 
 
-class Told(NamedTuple):
-    """An answer with its place among the text's characters; no text is no answer. `score` is its probability."""
+class RankedAnswer(NamedTuple):
+    """An answer and its characters in the passage; an empty text is no answer. `score` is its probability."""
 
     text: str
     score: float
@@ -113,56 +119,58 @@ class Told(NamedTuple):
     end: int
 
 
-def tell(found: Found, spans: np.ndarray, context: str, threshold: float | None = None) -> list[Told]:
-    """What was found as text, best first; with a threshold "no answer" is one of them.
+def rank_answers(
+    candidates: Candidates, spans: np.ndarray, context: str, threshold: float | None = None
+) -> list[RankedAnswer]:
+    """The candidates as text, best first. With a threshold, "no answer" is one of them.
 
-    It comes first where it is better than the best span by more than the threshold. The probabilities are a softmax
-    over all that is told, which nothing has calibrated.
+    It is first if the margin exceeds the threshold. The probabilities are an uncalibrated softmax over the candidates.
     """
-    rows = [(span.score, int(spans[span.first, 0]), int(spans[span.last, 1])) for span in found.spans]
+    rows = [(span.score, int(spans[span.first, 0]), int(spans[span.last, 1])) for span in candidates.spans]
     if threshold is not None or not rows:
-        rows.append((found.nothing, 0, 0))
+        rows.append((candidates.null_score, 0, 0))
     scores = np.array([score for score, _, _ in rows])
     weights = np.exp(scores - scores.max())
-    chances = weights / weights.sum()
-    told = [
-        Told(context[start:end], float(chance), start, end)
-        for (_, start, end), chance in zip(rows, chances, strict=True)
+    probabilities = (weights / weights.sum()).tolist()
+    answers = [
+        RankedAnswer(context[start:end], probability, start, end)
+        for (_, start, end), probability in zip(rows, probabilities, strict=True)
     ]
-    if threshold is not None and found.margin > threshold:
-        return [told[-1], *told[:-1]]
-    return told
+    if threshold is not None and candidates.margin > threshold:
+        return [answers[-1], *answers[:-1]]
+    return answers
 
 
 def report(answers: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, object]:
-    """Exact match and F1 in percent with intervals; where some have no answer, also of those and the others apart."""
+    """Exact match and F1 in percent with intervals; if some questions have no answer, also for both groups."""
     hits = 100.0 * np.array([exact(answer, gold) for answer, gold in zip(answers, golds, strict=True)])
-    shared = 100.0 * np.array([f1(answer, gold) for answer, gold in zip(answers, golds, strict=True)])
-    answered = np.array([bool(gold) for gold in golds])
+    overlaps = 100.0 * np.array([f1(answer, gold) for answer, gold in zip(answers, golds, strict=True)])
+    answerable = np.array([bool(gold) for gold in golds])
     signature = f"squad|{SIGNATURE}"
-    scores = [bootstrap_mean("exact_match", hits, signature), bootstrap_mean("f1", shared, signature)]
-    found: dict[str, object] = {"scores": scores}
-    if not answered.all():
-        for name, some in (("answerable", answered), ("unanswerable", ~answered)):
-            if some.any():
-                means = {"exact_match": float(hits[some].mean()), "f1": float(shared[some].mean())}
-                found[name] = {"questions": int(some.sum()), **means}
-    return found
+    scores = [bootstrap_mean("exact_match", hits, signature), bootstrap_mean("f1", overlaps, signature)]
+    results: dict[str, object] = {"scores": scores}
+    if not answerable.all():
+        for name, group in (("answerable", answerable), ("unanswerable", ~answerable)):
+            if group.any():
+                means = {"exact_match": float(hits[group].mean()), "f1": float(overlaps[group].mean())}
+                results[name] = {"questions": int(group.sum()), **means}
+    return results
 
 
 def best_threshold(
     margins: Sequence[float], scores: Sequence[float], answerable: Sequence[bool]
 ) -> tuple[float, float]:
-    """The margin beyond which to say nothing that gives the best mean score, and that score in percent.
+    """The threshold of the margin with the best mean score, and that score in percent.
 
-    `scores` are those of each question's best span; to say nothing is right where there is nothing to say.
+    `scores` are those of each question's best span. No answer scores 1 for an unanswerable question, else 0.
     """
     order = np.argsort(margins, kind="stable")
-    margin, score = np.asarray(margins, float)[order], np.asarray(scores, float)[order]
-    silent = ~np.asarray(answerable, bool)[order]
-    gains = np.concatenate([[0.0], np.cumsum(np.where(silent, -1.0, score))])  # of answering the first k
-    ends = np.flatnonzero(np.append(margin[1:] != margin[:-1], True)) + 1  # equal margins go together
-    tried = np.concatenate([[0], ends])
-    most = int(tried[np.argmax(gains[tried])])
-    threshold = float(margin[most - 1]) if most else float(np.nextafter(margin[0], -np.inf))
-    return threshold, 100.0 * float(silent.sum() + gains[most]) / len(margin)
+    margin = np.asarray(margins, float)[order]
+    score = np.asarray(scores, float)[order]
+    unanswerable = ~np.asarray(answerable, bool)[order]
+    gains = np.concatenate([[0.0], np.cumsum(np.where(unanswerable, -1.0, score))])  # of answering the first k
+    borders = np.flatnonzero(np.append(margin[1:] != margin[:-1], True)) + 1  # equal margins are not separated
+    counts = np.concatenate([[0], borders])
+    answered = int(counts[np.argmax(gains[counts])])
+    threshold = float(margin[answered - 1]) if answered else float(np.nextafter(margin[0], -np.inf))
+    return threshold, 100.0 * float(unanswerable.sum() + gains[answered]) / len(margin)

@@ -1,8 +1,8 @@
-"""Answering questions from texts that hold the answers: its data, loss, score and answer. Devlin et al. 2019, 4.2.
+"""Extractive question answering as a training task. Devlin et al. 2019, section 4.2.
 
-    [CLS] question [SEP] text [SEP] ─▶ encoder ─▶ two logits a place ─▶ where the answer begins, where it ends
+    [CLS] question [SEP] passage [SEP] ─▶ encoder ─▶ two logits per token ─▶ first and last token of the answer
 
-A window that does not hold the answer points at [CLS] (section 4.3).
+The target of a window without the answer is [CLS] (section 4.3).
 
 Shapes: logits (batch, length, 2), first and last (batch).
 """
@@ -25,8 +25,8 @@ from regard.tasks.answer.evaluate import evaluate_task
 from regard.tasks.answer.files import read
 from regard.tasks.answer.options import AnswerData
 from regard.tasks.answer.predict import AnswerPredictor
-from regard.tasks.answer.scoring import MAX_WINDOW, find_spans, possible, span_loss
-from regard.tasks.answer.spans import Found, tell
+from regard.tasks.answer.scoring import MAX_WINDOW, find_spans, mask_logits, span_loss
+from regard.tasks.answer.spans import Candidates, rank_answers
 from regard.tasks.answer.windows import Windows, prepare
 from regard.tasks.base import Preview, Task
 from regard.tasks.inspection import Findings
@@ -36,13 +36,15 @@ from regard.text.vocabulary import train_tokenizer as learn_tokenizer
 
 
 class Answer(Task[Windows]):
-    """What the training loop asks of answering questions."""
+    """Extractive question answering."""
 
     data: AnswerData
 
     predictor = AnswerPredictor
     evaluate = staticmethod(evaluate_task)
-    name, unit, scores = "answer", "windows", ("f1", "exact_match", "loss")
+    name = "answer"
+    unit = "windows"
+    scores = ("f1", "exact_match", "loss")
 
     @staticmethod
     def train_tokenizer(recipe: Recipe) -> Vocabulary:
@@ -80,43 +82,44 @@ class Answer(Task[Windows]):
         return len(batch.first)
 
     def loss(self, network: Any, batch: QABatch) -> Tensor:
-        """The mean of the cross-entropies of the first place and of the last, summed over the windows."""
-        return span_loss(possible(network(batch.text), batch), batch, self.options.label_smoothing)
+        return span_loss(mask_logits(network(batch.text), batch), batch, self.options.label_smoothing)
 
     @torch.no_grad()
     def validate(self, network: Any) -> dict[str, float]:
-        """Loss of the windows, exact match and F1 of the answers, of the first `eval_samples` questions."""
+        """Loss of the windows, and exact match and F1 of the answers, on the first `eval_samples` questions."""
         if self.validation is None:
             return {}
         count = min(self.options.eval_samples, self.validation.questions)
         losses: list[float] = []
-        found = find_spans(network, self.validation, range(count), on_loss=losses.append)
-        answers = [self._text(number, each) for number, each in enumerate(found)]
-        golds = [[gold.text for gold in self.validation.question(number).answers] for number in range(count)]
-        pairs = list(zip(answers, golds, strict=True))
-        shares = {name: np.mean([score(*pair) for pair in pairs]) for name, score in SCORES.items()}
-        windows = sum(len(self.validation.windows_of(number)) for number in range(count))
-        return {"loss": sum(losses) / windows} | {name: 100.0 * float(share) for name, share in shares.items()}
+        spans = find_spans(network, self.validation, range(count), on_loss=losses.append)
+        answers = [self._answer(index, candidates) for index, candidates in enumerate(spans)]
+        golds = [[gold.text for gold in self.validation.question(index).answers] for index in range(count)]
+        windows = sum(len(self.validation.windows_of(index)) for index in range(count))
+        metrics = {"loss": sum(losses) / windows}
+        for name, score in SCORES.items():
+            metrics[name] = 100.0 * float(np.mean([score(*pair) for pair in zip(answers, golds, strict=True)]))
+        return metrics
 
     def preview(self, network: Any, count: int) -> list[Preview]:
         if self.validation is None:
             return []
-        numbers = range(min(count, self.validation.questions))
-        found = find_spans(network, self.validation, numbers)
-        asked = [self.validation.question(number) for number in numbers]
-        golds = [" | ".join(dict.fromkeys(gold.text for gold in each.answers)) for each in asked]
-        told = [self._text(number, each) for number, each in zip(numbers, found, strict=True)]
-        return list(map(Preview, [question.text for question in asked], golds, told))
+        indices = range(min(count, self.validation.questions))
+        previews = []
+        for index, candidates in zip(indices, find_spans(network, self.validation, indices), strict=True):
+            question = self.validation.question(index)
+            golds = " | ".join(dict.fromkeys(gold.text for gold in question.answers))
+            previews.append(Preview(question.text, golds, self._answer(index, candidates)))
+        return previews
 
     def inspect(self, splits: Mapping[str, Windows], findings: Findings) -> None:
         doctor.inspect(splits, findings, self.data.max_length)
 
-    def _text(self, question: int, found: Found) -> str:
-        """The best answer to a validation question; where all of train have one, it is never none."""
+    def _answer(self, question: int, candidates: Candidates) -> str:
+        """The best answer to a validation question; it may be empty if training has unanswerable questions."""
         assert self.validation is not None
         threshold = 0.0 if self.network.allows_no_answer else None
         context = self.validation.question(question).context
-        return tell(found, self.validation.spans(question), context, threshold)[0].text
+        return rank_answers(candidates, self.validation.spans(question), context, threshold)[0].text
 
 
 def _texts(recipe: Recipe) -> Iterator[str]:

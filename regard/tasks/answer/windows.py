@@ -120,7 +120,7 @@ def prepare(
         with shown("preparing: {} questions", progress) as show:
             while chunk := list(islice(questions, CHUNK)):
                 # The cache outlives the folder of the file, so locations are relative to it.
-                windows.add([each._replace(location=each.location.removeprefix(f"{path.parent}/")) for each in chunk])
+                windows.add([q._replace(location=q.location.removeprefix(f"{path.parent}/")) for q in chunk])
                 show(report.read)
         windows.finish()
 
@@ -131,7 +131,7 @@ def prepare(
 
 
 class Ask(NamedTuple):
-    """A question and the text that it is asked about."""
+    """A question and its passage."""
 
     question: str
     context: str
@@ -256,7 +256,7 @@ class WindowWriter:
         if self.unanswered:
             report.notes.append(f"{self.unanswered} without an answer in their text")
         if self.extended:
-            report.notes.append(f"{self.extended} answers end inside a token: the whole token is learnt")
+            report.notes.append(f"{self.extended} answers end inside a token: the full token is the target")
         self.writer.facts["unanswered"] = self.unanswered
 
 

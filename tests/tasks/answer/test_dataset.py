@@ -19,7 +19,7 @@ from regard.metrics.squad import exact, f1, normalise
 from regard.tasks.answer.batches import collate, stream
 from regard.tasks.answer.files import Gold, Question, questions, read
 from regard.tasks.answer.options import AnswerData
-from regard.tasks.answer.spans import Seen, best_of, best_spans, best_threshold, report, tell
+from regard.tasks.answer.spans import WindowLogits, best_of, best_spans, best_threshold, rank_answers, report
 from regard.tasks.answer.windows import ABSENT, Windows, prepare, split_into_windows, token_span
 from regard.text.special_tokens import special_tokens_of
 from regard.text.vocabulary import Tokenizer
@@ -253,7 +253,7 @@ def test_characters_to_tokens() -> None:
 # ── scores ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def exhaustive(seen: Seen, longest: int) -> list[tuple[float, int, int]]:
+def exhaustive(seen: WindowLogits, longest: int) -> list[tuple[float, int, int]]:
     found = [
         (seen.first[begin] + seen.last[end], begin - seen.begin + seen.offset, end - seen.begin + seen.offset)
         for begin in range(seen.begin, seen.end)
@@ -264,7 +264,7 @@ def exhaustive(seen: Seen, longest: int) -> list[tuple[float, int, int]]:
 
 def test_best_spans_equal_trying_all() -> None:
     chance = np.random.default_rng(2)
-    windows = [Seen(chance.normal(size=19), chance.normal(size=19), 4, 18, offset) for offset in (0, 6)]
+    windows = [WindowLogits(chance.normal(size=19), chance.normal(size=19), 4, 18, offset) for offset in (0, 6)]
     for seen in windows:
         np.testing.assert_allclose(best_spans(seen, 9, 5), exhaustive(seen, 5)[:9])
     assert len(best_spans(windows[0], 999, 5)) == 14 * 5 - 10  # all there are
@@ -274,17 +274,20 @@ def test_best_spans_equal_trying_all() -> None:
     found = best_of(windows, 7, 5)
     wanted = sorted(((score, *place) for place, score in best.items()), reverse=True)[:7]
     np.testing.assert_allclose(found.spans, wanted)
-    assert found.nothing == min(seen.first[0] + seen.last[0] for seen in windows)
+    assert found.null_score == min(seen.first[0] + seen.last[0] for seen in windows)
 
 
 def test_no_answer_comes_first_beyond_the_threshold() -> None:
     first, last = np.array([2.0, 0.0, 3.0, 1.0]), np.array([2.5, 0.0, 0.5, 1.0])
-    found = best_of([Seen(first, last, 2, 4, 0)])
+    found = best_of([WindowLogits(first, last, 2, 4, 0)])
     spans, context = np.array([[0, 3], [4, 7]]), "one two"
     assert found.margin == pytest.approx(0.5)
-    assert tell(found, spans, context)[0][::2] == ("one two", 0)
-    assert tell(found, spans, context, 0.4)[0].text == "" and tell(found, spans, context, 0.6)[0].text == "one two"
-    told = tell(found, spans, context, 0.0)
+    assert rank_answers(found, spans, context)[0][::2] == ("one two", 0)
+    assert (
+        rank_answers(found, spans, context, 0.4)[0].text == ""
+        and rank_answers(found, spans, context, 0.6)[0].text == "one two"
+    )
+    told = rank_answers(found, spans, context, 0.0)
     assert sum(each.score for each in told) == pytest.approx(1) and len(told) == 4
     assert told[0].score / told[1].score == pytest.approx(np.exp(0.5))
 

@@ -22,7 +22,7 @@ from regard.models.heads.mlm import MaskedLM
 from regard.models.heads.span import SpanClassifier
 from regard.tasks.answer.batches import collate
 from regard.tasks.answer.scoring import score_windows
-from regard.tasks.answer.spans import Seen, best_apart, best_of, best_spans, spans_apart
+from regard.tasks.answer.spans import WindowLogits, best_disjoint, best_of, best_spans, disjoint_spans
 from regard.tasks.answer.task import Answer
 from regard.tasks.answer.windows import Ask, live_windows
 from regard.tasks.registry import build
@@ -303,15 +303,15 @@ def test_windows_in_memory_are_those_on_disk(tmp_path: Path) -> None:
 
 def test_spans_apart_are_what_a_patient_reader_would_take() -> None:
     chance = np.random.default_rng(3)
-    seen = [Seen(chance.normal(size=19), chance.normal(size=19), 3, 17, offset) for offset in (0, 9)]
+    seen = [WindowLogits(chance.normal(size=19), chance.normal(size=19), 3, 17, offset) for offset in (0, 9)]
     for each in seen:
         left, taken = best_spans(each, 10_000, 5), []
         while left:
             taken.append(left[0])
             left = [span for span in left if span.first > taken[-1].last or span.last < taken[-1].first]
-        assert spans_apart(each, 10_000, 5) == taken
-    found = best_apart(seen, 6, 5)
-    assert found.spans[0] == best_of(seen, 6, 5).spans[0] and found.nothing == best_of(seen).nothing
+        assert disjoint_spans(each, 10_000, 5) == taken
+    found = best_disjoint(seen, 6, 5)
+    assert found.spans[0] == best_of(seen, 6, 5).spans[0] and found.null_score == best_of(seen).null_score
 
 
 def test_the_sentence_around_an_answer() -> None:
