@@ -88,6 +88,7 @@ class Predictor(ABC):
     description: ClassVar[str]  # of a model of this task, as in "a classifier"
     options: ClassVar[tuple[str, ...]] = ()  # of `run`, besides COMPUTING
     text_columns: ClassVar[tuple[str, ...]] = ("text",)  # of a file of inputs; the first that the file has
+    batch_size: ClassVar[int] = 64  # by default
     streams: ClassVar[bool] = False  # whether `stream` is defined
     batch_size: ClassVar[int] = 64  # default of `run`
     sorts_by_length: ClassVar[bool] = True  # whether many inputs are sorted before they are batched

@@ -49,6 +49,7 @@ class AnswerPredictor(Predictor):
     """`run` and `trace` of extractive question-answering models."""
 
     task = "answer"
+    batch_size = BATCH
     description = "a question-answering model"
     options = ("context", "best", "threshold")
     text_columns = ("question",)

@@ -249,6 +249,7 @@ class GeneratePredictor(GenerationPredictor):
     """`run`, `stream`, `generate` and `trace` of causal language models."""
 
     task = "generate"
+    batch_size = 32
     description = "a causal language model"
     options = (*GenerationPredictor.options, "log_probabilities", "draft", "lookup")
     streams = True
