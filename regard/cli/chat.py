@@ -7,54 +7,56 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from regard.cli.options import Output, given_texts
-from regard.cli.output import document, harmless
+from regard.cli.options import Output, read_texts
+from regard.cli.output import escape_controls, to_json
 from regard.errors import UserError, nearest
 from regard.tasks.generate.chat import Answer, Conversation, Running
 
-PROMPT, MORE, BLOCK = "> ", "… ", '"""'
+PROMPT = "> "
+MORE = "… "
+BLOCK = '"""'
 
 COMMANDS = {
     "/help": "this list",
-    "/reset": "begin again; the system message stays",
-    "/undo": "take back the last turn",
-    "/system TEXT": "tell the model how to be; without TEXT, nothing",
-    "/set KEY=VALUE": "decode otherwise, such as /set temperature=0.8; without VALUE, as the model came",
+    "/reset": "start a new conversation; the system message stays",
+    "/undo": "remove the last turn",
+    "/system TEXT": "set the system message; without TEXT, remove it",
+    "/set KEY=VALUE": "set a decoding option, such as /set temperature=0.8; without VALUE, reset it",
     "/save FILE": "write the messages as JSON",
-    "/quit": "leave, as Ctrl-D does",
+    "/quit": "exit, as Ctrl-D does",
 }
 
-LINES = 'A line that ends in \\ goes on in the next; """ opens and closes a block of lines. Ctrl-C stops an answer.'
+LINES = 'A line that ends in \\ continues in the next; """ opens and closes a block of lines. Ctrl-C stops an answer.'
 
 
 def chat(model: Any, system: str, options: dict[str, Any], output: Output) -> None:
-    """Talk at a terminal, or answer each line of stdin."""
+    """Chat in a terminal, or answer each line of stdin."""
     conversation = Conversation(model, system, **options)
-    by_hand = sys.stdin.isatty() and sys.stdout.isatty() and not output.json
+    interactive = sys.stdin.isatty() and sys.stdout.isatty() and not output.json
     if not output.quiet:
-        for line in _greeting(conversation, by_hand):
+        for line in _greeting(conversation, interactive):
             print(line, file=sys.stderr)
-    if not by_hand:
-        answer_lines(conversation, given_texts(None), output.json)
+    if not interactive:
+        answer_lines(conversation, read_texts(None), output.json)
         return
     with suppress(ImportError):
-        import readline  # noqa: F401  input() then edits lines, and knows those before
+        import readline  # noqa: F401  input() then has line editing and history
     Terminal(conversation, input, _show).run()
 
 
 def _show(text: str) -> None:
-    print(harmless(text), end="", flush=True)
+    print(escape_controls(text), end="", flush=True)
 
 
-def _greeting(conversation: Conversation, by_hand: bool) -> Iterator[str]:
-    if by_hand:
-        yield f"A context of {conversation.limit} tokens. /help lists the commands, Ctrl-D leaves."
+def _greeting(conversation: Conversation, interactive: bool) -> Iterator[str]:
+    if interactive:
+        yield f"A context of {conversation.limit} tokens. /help lists the commands, Ctrl-D exits."
     if isinstance(conversation.form, Running):
-        yield "No chat template: what is typed and what the model writes are one running text, which it goes on with."
+        yield "No chat template: messages and answers form one running text, which the model continues."
 
 
 def read_turn(read: Callable[[str], str]) -> tuple[str, bool]:
-    """What is typed until it is whole, and whether it is a block, which is never a command."""
+    """A complete message, and whether it is a block, which is never a command."""
     line = read(PROMPT)
     if not line.startswith(BLOCK):
         while line.endswith("\\"):
@@ -64,12 +66,13 @@ def read_turn(read: Callable[[str], str]) -> tuple[str, bool]:
     while not lines[-1].rstrip().endswith(BLOCK):
         lines.append(read(MORE))
     lines[-1] = lines[-1].rstrip().removesuffix(BLOCK)
-    first, last = lines[0] == "", len(lines) > 1 and lines[-1] == ""
+    first = lines[0] == ""
+    last = len(lines) > 1 and lines[-1] == ""
     return "\n".join(lines[first : len(lines) - last]), True
 
 
 def answer_lines(conversation: Conversation, lines: Iterator[str], as_json: bool) -> None:
-    """Each line, or block of lines, is a turn; answers go to stdout, as text or as an object a line."""
+    """Each line, or block of lines, is a turn; answers go to stdout as text, or as one JSON object per line."""
 
     def read(prompt: str) -> str:
         line = next(lines, None)
@@ -88,7 +91,7 @@ def answer_lines(conversation: Conversation, lines: Iterator[str], as_json: bool
             continue
         answer = conversation.answer(text)
         if as_json:
-            print(document(answer, indent=None), flush=True)
+            print(to_json(answer, indent=None), flush=True)
         else:
             print(answer.content, flush=True)
             if answer.left_out:
@@ -98,23 +101,25 @@ def answer_lines(conversation: Conversation, lines: Iterator[str], as_json: bool
 
 
 def left_out(conversation: Conversation, answer: Answer) -> str:
-    """What the model was not shown of a conversation that has become too long for it."""
+    """The warning about turns that no longer fit in the context."""
     return (
-        f"the conversation has outgrown the context of {conversation.limit} tokens: "
+        f"the conversation exceeds the context of {conversation.limit} tokens: "
         f"its oldest {answer.left_out} {conversation.form.unit} were left out"
     )
 
 
 class Terminal:
-    """A conversation by hand: `read` gives a line, or raises what Ctrl-C and Ctrl-D raise; `show` prints at once."""
+    """An interactive conversation: `read` returns a line, or raises KeyboardInterrupt or EOFError; `show` prints."""
 
     def __init__(self, conversation: Conversation, read: Callable[[str], str], show: Callable[[str], None]):
-        self.conversation, self.read, self.show = conversation, read, show
+        self.conversation = conversation
+        self.read = read
+        self.show = show
         self.saved: set[Path] = set()  # files that may be written again
 
     def run(self) -> None:
-        """Turn after turn, until somebody wants to leave."""
-        leaving = False  # Ctrl-C came, and nothing since
+        """Turns until the user leaves."""
+        leaving = False  # the last event was Ctrl-C
         while True:
             try:
                 text, block = read_turn(self.read)
@@ -122,7 +127,7 @@ class Terminal:
                 if text.startswith("/") and not block:
                     if text.strip() == "/quit":
                         return
-                    self.obey(text.strip())
+                    self.run_command(text.strip())
                 elif text.strip():
                     self.turn(text)
             except KeyboardInterrupt:
@@ -130,7 +135,7 @@ class Terminal:
                     self.show("\n")
                     return
                 leaving = True
-                self.show("\n(Ctrl-C once more, Ctrl-D or /quit leaves)\n")
+                self.show("\n(Ctrl-C again, Ctrl-D or /quit exits)\n")
             except EOFError:
                 self.show("\n")
                 return
@@ -151,9 +156,9 @@ class Terminal:
             yield "stopped"
         if answer.finish == "length":
             full = answer.prompt_tokens + len(answer.tokens) >= self.conversation.limit
-            yield "the context is full" if full else f"cut off after {len(answer.tokens)} tokens: max_new_tokens"
+            yield "the context is full" if full else f"stopped after {len(answer.tokens)} tokens: max_new_tokens"
 
-    def obey(self, line: str) -> None:
+    def run_command(self, line: str) -> None:
         """Run a command: a line that starts with a slash."""
         name, _, rest = line.partition(" ")
         known = [command.split()[0] for command in COMMANDS]
@@ -168,11 +173,11 @@ class Terminal:
 
     def _reset(self, rest: str) -> Iterator[str]:
         self.conversation.reset()
-        yield "nothing was said"
+        yield "new conversation"
 
     def _undo(self, rest: str) -> Iterator[str]:
-        taken = self.conversation.undo()
-        yield "the last turn is taken back" if taken else "there is no turn to take back"
+        removed = self.conversation.undo()
+        yield "the last turn was removed" if removed else "there is no turn to undo"
 
     def _system(self, rest: str) -> Iterator[str]:
         self.conversation.system = rest
@@ -189,7 +194,7 @@ class Terminal:
             elif options.pop(name.strip(), None) is None:
                 raise UserError(f"{name.strip()} was not set")
             self.conversation.choose(**options)
-        yield ", ".join(f"{name}={value}" for name, value in options.items()) or "all as the model came"
+        yield ", ".join(f"{name}={value}" for name, value in options.items()) or "no options set"
 
     def _save(self, rest: str) -> Iterator[str]:
         if not rest:
@@ -198,7 +203,7 @@ class Terminal:
         if path.exists() and path not in self.saved:
             raise UserError(f"{path} exists already; choose another name")
         try:
-            path.write_text(document(self.conversation.messages) + "\n", encoding="utf-8")
+            path.write_text(to_json(self.conversation.messages) + "\n", encoding="utf-8")
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}") from None
         self.saved.add(path)
@@ -206,7 +211,7 @@ class Terminal:
 
 
 def _value(text: str) -> Any:
-    """A number, a list or a text, as typed."""
+    """JSON, such as a number or a list; else the text itself."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The first thing a person sees: two models learn to read dates, and show what they look at."""
+"""`regard demo`: two small models learn to parse dates, and their attention is shown."""
 
 import shutil
 import time
@@ -32,7 +32,7 @@ HELD_OUT = 1000
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one model: its size, the seconds from recipe to loaded model, and % of held-out dates right."""
+    """A trained model: its size, the seconds of its training, and its exact match on held-out dates in percent."""
 
     model: str
     parameters: int
@@ -41,14 +41,15 @@ class Result:
 
 
 def run(quiet: bool = False) -> list[Result] | None:
-    """Train both models anew, score them on days they never saw, draw their attention, write the page.
+    """Train both models, evaluate them on held-out dates, draw their attention and write the page.
 
-    Nothing where a person stopped it.
+    None if it was interrupted.
     """
     console = Console(quiet=quiet)
     console.print(Panel("[bold]regard[/bold] · attention models, trained, run and looked into", expand=False))
-    console.print("Two models learn to read dates, each in under a minute, from 20,000 examples made on the spot.\n")
-    maps, results = [], []
+    console.print("Two models learn to parse dates, each in under a minute, from 20,000 generated examples.\n")
+    maps = []
+    results = []
     for recipe, title in MODELS.items():
         console.rule(f"[bold]{title}", align="left")
         trained = _train(recipe, quiet)
@@ -72,13 +73,13 @@ def run(quiet: bool = False) -> list[Result] | None:
 
 def _train(recipe: str, quiet: bool) -> tuple[Model, float] | None:
     output = FOLDER / recipe
-    if output.exists():  # the demo's own folder: each demo begins anew
+    if output.exists():  # of an earlier demo
         shutil.rmtree(output)
-    began = time.monotonic()
+    started = time.monotonic()
     outcome = start(load_recipe(recipe, [f"output={output}"]), quiet=quiet)
     if outcome.status == "interrupted":
         return None
-    return load(output), time.monotonic() - began
+    return load(output), time.monotonic() - started
 
 
 def _accuracy(model: Model) -> float:
@@ -104,8 +105,8 @@ def _summary(console: Console, results: list[Result]) -> None:
     table.add_column("model")
     for column in ("parameters", "training", "exact match"):
         table.add_column(column, justify="right")
-    for each in results:
-        table.add_row(each.model, f"{each.parameters:,}", f"{each.seconds:.0f} s", f"{each.exact:.1f} %")
+    for result in results:
+        table.add_row(result.model, f"{result.parameters:,}", f"{result.seconds:.0f} s", f"{result.exact:.1f} %")
     console.print(table)
 
 

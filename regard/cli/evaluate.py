@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from regard.cli.options import Machine, Prompting, Scoring, Search
-from regard.cli.output import document
+from regard.cli.options import BeamSearchOptions, EvalOptions, FewShotOptions
+from regard.cli.output import to_json
 from regard.data.columns import NoColumn
 from regard.errors import UserError
 from regard.explorer.charts import Line, heatmap, line_chart
@@ -13,20 +13,25 @@ from regard.tasks.scoring import EvaluationRequest, HeatMap, LineChart
 
 
 def request_of(
-    file: str | None, names: list[str], scoring: Scoring, search: Search, prompting: Prompting, machine: Machine
+    file: str | None,
+    names: list[str],
+    scoring: EvalOptions,
+    search: BeamSearchOptions,
+    few_shot: FewShotOptions,
+    batch_size: int,
 ) -> EvaluationRequest:
-    """What the command line asks for."""
+    """The request of a command line; options without effect are errors."""
     for name in ("source", "target", "text_pair", "columns"):
         if file is None and getattr(scoring, name):
             option = f"--{name.replace('_', '-')}"
-            raise UserError(f"{option} is for a FILE, and none is given: splits of the recipe are read as it says")
+            raise UserError(f"{option} is for a FILE, and none is given: splits of a recipe are read with its options")
     for path in (scoring.plot, scoring.predictions):
         if path and not path.parent.is_dir():
             raise UserError(f"{path}: there is no folder {path.parent}")
     if scoring.plot and scoring.plot.suffix != ".svg":
         raise UserError(f"--plot {scoring.plot}: plots are SVG files: name it .svg")
-    options = scoring.given() | prompting.given()
-    return EvaluationRequest(file, options, search.given(), names, machine.batch_size)
+    options = scoring.specified() | few_shot.specified()
+    return EvaluationRequest(file, options, search.specified(), names, batch_size)
 
 
 def evaluate(models: list[Any], request: EvaluationRequest) -> dict[str, Any]:
@@ -36,7 +41,7 @@ def evaluate(models: list[Any], request: EvaluationRequest) -> dict[str, Any]:
     evaluation = task_of(models[0].task).evaluate(models, request)
     if predictions and evaluation.predictions is not None:
         with predictions.open("w", encoding="utf-8") as file:
-            file.writelines(f"{document(row, indent=None)}\n" for row in evaluation.predictions)
+            file.writelines(f"{to_json(row, indent=None)}\n" for row in evaluation.predictions)
     if plot and evaluation.chart is not None:
         draw_chart(plot, evaluation.chart)
     written = [path for path in (plot, predictions) if path]

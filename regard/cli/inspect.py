@@ -16,10 +16,9 @@ from regard.runtime.machine import processor
 
 
 def describe(path: str, heads: bool = False, model_type: str | None = None) -> dict[str, Any]:
-    """A model's sizes, config, attention sites and the hashes of its files; of a language model also what heads do."""
+    """A model's sizes, config, attention sites and file hashes; with `heads` also induction scores."""
     model = load(path, device="cpu", model_type=model_type)
     folder = model.folder or Path(path)
-    parameters = _counts(model.network)
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.network.parameters())
     if heads and not model.is_causal_lm:
         raise UserError("--heads is for causal language models")
@@ -28,10 +27,10 @@ def describe(path: str, heads: bool = False, model_type: str | None = None) -> d
         "family": family_of(model.network),
         "task": model.task,
         **model.predictor().describe(),
-        "parameters": _count(model.network),
+        "parameters": sum(parameter.numel() for parameter in model.network.parameters()),
         "bytes": size,
         "config": asdict(model.network.config),
-        "parameters_by_part": parameters,
+        "parameters_by_part": _counts(model.network),
         "sites": sites(model.network),
         **({"heads": head_scores(model)} if heads else {}),
         "machine": processor(),
@@ -47,18 +46,14 @@ def sites(network: Any) -> list[str]:
 
 
 def _counts(network: nn.Module) -> dict[str, int]:
-    """Parameters by part; what two parts share counts in the first."""
-    counts, seen = dict[str, int](), set[int]()
-    for name, part in network.named_children():
-        own = {id(each): each.numel() for each in part.parameters() if id(each) not in seen}
-        counts[name] = sum(own.values())
-        seen.update(own)
+    """Parameters of each submodule; shared ones count in the first."""
+    counts: dict[str, int] = {}
+    seen: set[int] = set()
+    for name, module in network.named_children():
+        sizes = {id(parameter): parameter.numel() for parameter in module.parameters() if id(parameter) not in seen}
+        counts[name] = sum(sizes.values())
+        seen.update(sizes)
     return counts
-
-
-def _count(part: nn.Module) -> int:
-    """Parameters, a shared one counted once."""
-    return sum(parameter.numel() for parameter in part.parameters())
 
 
 def _file(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The command line: one short function a verb. What needs torch is imported inside, so that help comes at once."""
+"""The command line: a short function per command. Modules that need torch are imported inside, so that help is fast."""
 
 import sys
 from collections.abc import Sequence
@@ -9,18 +9,18 @@ import typer
 
 from regard import UserError, __version__
 from regard.cli.options import (
-    Answering,
+    AnswerOptions,
+    BeamSearchOptions,
     Command,
-    Generation,
-    Machine,
+    ComputeOptions,
+    DeviceOptions,
+    EvalOptions,
+    FewShotOptions,
+    FileOptions,
+    GenerationOptions,
     ModelType,
     Output,
-    Place,
-    Prompting,
-    Rows,
-    Scoring,
-    Search,
-    unfold,
+    flatten_option_groups,
 )
 from regard.cli.tokenizer import tokenizer
 
@@ -40,7 +40,7 @@ app = typer.Typer(
 
 app.add_typer(tokenizer, name="tokenizer")
 
-RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of one that ships.")]
+RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a built-in recipe.")]
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Such as train.max_steps=300.")]
 
@@ -48,7 +48,7 @@ ModelPath = Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, o
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and leave with its exit code; a UserError is one message, never a traceback."""
+    """Run the command line and exit with its code; a UserError is one message, never a traceback."""
     try:
         try:
             app(args=arguments, prog_name="regard")
@@ -58,15 +58,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:
-        sys.stdout = None  # the reader has left; nothing may be flushed to it at exit
+        sys.stdout = None  # the reader has closed the pipe; nothing may be flushed to it at exit
         sys.exit(1)
-    except OSError as error:  # a full disk, a folder that may not be written
+    except OSError as error:  # a full disk, a folder without write permission
         print(f"error: {error.filename or 'the system says'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(1)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         print(f"regard {__version__}")
         raise typer.Exit
 
@@ -74,57 +74,57 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Attention models: train them, run them, see what they look at."""
 
 
 @app.command(cls=Command)
-@unfold
+@flatten_option_groups
 def train(recipe: RecipeName, output: Output, overrides: Overrides = None) -> None:
-    """Train a model as a recipe says.
+    """Train a model with a recipe.
 
-    Ctrl-C saves; `regard resume` goes on exactly there.
+    Ctrl-C saves a checkpoint; `regard resume` continues exactly from it.
     """
     from regard.config.recipe import load_recipe
     from regard.training.build import start
 
-    wanted = load_recipe(recipe, overrides or [])
-    _finish(start(wanted, quiet=output.quiet or output.json), Path(wanted.output), output)
+    loaded = load_recipe(recipe, overrides or [])
+    _finish(start(loaded, quiet=output.quiet or output.json), Path(loaded.output), output)
 
 
 @app.command(cls=Command)
-@unfold
+@flatten_option_groups
 def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
     output: Output,
     overrides: Overrides = None,
 ) -> None:
-    """Go on with a stopped run.
+    """Resume a stopped run.
 
-    It comes to the same weights, bit for bit, as if it had never stopped; or another length or rate is given from here.
+    The weights will be bit for bit those of an uninterrupted run, unless overrides change its length or learning rate.
     """
-    from regard.training.build import resume as go_on
+    from regard.training.build import resume as resume_run
 
-    _finish(go_on(run, output.quiet or output.json, overrides or []), run, output)
+    _finish(resume_run(run, output.quiet or output.json, overrides or []), run, output)
 
 
 @app.command(cls=Command)
-@unfold
+@flatten_option_groups
 def evaluate(
     model: ModelPath,
-    scoring: Scoring,
-    search: Search,
-    prompting: Prompting,
-    machine: Machine,
+    scoring: EvalOptions,
+    search: BeamSearchOptions,
+    few_shot: FewShotOptions,
+    compute: ComputeOptions,
     output: Output,
-    file: Annotated[str | None, typer.Argument(metavar="FILE", help="Else the recipe's test or validation.")] = None,
-    compare: Annotated[str | None, typer.Option(metavar="MODEL", help="A second model, tested in pairs.")] = None,
+    file: Annotated[str | None, typer.Argument(metavar="FILE", help="Default: test or validation split.")] = None,
+    compare: Annotated[str | None, typer.Option(metavar="MODEL", help="A second model, with a paired test.")] = None,
 ) -> None:
-    """Score a model, or compare two.
+    """Evaluate a model, or compare two.
 
-    The metrics are the field's own, with signatures and bootstrap intervals.
+    Standard metrics of the task, with signatures and bootstrap intervals.
     """
     from dataclasses import replace
 
@@ -134,9 +134,9 @@ def evaluate(
     from regard.data.columns import NoColumn
 
     names = [path for path in (model, compare) if path]
-    request = request_of(file, names, scoring, search, prompting, machine)
+    request = request_of(file, names, scoring, search, few_shot, compute.batch_size)
     request = replace(request, quiet=output.quiet or output.json)
-    models = [_load(path, machine) for path in names]
+    models = [_load(path, compute) for path in names]
     try:
         results = evaluate_models(models, request)
     except NoColumn as error:
@@ -145,85 +145,83 @@ def evaluate(
 
 
 @app.command(cls=Command)
-@unfold
+@flatten_option_groups
 def run(
     model: ModelPath,
-    rows: Rows,
-    search: Search,
-    answering: Answering,
-    machine: Machine,
+    rows: FileOptions,
+    search: BeamSearchOptions,
+    answering: AnswerOptions,
+    compute: ComputeOptions,
     output: Output,
-    inputs: Annotated[list[str] | None, typer.Argument(metavar="INPUT", help="Else stdin, a line each.")] = None,
-    task: Annotated[str, typer.Option(help="Where a model can do several, such as embed.")] = "",
-    vectors: Annotated[Path | None, typer.Option(metavar="FILE.npy", help="Of --task embed: write them here.")] = None,
+    inputs: Annotated[list[str] | None, typer.Argument(metavar="INPUT", help="Default: lines of stdin.")] = None,
+    task: Annotated[str, typer.Option(help="Of a model that can do several, such as embed.")] = "",
+    vectors: Annotated[Path | None, typer.Option(metavar="FILE.npy", help="Write embeddings (--task embed).")] = None,
 ) -> None:
-    """Answer each input, or each row of a file, with a line.
+    """Print a prediction for each input, or each row of a file.
 
-    A language model goes on with the text; alone, an input is answered in as many lines as that takes.
+    The continuation of a single prompt keeps its line breaks.
     """
     from regard.cli.run import run_all, write_vectors
 
     if answering.log_probabilities and not output.json:
         raise typer.BadParameter("give --json too: they are one of its fields", param_hint="'--log-probabilities'")
     rows.check(inputs)
-    options = search.given() | answering.given() | ({"task": task} if task else {})
-    loaded = _heard(_load(model, machine), search)
+    options = search.specified() | answering.specified() | ({"task": task} if task else {})
+    loaded = warn_unused_sampling(_load(model, compute), search)
     if vectors is None:
-        run_all(loaded, inputs, machine.batch_size, output, rows, **options)
+        run_all(loaded, inputs, compute.batch_size, output, rows, **options)
     else:
-        write_vectors(loaded, inputs, machine.batch_size, output, vectors, rows, **options)
+        write_vectors(loaded, inputs, compute.batch_size, output, vectors, rows, **options)
 
 
 @app.command(cls=Command)
-@unfold
+@flatten_option_groups
 def search(
     model: ModelPath,
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="Texts: a line each, .csv, .tsv or .jsonl; or a pattern.")
-    ],
-    machine: Machine,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Texts: lines, .csv, .tsv or .jsonl; or a pattern.")],
+    compute: ComputeOptions,
     output: Output,
-    queries: Annotated[list[str] | None, typer.Argument(metavar="QUERY", help="Else stdin, a line each.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="So many texts for each query.")] = 5,
-    column: Annotated[str, typer.Option(help="Of a table: where its texts are, by name or number; else 'text'.")] = "",
-    truncate: Annotated[bool, typer.Option("--truncate", help="Cut texts over the limit, and say so.")] = False,
+    queries: Annotated[list[str] | None, typer.Argument(metavar="QUERY", help="Default: lines of stdin.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Number of texts per query.")] = 5,
+    column: Annotated[str, typer.Option(help="Column of texts in a table, by name or number; default: 'text'.")] = "",
+    truncate: Annotated[bool, typer.Option("--truncate", help="Truncate longer texts, with a warning.")] = False,
 ) -> None:
-    """Find the texts of a file that mean nearly what is asked.
+    """Search the texts of a file by meaning (semantic search).
 
-    Their vectors are made once, and kept for the next query.
+    Their embeddings are computed once and cached.
     """
     from regard.cli.search import search_all
     from regard.tasks.embed.search import Source, refuse_empty
 
     refuse_empty(queries)
     source = Source.of(file, column)
-    search_all(_load(model, machine), source, queries, top, machine.batch_size, truncate, output)
+    search_all(_load(model, compute), source, queries, top, compute.batch_size, truncate, output)
 
 
 @app.command(cls=Command)
-@unfold
+@flatten_option_groups
 def chat(
     model: ModelPath,
-    generation: Generation,
-    place: Place,
+    generation: GenerationOptions,
+    device: DeviceOptions,
     output: Output,
-    system: Annotated[str, typer.Option(metavar="TEXT", help="Tell the model how to be.")] = "",
+    system: Annotated[str, typer.Option(metavar="TEXT", help="System message.")] = "",
 ) -> None:
-    """Talk with a language model.
+    """Chat with a language model.
 
-    At a terminal, Ctrl-C stops an answer and /help lists what else can be done; piped, each line is a turn.
+    In a terminal, Ctrl-C stops an answer and /help lists commands; from a pipe, each line is a turn.
     """
-    from regard.cli.chat import chat as talk
+    from regard.cli.chat import chat as run_chat
 
-    talk(_heard(_load(model, place), generation), system, generation.given(), output)
+    run_chat(warn_unused_sampling(_load(model, device), generation), system, generation.specified(), output)
 
 
 @app.command(cls=Command)
-@unfold
+@flatten_option_groups
 def inspect(
     model: ModelPath,
     output: Output,
-    heads: Annotated[bool, typer.Option("--heads", help="Also which heads are induction heads.")] = False,
+    heads: Annotated[bool, typer.Option("--heads", help="Also scores of induction heads.")] = False,
     model_type: ModelType = "",
 ) -> None:
     """A model's sizes, config, attention sites and hashes."""
@@ -234,16 +232,16 @@ def inspect(
 
 
 @app.command(cls=Command)
-@unfold
+@flatten_option_groups
 def convert(
     model: Annotated[str, typer.Argument(metavar="IN", help="A run folder, or a checkpoint folder.")],
-    folder: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that is not there yet, or is empty.")],
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="A new or empty folder.")],
     output: Output,
     model_type: ModelType = "",
 ) -> None:
-    """Write a model anew.
+    """Write a model in a standard format.
 
-    An adapter is added to its base; what others read becomes what we write.
+    A LoRA adapter is merged into its base model.
     """
     from regard.cli.output import emit
     from regard.interop.heads import UNPUBLISHED_NOTE, is_unpublished
@@ -261,7 +259,7 @@ def convert(
 
 
 @app.command(name="list", cls=Command)
-@unfold
+@flatten_option_groups
 def list_all(
     output: Output,
     section: Annotated[str, typer.Argument(metavar="SECTION", help="recipes, models or tasks; default: names.")] = "",
@@ -278,11 +276,11 @@ def list_all(
 
 
 @app.command(cls=Command)
-@unfold
+@flatten_option_groups
 def doctor(recipe: RecipeName, output: Output, overrides: Overrides = None) -> None:
-    """Read recipe, data and machine before a run.
+    """Check recipe, data and machine before a run.
 
-    What would be skipped, what the run will cost, and what will go wrong.
+    Reports skipped samples, the expected cost of the run, and errors.
     """
     from regard.cli.output import emit_findings
     from regard.config.recipe import load_recipe
@@ -295,41 +293,41 @@ def doctor(recipe: RecipeName, output: Output, overrides: Overrides = None) -> N
 
 
 @app.command(cls=Command)
-@unfold
+@flatten_option_groups
 def demo(output: Output) -> None:
-    """Train a small model, and see what it looks at."""
+    """Train two small models and show their attention."""
     from regard.cli.demo import run as run_demo
-    from regard.cli.output import document
+    from regard.cli.output import to_json
 
     results = run_demo(quiet=output.quiet or output.json)
     if results is None:
         raise typer.Exit(130)
     if output.json:
-        print(document(results))
+        print(to_json(results))
 
 
-def _load(path: str, place: Place) -> Any:
+def _load(path: str, options: DeviceOptions) -> Any:
     from regard.model import load
 
-    if place.threads:
+    if options.threads:
         import torch
 
-        torch.set_num_threads(place.threads)
-    return load(path, device=place.device, precision=place.precision, model_type=place.model_type or None)
+        torch.set_num_threads(options.threads)
+    return load(path, device=options.device, precision=options.precision, model_type=options.model_type or None)
 
 
-def _heard(model: Any, options: Generation) -> Any:
-    """The model, after a warning about options that take no effect."""
+def warn_unused_sampling(model: Any, options: GenerationOptions) -> Any:
+    """The model, after a warning about options without effect."""
     predictor = model.predictor()
-    if options.idle(0) and "temperature" in predictor.options:
-        decode = predictor.decode_options(**options.given())
-        if idle := options.idle(decode.temperature):
-            print(f"warning: {', '.join(idle)}: only sampling uses it; give a --temperature too", file=sys.stderr)
+    if options.unused_sampling(0) and "temperature" in predictor.options:
+        decode = predictor.decode_options(**options.specified())
+        if unused := options.unused_sampling(decode.temperature):
+            print(f"warning: {', '.join(unused)}: only sampling uses it; give a --temperature too", file=sys.stderr)
     return model
 
 
 def _finish(outcome: "Outcome", run: Path, output: Output) -> None:
-    """Print how a run ended; one that was interrupted leaves as an interrupted program does."""
+    """Print how a run ended; an interrupted one exits with code 130."""
     from regard.cli.output import emit
     from regard.training.distributed import rank
 

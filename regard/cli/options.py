@@ -1,6 +1,6 @@
-"""Options that several verbs share, each group a dataclass; `unfold` spreads them over a verb's command line.
+"""Option groups that several commands share, as dataclasses; `flatten_option_groups` makes them options of a command.
 
-In a verb's help a group is a section, and the beginning of its docstring the section's title.
+In the help each group is a section; the start of its docstring is the section's title.
 """
 
 import inspect
@@ -21,21 +21,21 @@ from regard.config.options import DecodeOptions
 from regard.errors import UserError
 
 
-def given_texts(arguments: list[str] | None) -> Iterator[str]:
-    """The arguments, else the lines of stdin, split at \\n alone; what is not UTF-8 is refused with its number."""
+def read_texts(arguments: list[str] | None) -> Iterator[str]:
+    """The arguments, else the lines of stdin, split at \\n only; text that is not UTF-8 is an error with its index."""
     if not arguments and isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")
-    for number, text in enumerate(arguments or sys.stdin, 1):
+    for index, text in enumerate(arguments or sys.stdin, 1):
         try:
             text.encode()
         except UnicodeEncodeError:
-            place = "argument" if arguments else "stdin, line"
-            raise UserError(f"{place} {number}: not UTF-8; convert it, e.g. with iconv -t UTF-8") from None
+            source = "argument" if arguments else "stdin, line"
+            raise UserError(f"{source} {index}: not UTF-8; convert it, e.g. with iconv -t UTF-8") from None
         yield text if arguments else text.rstrip("\r\n")
 
 
-def unfold(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give the verb an option for every field of its dataclass parameters, so that typer sees a flat function."""
+def flatten_option_groups(verb: Callable[..., None]) -> Callable[..., None]:
+    """Replace each dataclass parameter by an option per field, so that typer sees a flat function."""
     groups: dict[str, Any] = {}
     flat: list[inspect.Parameter] = []
     hints = get_type_hints(verb, include_extras=True)
@@ -45,25 +45,25 @@ def unfold(verb: Callable[..., None]) -> Callable[..., None]:
             continue
         groups[name] = hints[name]
         inner = get_type_hints(hints[name], include_extras=True)
-        for each in fields(hints[name]):
-            default = inspect.Parameter.empty if each.default is MISSING else each.default
+        for field in fields(hints[name]):
+            default = inspect.Parameter.empty if field.default is MISSING else field.default
             kind = inspect.Parameter.KEYWORD_ONLY
-            option = _within(hints[name], inner[each.name])
-            flat.append(inspect.Parameter(each.name, kind, default=default, annotation=option))
+            option = _in_section(hints[name], inner[field.name])
+            flat.append(inspect.Parameter(field.name, kind, default=default, annotation=option))
 
     @wraps(verb)
-    def folded(**values: Any) -> None:
+    def command(**values: Any) -> None:
         for name, group in groups.items():
-            values[name] = group(**{each.name: values.pop(each.name) for each in fields(group)})
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         verb(**values)
 
-    folded.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
-    folded.__signature__ = inspect.Signature(flat)  # pyright: ignore[reportAttributeAccessIssue]
-    return folded
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+    command.__signature__ = inspect.Signature(flat)  # pyright: ignore[reportAttributeAccessIssue]
+    return command
 
 
-def _within(group: type, annotation: Any) -> Any:
-    """The option of a group, for its section."""
+def _in_section(group: type, annotation: Any) -> Any:
+    """The option, with the group's title as its section of the help."""
     kind, option = get_args(annotation)
     option = copy(option)
     option.rich_help_panel = re.split("[.;:]", group.__doc__ or "")[0]
@@ -71,13 +71,14 @@ def _within(group: type, annotation: Any) -> Any:
 
 
 class Command(TyperCommand):
-    """A verb whose help has its arguments first, then its own options, then a section for each group that it shares."""
+    """A command whose help lists arguments, its own options, and then a section per shared group."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        for each in self.get_params(ctx):
-            title = "Arguments" if each.param_type_name == "argument" else getattr(each, "rich_help_panel", None)
-            if record := each.get_help_record(ctx):
+        for parameter in self.get_params(ctx):
+            is_argument = parameter.param_type_name == "argument"
+            title = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None)
+            if record := parameter.get_help_record(ctx):
                 sections.setdefault(title or "Options", []).append(record)
         for title, records in sections.items():
             if records:
@@ -97,8 +98,8 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a model computes, and how finely."""
+class DeviceOptions:
+    """Device and precision."""
 
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")] = "auto"
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 leaves the choice to the machine.")] = 0
@@ -107,49 +108,49 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Machine(Place):
-    """Where a model computes, and how finely: many answers."""
+class ComputeOptions(DeviceOptions):
+    """Device and precision: with a batch size."""
 
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs computed at once.")] = 32
 
 
 @dataclass(frozen=True)
-class Generation:
+class GenerationOptions:
     """Generation. Defaults come from the checkpoint."""
 
     no_repeat_ngram_size: Annotated[int | None, typer.Option(min=0, help="No n-gram of this size twice.")] = None
-    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1, words once said become rarer.")] = None
-    presence_penalty: Annotated[float | None, typer.Option(help="Above 0, what was written becomes rarer.")] = None
-    frequency_penalty: Annotated[float | None, typer.Option(help="The same, for each time it was written.")] = None
+    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1, fewer repeated tokens.")] = None
+    presence_penalty: Annotated[float | None, typer.Option(help="Above 0, fewer repeated tokens.")] = None
+    frequency_penalty: Annotated[float | None, typer.Option(help="The same, for each occurrence.")] = None
     logit_bias: Annotated[
-        list[str] | None, typer.Option(metavar="ID=BIAS", help="Make a token likelier or rarer; repeatable.")
+        list[str] | None, typer.Option(metavar="ID=BIAS", help="Make a token more or less likely; repeatable.")
     ] = None
-    stop: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End where this comes; repeatable.")] = None
+    stop: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="Stop at this text; repeatable.")] = None
     min_new_tokens: Annotated[int | None, typer.Option(min=0, help="Shortest output, in tokens.")] = None
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest output, in tokens.")] = None
-    temperature: Annotated[float | None, typer.Option(min=0.0, help="Sample with it; 0 searches.")] = None
-    top_k: Annotated[int | None, typer.Option(min=0, help="Sample from the likeliest k; 0 from all.")] = None
-    top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Sample from this probability, over 0.")] = None
-    min_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Sample from this share of the best.")] = None
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="Of sampling; 0 = greedy or beam search.")] = None
+    top_k: Annotated[int | None, typer.Option(min=0, help="Sample from the k most probable; 0 = all.")] = None
+    top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Nucleus sampling, over 0.")] = None
+    min_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Relative to the best token.")] = None
     seed: Annotated[int | None, typer.Option(help="Of the sampling.")] = None
 
-    def given(self) -> dict[str, Any]:
-        """Only what the user named, to be laid over the checkpoint's own generation settings."""
-        said = {name: value for name, value in asdict(self).items() if value not in (None, [])}
+    def specified(self) -> dict[str, Any]:
+        """The options that the user specified; they override the checkpoint's generation settings."""
+        options = {name: value for name, value in asdict(self).items() if value not in (None, [])}
         if self.logit_bias:
-            said["logit_bias"] = dict(_bias(each) for each in self.logit_bias)
-        for name in said.keys() - {"num_return_sequences"}:  # which is right or wrong by how many beams there are
-            _check(name, said[name])
-        return said
+            options["logit_bias"] = dict(map(_parse_bias, self.logit_bias))
+        for name in options.keys() - {"num_return_sequences"}:  # its validity depends on the number of beams
+            _check(name, options[name])
+        return options
 
-    def idle(self, temperature: float) -> list[str]:
-        """The options that only sampling heeds, where there is none."""
+    def unused_sampling(self, temperature: float) -> list[str]:
+        """The specified options that have no effect without sampling."""
         names = ("top_k", "top_p", "min_p")
         return [f"--{name.replace('_', '-')}" for name in names if not temperature and getattr(self, name) is not None]
 
 
 @dataclass(frozen=True)
-class Search(Generation):
+class BeamSearchOptions(GenerationOptions):
     """Generation. Defaults come from the checkpoint; with beam search."""
 
     num_beams: Annotated[int | None, typer.Option(min=1, help="Beam size; 1 = greedy.")] = None
@@ -158,7 +159,7 @@ class Search(Generation):
 
 
 def _check(name: str, value: Any) -> None:
-    """Refuse a value as the option that it was given by."""
+    """Reject an invalid value, naming its option."""
     try:
         DecodeOptions(**{name: value})
     except UserError as error:
@@ -166,92 +167,92 @@ def _check(name: str, value: Any) -> None:
         raise typer.BadParameter(str(error).removeprefix("decode."), param_hint=option) from None
 
 
-def _bias(given: str) -> tuple[str, float]:
+def _parse_bias(text: str) -> tuple[str, float]:
     """ID=BIAS as a pair."""
-    token, _, bias = given.partition("=")
+    token, _, bias = text.partition("=")
     try:
         return str(int(token)), float(bias)
     except ValueError:
-        raise typer.BadParameter(f"{given!r} should be ID=BIAS, such as 13=-5", param_hint="'--logit-bias'") from None
+        raise typer.BadParameter(f"{text!r} should be ID=BIAS, such as 13=-5", param_hint="'--logit-bias'") from None
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows of a file, in place of inputs."""
+class FileOptions:
+    """Rows of a file instead of inputs."""
 
     file: Annotated[
-        str, typer.Option(metavar="FILE", help="Answer each row of a .csv, .tsv or .jsonl, each line of a .txt.")
+        str, typer.Option(metavar="FILE", help="Read each row of a .csv, .tsv or .jsonl, each line of a .txt.")
     ] = ""
-    column: Annotated[str, typer.Option(metavar="NAME", help="The texts'; else the recipe's, or 'text'.")] = ""
-    text_pair: Annotated[str, typer.Option(metavar="NAME", help="The second text's: of pairs, of questions.")] = ""
+    column: Annotated[str, typer.Option(metavar="NAME", help="Column of texts; default: the recipe's, or 'text'.")] = ""
+    text_pair: Annotated[str, typer.Option(metavar="NAME", help="Column of second texts: of pairs, of contexts.")] = ""
 
     def check(self, inputs: list[str] | None) -> None:
-        """Refuse what would be read by nobody."""
+        """Reject options that would have no effect."""
         if self.file and inputs:
             raise typer.BadParameter("give INPUTs or a file, not both", param_hint="'--file'")
         for name in ("column", "text_pair"):
             if getattr(self, name) and not self.file:
-                raise typer.BadParameter("is of a file: give --file too", param_hint=f"'--{name.replace('_', '-')}'")
+                raise typer.BadParameter("is for a file: give --file too", param_hint=f"'--{name.replace('_', '-')}'")
 
 
 @dataclass(frozen=True)
-class Answering:
-    """Answers: what one says beside its text, and how it is come by; each for the models that can."""
+class AnswerOptions:
+    """Predictions: what they include and how they are made; each option for the models that have it."""
 
-    alignments: Annotated[bool, typer.Option("--alignments", help="Also which source token each token saw.")] = False
-    log_probabilities: Annotated[
-        bool, typer.Option("--log-probabilities", help="Also that of each token; with --json.")
-    ] = False
-    truncate: Annotated[bool, typer.Option("--truncate", help="Cut inputs over the limit, and say so.")] = False
-    draft: Annotated[str, typer.Option(metavar="MODEL", help="A smaller model that guesses ahead.")] = ""
-    lookup: Annotated[bool, typer.Option("--lookup", help="Guess ahead what the prompt said before.")] = False
-    context: Annotated[Path | None, typer.Option(metavar="FILE", help="The text that questions are asked of.")] = None
-    best: Annotated[int | None, typer.Option(min=1, help="Answers to a question, or words for a hidden one.")] = None
+    alignments: Annotated[bool, typer.Option("--alignments", help="Also word alignments from attention.")] = False
+    log_probabilities: Annotated[bool, typer.Option("--log-probabilities", help="Also of each token; with --json.")] = (
+        False
+    )
+    truncate: Annotated[bool, typer.Option("--truncate", help="Truncate longer inputs, with a warning.")] = False
+    draft: Annotated[str, typer.Option(metavar="MODEL", help="Smaller model for speculative decoding.")] = ""
+    lookup: Annotated[bool, typer.Option("--lookup", help="Speculate with n-grams of the prompt.")] = False
+    context: Annotated[Path | None, typer.Option(metavar="FILE", help="The context of the questions.")] = None
+    best: Annotated[int | None, typer.Option(min=1, help="Answers per question, or words per mask.")] = None
     threshold: Annotated[
-        float | None, typer.Option(help="No answer where it is better by more; of several labels the least likely.")
+        float | None, typer.Option(help="Margin of 'no answer'; of multi-label classifiers, the lowest probability.")
     ] = None
 
-    def given(self) -> dict[str, Any]:
-        """Only what the user named: a model is asked for nothing that it may not know."""
-        return _given(self)
+    def specified(self) -> dict[str, Any]:
+        """The options that the user specified."""
+        return _specified(self)
 
 
 @dataclass(frozen=True)
-class Prompting:
-    """Language models: measured on running text, or with examples in the prompt."""
+class FewShotOptions:
+    """Language models: perplexity of text, or few-shot accuracy."""
 
-    shots: Annotated[str, typer.Option(metavar="N,N,…", help="Ask with so many examples before the question.")] = ""
+    shots: Annotated[str, typer.Option(metavar="N,N,…", help="Numbers of examples in the prompt.")] = ""
     by: Annotated[str, typer.Option(help="Choose by likelihood of the labels, or compare the generation.")] = ""
     template: Annotated[str, typer.Option(metavar="TEXT", help="Of an example; else '{text} → {label}\\n'.")] = ""
-    seeds: Annotated[int, typer.Option(min=1, help="Other shots for each question, so often.")] = 3
-    limit: Annotated[int, typer.Option(min=0, help="Ask at most so many questions; 0 asks all.")] = 0
-    stride: Annotated[int, typer.Option(min=0, help="Tokens that a window moves by; 0 is half the context.")] = 0
+    seeds: Annotated[int, typer.Option(min=1, help="Repetitions with other examples.")] = 3
+    limit: Annotated[int, typer.Option(min=0, help="Maximum number of questions; 0 = all.")] = 0
+    stride: Annotated[int, typer.Option(min=0, help="Tokens that a window moves by; 0 = half the context.")] = 0
 
-    def given(self) -> dict[str, Any]:
-        """Only what differs from the default."""
-        return _given(self)
+    def specified(self) -> dict[str, Any]:
+        """The options that the user specified."""
+        return _specified(self)
 
 
 @dataclass(frozen=True)
-class Scoring:
-    """What is scored, and how it is told."""
+class EvalOptions:
+    """What is scored, and what is reported."""
 
-    source: Annotated[str, typer.Option(help="The side or column to read from.")] = ""
-    target: Annotated[str, typer.Option(help="The side or column to compare with.")] = ""
-    text_pair: Annotated[str, typer.Option(help="The second text's column: of pairs, of questions.")] = ""
+    source: Annotated[str, typer.Option(help="Side or column of inputs.")] = ""
+    target: Annotated[str, typer.Option(help="Side or column of references.")] = ""
+    text_pair: Annotated[str, typer.Option(help="Column of second texts: of pairs, of contexts.")] = ""
     columns: Annotated[str, typer.Option(metavar="NAME,…", help="Of a file without header.")] = ""
-    truncate: Annotated[bool, typer.Option("--truncate", help="Cut inputs over the limit.")] = False
+    truncate: Annotated[bool, typer.Option("--truncate", help="Truncate longer inputs.")] = False
     by_length: Annotated[bool, typer.Option("--by-length", help="Also BLEU by length of the source.")] = False
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw BLEU by length, shots, mistakes.")] = None
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="BLEU by length, shots, confusions.")] = None
     predictions: Annotated[
-        Path | None, typer.Option(metavar="FILE.jsonl", help="Write what was wanted and told of each sample.")
+        Path | None, typer.Option(metavar="FILE.jsonl", help="Write reference and prediction of each sample.")
     ] = None
-    lowercase: Annotated[bool | None, typer.Option(help="Compare without case; by default as it was trained.")] = None
+    lowercase: Annotated[bool | None, typer.Option(help="Ignore case; default: as in training.")] = None
 
-    def given(self) -> dict[str, Any]:
-        """Only what differs from the default."""
-        return _given(self)
+    def specified(self) -> dict[str, Any]:
+        """The options that the user specified."""
+        return _specified(self)
 
 
-def _given(group: Any) -> dict[str, Any]:
-    return {each.name: value for each in fields(group) if (value := getattr(group, each.name)) != each.default}
+def _specified(group: Any) -> dict[str, Any]:
+    return {field.name: value for field in fields(group) if (value := getattr(group, field.name)) != field.default}

@@ -12,14 +12,14 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from regard.cli.options import Output, Rows
-from regard.cli.output import document, emit, harmless, plain
+from regard.cli.options import FileOptions, Output
+from regard.cli.output import emit, escape_controls, to_json, to_jsonable
 from regard.cli.run_inputs import from_arguments, from_file
 from regard.data.documents import decoded
 from regard.errors import UserError
 from regard.tasks.predictor import COMPUTING, EmptyPrediction, RunInput, tasks_with_option
 
-NO_ROWS = Rows()
+NO_FILE = FileOptions()
 EMPTY = EmptyPrediction()
 SORTED_BATCHES = 16  # batches of a file's inputs that are sorted by length together
 CHUNK = 1 << 20  # bytes of a context file read at once
@@ -27,7 +27,7 @@ STYLES = {"": "", "strong": "bold", "highlight": "bold underline", "dim": "dim"}
 
 
 def run_all(
-    model: Any, inputs: list[str] | None, batch_size: int, output: Output, rows: Rows = NO_ROWS, **options: Any
+    model: Any, inputs: list[str] | None, batch_size: int, output: Output, rows: FileOptions = NO_FILE, **options: Any
 ) -> None:
     """Print a prediction for each input, row of a file, or line of stdin, `batch_size` of them at a time."""
     predictor = model.predictor(options.pop("task", ""))
@@ -57,7 +57,7 @@ def check_options(predictor: Any, options: Mapping[str, Any]) -> None:
 
 
 def read_context(path: Path) -> str:
-    """The whole of a text file; .gz too."""
+    """The text of a file; .gz too."""
     if not path.is_file():
         raise UserError(f"--context {path}: no such file")
     text = "".join(decoded(path, 0, None, CHUNK))
@@ -67,7 +67,7 @@ def read_context(path: Path) -> str:
 
 
 def _inputs(
-    predictor: Any, inputs: list[str] | None, rows: Rows, quiet: bool, has_context: bool = False
+    predictor: Any, inputs: list[str] | None, rows: FileOptions, quiet: bool, has_context: bool = False
 ) -> Iterator[RunInput]:
     if not rows.file:
         return from_arguments(inputs, quiet)
@@ -95,7 +95,7 @@ def _predict(predictor: Any, batch: list[RunInput], batch_size: int, options: Ma
 def _print(predictor: Any, value: RunInput, prediction: Any, output: Output, options: Mapping[str, Any]) -> None:
     if output.json:
         location = {"location": value.location} if value.location else {}
-        print(document(location | plain(prediction), indent=None), flush=sys.stdin.isatty())
+        print(to_json(location | to_jsonable(prediction), indent=None), flush=sys.stdin.isatty())
         return
     if prediction is EMPTY:
         print(flush=sys.stdin.isatty())
@@ -104,7 +104,7 @@ def _print(predictor: Any, value: RunInput, prediction: Any, output: Output, opt
     console = Console(highlight=False)
     segments = predictor.segments(prediction) if console.is_terminal and not console.no_color else None
     if segments is not None:
-        console.print(Text.assemble(*((harmless(each.text), STYLES[each.style]) for each in segments)))
+        console.print(Text.assemble(*((escape_controls(each.text), STYLES[each.style]) for each in segments)))
         return
     print("\n".join(predictor.lines(prediction, options)), flush=sys.stdin.isatty())
 
@@ -115,7 +115,7 @@ def _print_stream(predictor: Any, value: RunInput, options: Mapping[str, Any]) -
     if sys.stdout.isatty() and predictor.can_stream(decode):
         stream = predictor.stream(value.value, truncate=options.get("truncate", False), **decode)
         for text in stream:
-            print(harmless(text), end="", flush=True)
+            print(escape_controls(text), end="", flush=True)
         print()
         prediction = stream.answer
     else:
@@ -131,7 +131,13 @@ def _warn(predictor: Any, value: RunInput, prediction: Any) -> None:
 
 
 def write_vectors(
-    model: Any, inputs: list[str] | None, size: int, output: Output, path: Path, rows: Rows = NO_ROWS, **options: Any
+    model: Any,
+    inputs: list[str] | None,
+    size: int,
+    output: Output,
+    path: Path,
+    rows: FileOptions = NO_FILE,
+    **options: Any,
 ) -> None:
     """Embed each input, row or line of stdin, and write a float32 array (inputs, width) in numpy's format."""
     if (task := options.pop("task", model.task)) != "embed":
@@ -141,7 +147,7 @@ def write_vectors(
     truncate = options.get("truncate", False)
     values = _inputs(predictor, inputs, rows, output.quiet)
     count = truncated = width = 0
-    with TemporaryFile() as buffer:  # nothing is written before all is read, and memory holds a part at a time
+    with TemporaryFile() as buffer:  # the file is written when all inputs are read; memory holds one chunk
         while batch := list(islice(values, size * SORTED_BATCHES)):
             try:
                 encoded = predictor.encode_inputs([value.value for value in batch], truncate)

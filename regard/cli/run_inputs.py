@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from regard.cli.options import Rows, given_texts
+from regard.cli.options import FileOptions, read_texts
 from regard.data.files import BRACES, each_of, expand, find, json_lines, lines, rows
 from regard.tasks.predictor import Predictor, RunInput
 
@@ -18,10 +18,10 @@ def from_arguments(inputs: list[str] | None, quiet: bool = False) -> Iterator[Ru
     name = next((text for text in inputs or () if os.path.isfile(text)), "")
     if name and not quiet:
         print(f"note: {name} is a file, but its name is taken as the input: --file reads a file", file=sys.stderr)
-    return (RunInput(text, blank=not inputs and not text.strip()) for text in given_texts(inputs))
+    return (RunInput(text, blank=not inputs and not text.strip()) for text in read_texts(inputs))
 
 
-def from_file(predictor: Predictor, options: Rows, has_context: bool, quiet: bool = False) -> Iterator[RunInput]:
+def from_file(predictor: Predictor, options: FileOptions, has_context: bool, quiet: bool = False) -> Iterator[RunInput]:
     """The rows of a file, or of all files of a pattern."""
     path = find(options.file)
     second = predictor.second_column(options.text_pair, has_context)

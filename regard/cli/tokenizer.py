@@ -1,41 +1,41 @@
-"""`regard tokenizer …`: train a tokenizer, and see what one does with text."""
+"""`regard tokenizer …`: train a tokenizer, or inspect and apply one."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from regard.cli.options import Output, given_texts, unfold
+from regard.cli.options import Output, flatten_option_groups, read_texts
 from regard.errors import UserError
 
 tokenizer = typer.Typer(
-    help="Train a tokenizer, or see what one does with text.",
+    help="Train a tokenizer, or inspect and apply one.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-Where = Annotated[Path, typer.Argument(metavar="MODEL", help="A tokenizer.json, or a folder with one.")]
+TokenizerPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A tokenizer.json, or a folder with one.")]
 
 Side = Annotated[Literal["source", "target"], typer.Option(help="Where a folder has two tokenizers.")]
 
-Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Else stdin, a line each.")]
+Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Default: lines of stdin.")]
 
-TokenIds = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Else stdin, a line each.")]
+TokenIds = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Default: lines of stdin.")]
 
 
 @tokenizer.command()
-@unfold
+@flatten_option_groups
 def train(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Text; .gz too.")],
-    save: Annotated[Path, typer.Option("--output", "-o", help="Where the tokenizer.json goes.")],
+    save: Annotated[Path, typer.Option("--output", "-o", help="The tokenizer.json to write.")],
     output: Output,
     kind: Annotated[
         Literal["bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"],
-        typer.Option(help="How text is cut."),
+        typer.Option(help="Tokenization algorithm."),
     ] = "bpe",
     vocab_size: Annotated[int, typer.Option(min=5)] = 8000,
-    min_frequency: Annotated[int, typer.Option(min=1, help="Rarer pieces are left out.")] = 2,
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="Fold capitals.")] = False,
+    min_frequency: Annotated[int, typer.Option(min=1, help="Minimum count of a piece.")] = 2,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Lowercase all text.")] = False,
 ) -> None:
     """Train a tokenizer on lines of text."""
     from regard.cli.output import emit
@@ -55,45 +55,45 @@ def train(
 
 
 @tokenizer.command()
-@unfold
+@flatten_option_groups
 def encode(
-    model: Where,
+    model: TokenizerPath,
     output: Output,
     texts: Texts = None,
     side: Side = "source",
     pieces: Annotated[bool, typer.Option("--pieces", help="The pieces of text instead of ids; ▁ is a space.")] = False,
 ) -> None:
     """Text to token ids, a line each."""
-    from regard.cli.output import document
+    from regard.cli.output import to_json
 
     loaded = _load(model, side)
-    for text in given_texts(texts):
+    for text in read_texts(texts):
         ids = loaded.encode(text)
         if output.json:
-            print(document({"text": text, "ids": ids, "pieces": loaded.pieces(ids)}, indent=None))
+            print(to_json({"text": text, "ids": ids, "pieces": loaded.pieces(ids)}, indent=None))
         else:
             print(*(piece.replace(" ", "▁") for piece in loaded.pieces(ids)) if pieces else ids)
 
 
 @tokenizer.command()
-@unfold
-def decode(model: Where, output: Output, ids: TokenIds = None, side: Side = "target") -> None:
+@flatten_option_groups
+def decode(model: TokenizerPath, output: Output, ids: TokenIds = None, side: Side = "target") -> None:
     """Token ids to text.
 
-    All arguments together, or each line of stdin, are the ids of one text, apart by spaces.
+    All arguments together, or each line of stdin, are the ids of one text, separated by spaces.
     """
-    from regard.cli.output import document
+    from regard.cli.output import to_json
 
     loaded = _load(model, side)
-    for line in [" ".join(ids)] if ids else given_texts(None):
+    for line in [" ".join(ids)] if ids else read_texts(None):
         tokens = [_token_id(word, loaded.size) for word in line.split()]
         text = loaded.decode(tokens)
-        print(document({"ids": tokens, "text": text}, indent=None) if output.json else text)
+        print(to_json({"ids": tokens, "text": text}, indent=None) if output.json else text)
 
 
 @tokenizer.command()
-@unfold
-def show(model: Where, output: Output, side: Side = "source") -> None:
+@flatten_option_groups
+def show(model: TokenizerPath, output: Output, side: Side = "source") -> None:
     """A tokenizer's size, its special tokens and a few of its pieces."""
     from regard.cli.output import emit
 

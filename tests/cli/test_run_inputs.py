@@ -17,8 +17,8 @@ from chatting import language_folder
 from checkpoints import vocabulary
 
 import regard
-from regard.cli.options import Rows
-from regard.cli.output import plain
+from regard.cli.options import FileOptions as Rows
+from regard.cli.output import to_jsonable as plain
 from regard.cli.run_inputs import from_file
 from regard.config.recipe import Recipe
 from regard.errors import UserError

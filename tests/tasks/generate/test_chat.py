@@ -189,12 +189,12 @@ def test_a_session_shows_answers_and_leaves(model: Model) -> None:
     assert [message["content"] for message in talk.messages[::2]] == ["Once", "upon\na time"]
     for message in talk.messages[1::2]:
         assert message["content"] in shown
-    assert shown.count("(cut off after 7 tokens: max_new_tokens)") == 2
+    assert shown.count("(stopped after 7 tokens: max_new_tokens)") == 2
 
 
 def test_ctrl_c_clears_the_line_and_twice_leaves(model: Model) -> None:
     talk, shown = at_terminal(model, KeyboardInterrupt, "Once", '"""', KeyboardInterrupt, KeyboardInterrupt, "never")
-    assert shown.count("Ctrl-D or /quit leaves") == 2
+    assert shown.count("Ctrl-D or /quit exits") == 2
     assert [message["content"] for message in talk.messages[::2]] == ["Once"]
     assert at_terminal(model, EOFError, "never")[0].messages == []
 
@@ -202,14 +202,14 @@ def test_ctrl_c_clears_the_line_and_twice_leaves(model: Model) -> None:
 def test_commands_change_the_conversation(model: Model, tmp_path: Path) -> None:
     talk, shown = at_terminal(model, "Once", "/undo", "/undo", "/system Be kind.", "Twice", "/reset")
     assert talk.messages == [{"role": "system", "content": "Be kind."}]
-    for words in ("the last turn is taken back", "no turn to take back", "system: Be kind.", "nothing was said"):
+    for words in ("the last turn was removed", "no turn to undo", "system: Be kind.", "new conversation"):
         assert f"({words})\n" in shown or words in shown
     talk, shown = at_terminal(model, "/system A.", "/system", "/set temperature=0.7", "/set stop=###", "/set")
     assert talk.messages == []
     assert talk.options == {"max_new_tokens": 7, "temperature": 0.7, "stop": "###"}
     assert "(max_new_tokens=7, temperature=0.7, stop=###)" in shown
     talk, shown = at_terminal(model, "/set temperature=0.7", "/set temperature=", "/set max_new_tokens=", "/set")
-    assert (talk.options, shown.splitlines()[-2]) == ({}, "(all as the model came)")
+    assert (talk.options, shown.splitlines()[-2]) == ({}, "(no options set)")
     file = tmp_path / "talk.json"
     talk, shown = at_terminal(model, "/system Ä.", "Once", f"/save {file}", "again", f"/save {file}")
     assert json.loads(file.read_text(encoding="utf-8")) == talk.messages
@@ -274,7 +274,7 @@ def test_a_pipe_is_answered_without_prompts(plain: Model) -> None:
     assert done.stderr.count("one running text") == 1
     done = subprocess.run([*command[:-1], "--quiet"], input=lines, capture_output=True, text=True, timeout=120)
     assert done.stdout == "".join(each["content"] + "\n" for each in found)
-    assert done.stderr.startswith(f"warning: the conversation has outgrown the context of {LIMIT} tokens")
+    assert done.stderr.startswith(f"warning: the conversation exceeds the context of {LIMIT} tokens")
 
 
 # ── a real terminal ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -289,9 +289,9 @@ def test_a_terminal_is_streamed_to_stopped_and_left() -> None:
         screen.type("/set max_new_tokens=9\n")
         screen.until(r"\(max_new_tokens=9\)\r\n.*> ")
         screen.type("Once upon a time\n")
-        assert ", there was" in screen.until(r"cut off after 9 tokens.*\r\n.*> ")
+        assert ", there was" in screen.until(r"stopped after 9 tokens.*\r\n.*> ")
         screen.type("/set max_new_tokens=\n/set min_new_tokens=450\n/reset\n")
-        screen.until(r"nothing was said\)\r\n.*> ")
+        screen.until(r"new conversation\)\r\n.*> ")
         screen.type("Once upon a time\n")
         screen.until("there was")  # it is still being written
         screen.type("\x03")
@@ -300,7 +300,7 @@ def test_a_terminal_is_streamed_to_stopped_and_left() -> None:
         screen.until("half a line")
         time.sleep(1)  # readline may not hear what comes while it draws
         screen.type("\x03")
-        screen.until(r"Ctrl-D or /quit leaves\)\r\n.*> ")
+        screen.until(r"Ctrl-D or /quit exits\)\r\n.*> ")
         screen.type("/quit\n")
         assert screen.program.wait(60) == 0
     finally:
