@@ -8,6 +8,7 @@
 The training loop, `regard.load`, the command line and `doctor` use this contract only.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
@@ -51,7 +52,7 @@ class Preview(NamedTuple):
     prediction: str
 
 
-class Task(Generic[S]):
+class Task(ABC, Generic[S]):
     """A task. An instance holds the prepared data of one recipe and is what the training loop works on.
 
     Batches are numbered 0, 1, 2, …; batch k is a pure function of the seed and k.
@@ -78,9 +79,9 @@ class Task(Generic[S]):
         return family.is_encoder
 
     @staticmethod
+    @abstractmethod
     def train_tokenizer(recipe: Recipe) -> Vocabulary:
         """The processor of a new model, trained on the training split."""
-        raise NotImplementedError
 
     @staticmethod
     def attach_head(loaded: Loaded, recipe: Recipe) -> Loaded:
@@ -119,9 +120,9 @@ class Task(Generic[S]):
             )
         return requested or limit
 
+    @abstractmethod
     def dataset(self, split: str) -> S | None:
         """A prepared split; None where the recipe names none."""
-        raise NotImplementedError
 
     def prepare(self) -> None:
         """Prepare the splits that training needs."""
@@ -162,21 +163,21 @@ class Task(Generic[S]):
 
     # ── training ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @abstractmethod
     def batches(self, start: int, rank: int, world: int) -> Iterator[Any]:
         """An endless stream of this process's batches from its `start`-th: its k-th is batch k · world + rank."""
-        raise NotImplementedError
 
     def epoch(self, batches: int) -> float:
         """How many epochs that many batches are."""
         return epochs(self.training, self.batching, batches)  # type: ignore[arg-type]
 
+    @abstractmethod
     def num_targets(self, batch: Any) -> int:
         """How many targets the loss of a batch is a mean over."""
-        raise NotImplementedError
 
+    @abstractmethod
     def loss(self, network: nn.Module, batch: Any) -> Tensor:
         """The sum, not the mean, of the loss over those targets, so that losses of partial batches add up."""
-        raise NotImplementedError
 
     @property
     def indivisible(self) -> bool:
@@ -190,7 +191,7 @@ class Task(Generic[S]):
 
     def predict_batch(self, network: Any, batch: Any) -> Predicted:
         """Hidden states and logits of a batch, for distillation."""
-        raise NotImplementedError
+        raise UserError(f"task = '{self.name}' has no distillation")
 
     def with_distillation(self, loss: Tensor, predicted: Predicted, batch: Any) -> Tensor:
         """The loss with the teacher's terms; without a teacher as it is."""
@@ -200,9 +201,9 @@ class Task(Generic[S]):
             expected = self.predict_batch(self.teacher.network, batch)
         return self.teacher.loss(loss, predicted, expected, batch.text.real, self.num_targets(batch))
 
+    @abstractmethod
     def validate(self, network: nn.Module) -> dict[str, float]:
         """Loss and metrics on the validation split; empty where there is none."""
-        raise NotImplementedError
 
     def preview(self, network: nn.Module, count: int) -> list[Preview]:
         """A few validation samples with their predictions."""
@@ -211,9 +212,9 @@ class Task(Generic[S]):
     # ── evaluation and checks ────────────────────────────────────────────────────────────────────────────────────────
 
     @staticmethod
+    @abstractmethod
     def evaluate(models: list[Any], request: EvaluationRequest) -> Evaluation:
         """Metrics of one model on a file or on a split of its recipe; of two models also their comparison."""
-        raise NotImplementedError
 
     def inspect(self, splits: Mapping[str, S], findings: Findings) -> None:
         """`doctor` checks of the task's data."""
