@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ class Model:
         if self.pooling is not None:
             write_pooling(Path(folder), self.pooling, self.network.config.width)
 
-    @property
+    @cached_property
     def module(self) -> HFModule:
         """The network under Hugging Face's tensor names."""
         return HFModule(self.network)

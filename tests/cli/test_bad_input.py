@@ -119,11 +119,11 @@ RECIPES = {  # how the recipe is spoiled, what is given beside it, what must be 
         ["mine.toml", "tokenizer.kind=bpe", "tokenizer.vocab_size=7"],
         ("vocab_size = 7",),
     ),
-    "generated and read": (None, ["mine.toml", "data.synthetic=reverse"], ("data.train", "generate")),
+    "generated and read": (None, ["mine.toml", "data.synthetic=reverse"], ("data.train", "synthetic")),
     "part of what is generated": (
         None,
         ["mine.toml", "data.synthetic=reverse", "data.train=53", "data.validation=0.1"],
-        ("data.validation = 0.1", "generate"),
+        ("data.validation = 0.1", "synthetic"),
     ),
     "no such generator": (
         None,
@@ -249,7 +249,7 @@ CHECKPOINTS = {  # how the folder is spoiled, whether it has a manifest, what mu
     "truncated": (lambda f: truncate(f / "model.safetensors"), True, ("model.safetensors", "bytes instead of")),
     "altered": (lambda f: alter(f / "model.safetensors"), True, ("model.safetensors", "altered")),
     "altered tokenizer": (lambda f: alter(f / "tokenizer.json"), True, ("tokenizer.json", "altered")),
-    "cut, no manifest": (lambda f: truncate(f / "model.safetensors"), False, ("model.safetensors", "not a whole")),
+    "cut, no manifest": (lambda f: truncate(f / "model.safetensors"), False, ("model.safetensors", "not a complete")),
     "missing tensor": (lambda f: retensor(f, **{BIAS: None}), False, ("missing", BIAS)),
     "unknown type": (lambda f: change(f, model_type="marion"), False, ("config.json", "'marion'", "'marian'")),
     "pickled": (only_pickled, False, ("pytorch_model.bin", "python -c", "safetensors")),
@@ -262,7 +262,6 @@ CHECKPOINTS = {  # how the folder is spoiled, whether it has a manifest, what mu
     ),
     "outside": (lambda f: shard(f, "../model-{}-of-2.safetensors"), False, ("index.json", "'../model-0-of-2")),
     "broken tokenizer": (lambda f: truncate(f / "tokenizer.json"), False, ("tokenizer.json", "not a tokenizer.json")),
-    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), False, ("no tokenizer here", "tokenizer.json")),
     "tokenizer settings": (
         lambda f: (f / "tokenizer_config.json").write_text("[1]"),
         False,
@@ -294,6 +293,15 @@ def test_a_bad_checkpoint_is_told(
         (folder / "manifest.json").unlink()
     spoil(folder)
     refused(call(verb, folder, *(["1 2"] if verb == "run" else [])), (*said, str(folder)))
+
+
+def test_a_checkpoint_without_tokenizer_takes_token_ids_only(call: Call, trained: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "spoiled"
+    shutil.copytree(trained / "checkpoint-6", folder)
+    (folder / "manifest.json").unlink()
+    (folder / "tokenizer.json").unlink()
+    refused(call("run", folder, "1 2"), (f"{folder}: no tokenizer files", "tokenizer.json", "model.generate(ids)"))
+    assert call("inspect", folder)[0] == 0
 
 
 @pytest.fixture
@@ -401,7 +409,9 @@ def test_bad_decoding_is_told(
     words = (said if code == 1 else given[0],)
     refused(call("run", letters, "Once", *given), words, code)
     refused(call("run", letters, "Once", "Twice", *given, "--json"), words, code)
-    refused(call("chat", letters, *given, "--quiet"), words, code)
+    if given[0] == "--num-beams":  # not an option of chat
+        words, code = given[:1], 2
+    refused(call("chat", letters, *given, "--quiet"), tuple(words), code)
     for ask in (written.run, written.stream, lambda text, **more: written.generate([5, 6], **more)):
         with pytest.raises(UserError) as told:
             list(ask("Once", **options))
@@ -411,10 +421,10 @@ def test_bad_decoding_is_told(
 
 OPTIONS = {
     "types of Python": ({"stop": [1]}, "stop contains 1, which does not fit; expected str"),
-    "a token that is text": ({"suppress_tokens": ["a"]}, "suppress_tokens holds 'a'"),
+    "a token that is text": ({"suppress_tokens": ["a"]}, "suppress_tokens contains 'a'"),
     "a token that is not there": ({"suppress_tokens": [-1]}, "id -1 is not in the vocabulary"),
     "a list for a number": ({"top_k": [3]}, "top_k = [3] does not fit; expected int"),
-    "an option of another task": ({"alignments": True}, "for models that were made to translate"),
+    "an option of another task": ({"alignments": True}, "a causal language model; it is for task translate"),
     "a spelling": ({"lookups": True}, "did you mean 'lookup'"),
 }
 
@@ -427,25 +437,38 @@ def test_bad_options_in_python_are_told(options: dict, said: str, written: Model
 
 
 def test_bad_prompts_are_told(call: Call, letters: Path, written: Model, run: Path) -> None:
-    refused(call("run", letters, ""), ("prompt 1 is empty",))
+    refused(call("run", letters, ""), ("input 1 is empty: a prompt needs",))
     refused(call("run", letters, "x" * (LIMIT + 1)), (f"{LIMIT + 1} tokens", f"at most {LIMIT}", "--truncate"))
     refused(call("run", letters, "Once", "--task", "translate"), ("cannot 'translate'", "generate"))
     refused(call("run", letters, "Once", "--log-probabilities"), ("--json",), code=2)
     refused(call("run", letters, "Once", "--draft", "nowhere"), ("'nowhere'", "REGARD_WEIGHTS"))
-    refused(call("run", letters, "Once", "--lookup", "--temperature", "1"), ("greedy search alone", "temperature = 1"))
-    refused(call("run", letters, "Once", "--draft", run), ("draft must be a language model",))
-    refused(call("run", run, "1 2", "--lookup"), ("'lookup'", "made to generate"))
+    refused(call("run", letters, "Once", "--lookup", "--temperature", "1"), ("for greedy search", "temperature = 1"))
+    refused(call("run", letters, "Once", "--draft", run), ("draft must be a causal language model",))
+    refused(call("run", run, "1 2", "--lookup"), ("--lookup is for task generate; this is an encoder–decoder model",))
     refused(call("run", run, "1 2", "--stop", "3"), ("stop = ['3']", "language model"))
     refused(call("chat", run), ("cannot chat", "translate"))
     refused(call("chat", "nowhere"), ("'nowhere'", "REGARD_WEIGHTS"))
-    refused(call("chat", letters, "--num-beams", "2"), ("num_beams = 1",))
+    refused(call("chat", letters, "--num-beams", "2"), ("--num-beams",), code=2)
     for ask in (written.run, written.stream):
-        with pytest.raises(UserError, match="prompt 1 is empty"):
+        with pytest.raises(UserError, match="input 1 is empty: a prompt needs"):
             ask("")
     with pytest.raises(UserError, match=rf"at most {LIMIT}"):
         written.generate([5] * (LIMIT + 1))
     with pytest.raises(UserError, match=r"prompt has no token"):
         written.stream([])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--best", "3"), "--best is for task answer or fill"),
+        (("--context", "validation.tsv"), "--context is for task answer"),
+        (("--threshold", "0.5"), "--threshold is for task answer or classify"),
+        (("--log-probabilities", "--json"), "--log-probabilities is for task generate"),
+    ],
+)
+def test_an_option_of_another_task_is_told(given: tuple[str, ...], said: str, call: Call, run: Path) -> None:
+    refused(call("run", run, "1 2", *given), (f"{said}; this is an encoder–decoder model (task translate)",))
 
 
 @pytest.mark.parametrize("verb", ["run", "chat", "inspect"])

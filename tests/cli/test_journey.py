@@ -78,7 +78,7 @@ def test_arguments_stdin_and_batches_give_the_same_answers(
     code, out, _ = call("run", trained, *inputs, "--json", "--num-beams", 3, "--num-return-sequences", 2)
     answers = [json.loads(line) for line in out.splitlines()]
     assert len(answers) == len(inputs)
-    assert all(len(answer["others"]) == 1 for answer in answers if answer["text"])
+    assert all(len(answer["alternatives"]) == 1 for answer in answers if answer["text"])
 
 
 def test_sampling_follows_its_seed(call: Call, trained: Path) -> None:
@@ -91,7 +91,7 @@ def test_evaluate_scores_the_test_part_or_a_file_with_signatures(call: Call, tra
     code, out, _ = call("evaluate", trained, "--json")
     result = json.loads(out)
     assert code == 0
-    assert (result["part"], result["samples"]) == ("test", 19)
+    assert (result["split"], result["samples"]) == ("test", 19)
     assert all(score["signature"] for score in result["scores"])
     file = tmp_path / "other.tsv"
     file.write_text("source\ttarget\n1 2\t2 1\n3 4 5\t5 4 3\n6\t6\n")
@@ -100,7 +100,7 @@ def test_evaluate_scores_the_test_part_or_a_file_with_signatures(call: Call, tra
     assert code == 0
     assert json.loads(out)["samples"] == 3
     lines = [json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines()]
-    assert [(line["place"], line["input"], line["wanted"]) for line in lines][2] == (3, "6", "6")
+    assert [(line["location"], line["input"], line["reference"]) for line in lines][2] == (3, "6", "6")
     code, _, said = call("evaluate", trained, file, *options, tmp_path / "nowhere" / "told.jsonl")
     assert code == 1 and "there is no folder" in said
 

@@ -46,8 +46,17 @@ def test_every_verb_is_there_and_has_help(regard: Call) -> None:
 def test_options_that_verbs_share_have_sections(regard: Call) -> None:
     _, out, _ = regard("run", "--help")
     sections = [line for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert sections[:2] == ["Arguments:", "Options:"] and {"Writing:", "Answers:", "What is printed:"} <= set(sections)
-    assert out.index("Writing:") < out.index("--num-beams") < out.index("Answers:") < out.index("--context")
+    assert sections[:2] == ["Arguments:", "Options:"]
+    assert {"Generation:", "Answers:", "What is printed:"} <= set(sections)
+    assert out.index("Generation:") < out.index("--num-beams") < out.index("Answers:") < out.index("--context")
+
+
+def test_chat_lists_no_option_of_beam_search(regard: Call) -> None:
+    _, chat, _ = regard("chat", "--help")
+    _, run, _ = regard("run", "--help")
+    for option in ("--num-beams", "--num-return-sequences", "--length-penalty"):
+        assert option in run and option not in chat
+    assert "--temperature" in chat
 
 
 def test_help_loads_no_torch_and_comes_at_once() -> None:
@@ -194,7 +203,8 @@ def test_a_lone_prompt_is_continued_with_its_line_breaks(regard: Call, letters: 
     (answer,) = [json.loads(line) for line in out.splitlines()]
     assert (code, err) == (0, "")
     assert "\n" in answer["text"]
-    assert answer.keys() >= {"text", "score", "tokens", "finish", "prompt_tokens", "truncated", "slid", "others"}
+    assert answer.keys() >= {"text", "score", "tokens", "finish", "prompt_tokens", "truncated"}
+    assert answer.keys() >= {"context_shifted", "alternatives"}
     assert regard("run", letters, "Once", *options) == (0, answer["text"] + "\n", "")
     code, out, _ = regard("run", letters, "Once", "Twice", *options)
     assert code == 0
@@ -235,12 +245,13 @@ def test_what_is_forgotten_or_cut_is_said(regard: Call, letters: str) -> None:
     long = ["--max-new-tokens", str(LIMIT), "--min-new-tokens", str(LIMIT)]
     code, _, err = regard("run", letters, "Once", *long)
     assert code == 0
-    assert err == f"warning: the text outgrew the model's context of {LIMIT} tokens: its older half was forgotten\n"
+    exceeded = f"prompt and output exceed the model's context of {LIMIT} tokens: its older half was dropped"
+    assert err == f"warning: {exceeded}\n"
     code, out, err = regard("run", letters, "Once", *long, "--json")
-    assert (code, err, json.loads(out)["slid"]) == (0, "", True)
+    assert (code, err, json.loads(out)["context_shifted"]) == (0, "", True)
     code, _, err = regard("run", letters, "x" * 500, "--truncate", "--max-new-tokens", "3")
     assert code == 0
-    assert err.startswith("warning: cut to what the model reads")
+    assert err.startswith("warning: truncated to what the model reads")
 
 
 def test_options_of_decoding_reach_the_search(regard: Call, letters: str) -> None:

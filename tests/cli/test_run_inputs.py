@@ -60,7 +60,7 @@ def told(out: str) -> list[Any]:
 def same(found: Any, wanted: Any) -> bool:
     """Equal but for rounding, which batches of another size may change."""
     if isinstance(wanted, dict):
-        return found.keys() - {"place"} == wanted.keys() and all(same(found[key], wanted[key]) for key in wanted)
+        return found.keys() - {"location"} == wanted.keys() and all(same(found[key], wanted[key]) for key in wanted)
     if isinstance(wanted, list):
         return len(found) == len(wanted) and all(map(same, found, wanted))
     return found == pytest.approx(wanted, abs=1e-5) if isinstance(wanted, float) else found == wanted
@@ -78,10 +78,10 @@ def test_rows_are_answered_as_texts_are(task: str, tmp_path: Path, call: Call) -
     code, out, err = call("run", place, "--file", table, "--json", "--batch-size", 2)
     assert (code, err) == (0, "")
     found = told(out)
-    assert [each["place"] for each in found] == [f"{table}:{line}" for line in PLACES]
+    assert [each["location"] for each in found] == [f"{table}:{line}" for line in PLACES]
     wanted = [mask + text for text in TEXTS if text]
     answers = [plain(answer) for answer in model.run(wanted)]
-    assert found[2] == {"place": f"{table}:5", "text": "", "truncated": False, "others": []}
+    assert found[2] == {"location": f"{table}:5", "text": "", "truncated": False, "alternatives": []}
     assert same([each for each in found if each != found[2]], answers)
     code, out, _ = call("run", place, "--file", table)
     assert code == 0 and len(out.splitlines()) == len(TEXTS) and out.splitlines()[2] == ""
@@ -91,31 +91,31 @@ def test_questions_and_pairs_are_read_from_two_columns(tmp_path: Path, call: Cal
     place, table = folder(tmp_path / "q", SpanClassifier), written(tmp_path / "t.csv", CSV)
     model: Any = regard.load(place)
     asks = [(1, "a", "hello, quotes"), (2, "the", "the\nspaces"), (4, "and", 'a "quote" and'), (5, "hello", "and the")]
-    code, out, _ = call("run", place, "--file", table, "--column", "more", "--other", "text", "--json")
+    code, out, _ = call("run", place, "--file", table, "--column", "more", "--text-pair", "text", "--json")
     answers = [plain(answer) for answer in model.run([ask[1:] for ask in asks])]
     assert code == 0 and same([each for each in told(out) if "start" in each], answers)
     text = written(tmp_path / "text.txt", "a quote and the spaces")
     code, out, _ = call("run", place, "--file", table, "--column", "more", "--context", text, "--json")
     assert code == 0 and same(told(out)[0], plain(model.run("a", context="a quote and the spaces")))
     code, _, err = call("run", place, "--file", table)
-    assert code == 1 and "no column 'question' and 'context'" in err and "--column NAME and --other NAME" in err
+    assert code == 1 and "no column 'question' and 'context'" in err and "--column NAME and --text-pair NAME" in err
     article = {"paragraphs": [{"context": "a quote", "qas": [{"id": "1", "question": "the", "answers": []}]}]}
     squad = written(tmp_path / "squad.json", json.dumps({"data": [article]}))
     assert same(told(call("run", place, "--file", squad, "--json")[1])[0], plain(model.run(("the", "a quote"))))
 
     two = folder(tmp_path / "p", lambda body: Classifier(body, ["x", "y"], paired=True))
-    code, out, _ = call("run", two, "--file", table, "--other", "more", "--json")
+    code, out, _ = call("run", two, "--file", table, "--text-pair", "more", "--json")
     pairs = [(text, ask) for _, ask, text in asks]
     answers = [plain(answer) for answer in regard.load(two).run(pairs)]
     assert code == 0 and same([each for each in told(out) if "label" in each], answers)
     assert "no column 'text_pair'" in call("run", two, "--file", table)[2]
     one = folder(tmp_path / "s", lambda body: Classifier(body, ["x", "y"], paired=False))
-    err = call("run", one, "--file", table, "--other", "more")[2]
-    assert "--other more: this model reads one text at a time" in err
+    err = call("run", one, "--file", table, "--text-pair", "more")[2]
+    assert "--text-pair more: a classifier takes one text at a time" in err
 
 
 def test_every_form_of_a_file_says_the_same(tmp_path: Path) -> None:
-    model: Any = regard.load(folder(tmp_path))
+    predictor: Any = regard.load(folder(tmp_path)).predictor("embed")
     texts = ["hello, quotes", "", "the"]
     files = {
         "a.tsv": "text\tn\nhello, quotes\t1\n\t2\nthe\t3\n",
@@ -133,12 +133,12 @@ def test_every_form_of_a_file_says_the_same(tmp_path: Path) -> None:
             written(tmp_path / name, content)
             (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content.encode()))
         for each in (name, f"{name}.gz") if content else (name,):
-            found = list(from_file(model, "embed", Rows(str(tmp_path / each)), quiet=True))
-            assert [given.input for given in found] == texts
+            found = list(from_file(predictor, Rows(str(tmp_path / each)), False, quiet=True))
+            assert [given.value for given in found] == texts
             assert [given.blank for given in found] == [False, True, False]
-    assert len(list(from_file(model, "embed", Rows(str(tmp_path / "a.*"), "text")))) == 6 * len(texts)
+    assert len(list(from_file(predictor, Rows(str(tmp_path / "a.*"), "text"), False))) == 6 * len(texts)
     numbered = written(tmp_path / "bare.csv", "7,hello\n8,the\n")
-    assert [each.input for each in from_file(model, "embed", Rows(str(numbered), "2"))] == ["hello", "the"]
+    assert [each.value for each in from_file(predictor, Rows(str(numbered), "2"), False)] == ["hello", "the"]
 
 
 def test_columns_are_those_of_the_recipe(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_columns_are_those_of_the_recipe(tmp_path: Path) -> None:
 
     def inputs(file: Path, task: str = "classify", **data: Any) -> list[Any]:
         known = replace(model, recipe=Recipe(task, "", data=options_of(task).data(train="x", **data)))
-        return [each.input for each in from_file(known, task, Rows(str(file)))]
+        return [each.value for each in from_file(known.predictor(task), Rows(str(file)), False)]
 
     assert inputs(table) == ["a b"] and inputs(table, text="body") == ["hello the"]  # no border between two texts
     bare = written(tmp_path / "bare.tsv", "x\thello\ny\tthe\n")
@@ -175,12 +175,16 @@ def test_words_that_are_tagged_stay_as_a_file_has_them(tmp_path: Path, call: Cal
 def test_what_cannot_be_answered_is_told_by_its_place(tmp_path: Path, call: Call) -> None:
     place, table = folder(tmp_path, MaskedLM), written(tmp_path / "t.csv", "text\n[MASK] a\nhello\n")
     code, _, err = call("run", place, "--file", table)
-    assert code == 1 and "t.csv:3: hides no word" in err
+    assert code == 1 and "t.csv:3: has no mask: write [MASK] where" in err
     written(table, f"text\n[MASK] a\n[MASK] {'the ' * 40}\n")
     assert f"{table}:3: has 43 tokens" in call("run", place, "--file", table)[2]
     code, out, err = call("run", place, "--file", table, "--truncate")
-    assert code == 0 and len(out.splitlines()) == 2 and f"warning: cut to what the model reads: {table}:3: " in err
-    assert call("run", place, "--file", table, "--temperature", 1)[2].startswith("error: 'temperature' is no option")
+    assert code == 0 and len(out.splitlines()) == 2
+    assert f"warning: truncated to what the model reads: {table}:3: " in err
+    code, _, err = call("run", place, "--file", table, "--temperature", 1)
+    assert code == 1 and err.startswith("error: --temperature is for task generate or translate; this is a masked")
+    err = call("run", place, "[MASK] a", "--top-k", 3)[2]
+    assert err.startswith("error: --top-k is for task generate or translate; this is a masked")
 
 
 def test_inputs_and_a_file_are_not_given_together(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +194,7 @@ def test_inputs_and_a_file_are_not_given_together(tmp_path: Path, call: Call, mo
     assert call("run", place, "a", "--column", "text")[0] == 2
     code, out, err = call("run", place, table)
     assert code == 0 and len(out.splitlines()) == 1
-    assert err == "note: t.csv is a file, but the words themselves are read: --file reads a file\n"
+    assert err == "note: t.csv is a file, but its name is taken as the input: --file reads a file\n"
     assert call("run", place, table, "--quiet")[2] == ""
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{table}\n"))
     assert call("run", place)[2] == ""
@@ -216,7 +220,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
             pass
 
     tracemalloc.start()
-    read(from_file(model, "embed", Rows(str(table))))
+    read(from_file(model.predictor("embed"), Rows(str(table)), False))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2_000_000

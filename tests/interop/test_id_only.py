@@ -45,7 +45,7 @@ def test_a_language_model_without_tokenizer_files(kind: str, tmp_path: Path) -> 
     prompts = text(rows=3, length=5).tolist()
     options = {"max_new_tokens": 11, "num_beams": 2}
     assert model.generate(prompts, **options) == full.generate(prompts, **options)
-    assert model.ends == full.ends == (2,)
+    assert model.predictor().eos_ids == full.predictor().eos_ids == (2,)
     ids = text()
     with torch.no_grad():
         assert alike(model.module(input_ids=ids).logits, logits_of(reference, ids))

@@ -65,9 +65,9 @@ def test_the_head_that_maps_atoms_looks_as_published() -> None:
     """Its weights are shared by all blocks, and the trace still knows the eleventh from the others."""
     loaded, expected = reactions("rxnmapper-albert")
     model = regard.load(need_weights("rxnmapper-albert"))
-    from regard.tasks.embed.predict import Read, look_at
+    from regard.tasks.encoding import EncodedText, trace_encoder
 
-    trace = look_at(model.network, loaded.vocabulary.target, Read(expected["ids"], []), prove=True)
+    trace = trace_encoder(model.network, loaded.vocabulary.target, EncodedText(expected["ids"], []), prove=True)
     assert len(trace.sites) == expected["n_layers"]
     wanted = torch.tensor(expected["attn_layer10_head5"])
     assert (trace.weights("encoder.blocks.10.self", head=5) - wanted).abs().max() <= 2e-5
