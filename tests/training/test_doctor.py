@@ -231,5 +231,5 @@ def test_a_text_without_validation_or_in_other_letters_is_warned_of(running: Pat
     (running.parent / "validation.jsonl").write_text(json.dumps({"text": "öäü" * 99}) + "\n")
     options = ["tokenizer.kind=byte_bpe", "tokenizer.vocab_size=300", "model.max_positions=3"]
     warnings = found(running, *options).warnings
-    assert any("bytes a token" in line and "one language?" in line for line in warnings)
+    assert any("bytes per token" in line and "another language?" in line for line in warnings)
     assert not any("unknown" in line for line in warnings)

@@ -146,9 +146,11 @@ def test_the_ways_to_ask_a_model_agree(config: str, tmp_path: Path) -> None:
 
 def test_options_that_are_not_known_are_told(trained: Path) -> None:
     model = regard.load(trained)
-    with pytest.raises(regard.UserError, match="'num_beans'; did you mean 'num_beams'"):
+    with pytest.raises(
+        regard.UserError, match="'num_beans' is not an option of an encoder–decoder model; did you mean 'num_beams'"
+    ):
         model.run("1 2", num_beans=3)
-    with pytest.raises(regard.UserError, match="cannot 'classify'; possible: translate"):
+    with pytest.raises(regard.UserError, match="cannot 'classify'; possible: embed, translate"):
         model.run("1 2", task="classify")
     with pytest.raises(regard.UserError, match="'flat32' is unknown; did you mean 'float32'"):
         regard.load(trained, precision="flat32")
@@ -233,7 +235,7 @@ def test_an_input_over_the_limit_is_an_error_or_is_cut_and_told(call: Call, tmp_
     assert code == 0
     assert len(out.splitlines()) == 2
     assert len(err.splitlines()) == 1
-    assert "warning: cut" in err
+    assert "warning: truncated" in err
     code, out, err = call("run", run, "1 2", long, "--truncate", "--json")
     assert [json.loads(line)["truncated"] for line in out.splitlines()] == [False, True]
 
