@@ -5,7 +5,7 @@ from typing import Any
 
 from regard.cli.options import Output, read_texts
 from regard.cli.output import escape_controls, to_json
-from regard.tasks.embed.search import Found, Index, Source, chunks, find_all
+from regard.tasks.embed.search import Index, SearchResult, Source, chunks, find_all
 
 
 def search_all(
@@ -13,8 +13,8 @@ def search_all(
 ) -> None:
     """Print the best texts for each query: the arguments, else the lines of stdin."""
     index = Index.of(model, source, truncate, size, output.quiet or output.json)
-    if index.facts["cut"] and not output.quiet:
-        print(f"warning: {index.facts['cut']} texts were truncated to what the model reads", file=sys.stderr)
+    if index.facts["truncated"] and not output.quiet:
+        print(f"warning: {index.facts['truncated']} texts were truncated to what the model reads", file=sys.stderr)
     nonblank = (query for query in read_texts(queries) if query.strip())
     interactive = not queries and sys.stdin.isatty()
     single = queries is not None and len(queries) == 1
@@ -23,7 +23,7 @@ def search_all(
             print(to_json(result, indent=None) if output.json else format_result(result, single), flush=interactive)
 
 
-def format_result(result: Found, single: bool) -> str:
+def format_result(result: SearchResult, single: bool) -> str:
     """A line per text with its score and location; below the query unless it is the only one."""
     lines = []
     for hit in result.hits:

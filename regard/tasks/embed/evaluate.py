@@ -1,9 +1,8 @@
-"""`regard evaluate` of a model that embeds: whether its cosines rise with what people say of how alike two texts are.
+"""`regard evaluate` of embedding models: semantic textual similarity. Cer et al. 2017 (STS benchmark).
 
-Cer et al. 2017 (STS benchmark): pairs of texts with a number each; Pearson's and Spearman's correlation.
+Pearson's and Spearman's correlation of the cosines of pairs of texts with their similarity ratings.
 """
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +13,11 @@ from regard.metrics.correlation import correlations
 from regard.progress import counted
 from regard.tasks.scoring import Evaluation, EvaluationRequest
 
-ROLES = (("text", "text_pair", "label"), ("text", "text2", "label"), ("sentence1", "sentence2", "score"))  # usual names
+COLUMNS = (("text", "text_pair", "label"), ("text", "text2", "label"), ("sentence1", "sentence2", "score"))  # defaults
 
 
 class Pair(NamedTuple):
-    """Two texts, and how alike they are said to be."""
+    """Two texts and their similarity rating."""
 
     one: str
     other: str
@@ -26,7 +25,7 @@ class Pair(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Pairs, where they come from, and how many were left out for want of a text or a number."""
+    """Pairs, the name of their file, and how many rows were skipped because a field is empty."""
 
     name: str
     pairs: list[Pair]
@@ -34,61 +33,58 @@ class Selection(NamedTuple):
 
 
 def select(file: str | None, columns: tuple[str, ...], named: tuple[str, str, str]) -> Selection:
-    """The file's pairs; `columns` are those of a file without header, `named` what is called otherwise."""
+    """The file's pairs; `columns` are those of a file without a header, `named` replaces default column names."""
     if not file:
         raise UserError("embeddings are scored on a FILE of pairs: columns text, text_pair and label (a number)")
     path = find(file)
-    one, other, label = (given or usual for given, usual in zip(named, _usual(path, columns), strict=True))
-    pairs, skipped = [], 0
+    first = next(rows(path, columns)).fields
+    known = {*columns} or {*first, *first.values()}  # the first line of a table without `columns` may be its header
+    defaults = max(COLUMNS, key=lambda names: len(known & {*names}))
+    one, other, label = (name or default for name, default in zip(named, defaults, strict=True))
+    pairs = []
+    skipped = 0
     required = {"--source": one, "--text-pair": other, "--target": label}
-    for fields, place in rows(path, columns, required, {label: (int, float)}):
+    for fields, location in rows(path, columns, required, {label: (int, float)}):
         if not all(fields[name].strip() for name in (one, other, label)):
             skipped += 1
             continue
-        pairs.append(Pair(fields[one], fields[other], _number(fields[label], label, place)))
+        pairs.append(Pair(fields[one], fields[other], _rating(fields[label], label, location)))
     if len(pairs) < 2:
         raise UserError(f"{path}: {len(pairs)} pairs; a correlation needs at least two")
     return Selection(file, pairs, skipped)
 
 
-def _usual(path: Path, columns: tuple[str, ...]) -> tuple[str, str, str]:
-    """The names that this file seems to use."""
-    first = next(rows(path, columns)).fields
-    seen = columns or {*first, *first.values()}  # of a table without `columns` the first line is the header, if any
-    return max(ROLES, key=lambda names: len(set(names) & set(seen)))
-
-
-def _number(given: str, column: str, place: str) -> float:
+def _rating(text: str, column: str, location: str) -> float:
     try:
-        found = float(given)
+        rating = float(text)
     except ValueError:
-        found = np.nan
-    if not np.isfinite(found):
-        raise UserError(f"{place}: {column} = {given!r:.40} should be a number: how alike the two texts are")
-    return found
+        rating = np.nan
+    if not np.isfinite(rating):
+        raise UserError(f"{location}: {column} = {text!r:.40} should be a number: the similarity of the two texts")
+    return rating
 
 
 def evaluate_task(models: list[Any], request: EvaluationRequest) -> Evaluation:
     """`regard evaluate` of an embedding model."""
     request.allow("an embedding model", "source", "text_pair", "target", "columns", "truncate")
     names = (request.get("source"), request.get("text_pair"), request.get("target"))
-    chosen = select(request.file, request.columns, names)
-    return Evaluation(evaluate(models[0], chosen, request.batch_size, request.get("truncate", False), request.quiet))
+    selection = select(request.file, request.columns, names)
+    return Evaluation(evaluate(models[0], selection, request.batch_size, request.get("truncate", False), request.quiet))
 
 
 def evaluate(
-    model: Any, chosen: Selection, batch_size: int = 32, truncate: bool = False, quiet: bool = True
+    model: Any, selection: Selection, batch_size: int = 32, truncate: bool = False, quiet: bool = True
 ) -> dict[str, Any]:
-    """How far the cosines of pairs rise and fall with their numbers."""
-    texts = list(dict.fromkeys(text for pair in chosen.pairs for text in (pair.one, pair.other)))
+    """The correlation of the cosines of pairs with their ratings."""
+    texts = list(dict.fromkeys(text for pair in selection.pairs for text in (pair.one, pair.other)))
     predictor = model.predictor("embed")
     rows = predictor.encode_inputs(texts, truncate)
     with counted("embedding", len(texts), quiet) as progress:
         vectors = predictor.embed(rows, batch_size, normalise=True, progress=progress)
-    numbers = {text: number for number, text in enumerate(texts)}
-    ones = vectors[[numbers[pair.one] for pair in chosen.pairs]]
-    others = vectors[[numbers[pair.other] for pair in chosen.pairs]]
+    indices = {text: index for index, text in enumerate(texts)}
+    ones = vectors[[indices[pair.one] for pair in selection.pairs]]
+    others = vectors[[indices[pair.other] for pair in selection.pairs]]
     cosines = np.einsum("nd,nd->n", ones, others)
-    counts: dict[str, Any] = {"samples": len(chosen.pairs), "split": chosen.name}
-    counts |= {"skipped": chosen.skipped} if chosen.skipped else {}
-    return counts | {"scores": correlations(cosines, [pair.score for pair in chosen.pairs])}
+    counts: dict[str, Any] = {"samples": len(selection.pairs), "split": selection.name}
+    counts |= {"skipped": selection.skipped} if selection.skipped else {}
+    return counts | {"scores": correlations(cosines, [pair.score for pair in selection.pairs])}

@@ -1,4 +1,4 @@
-"""Recipe tables of embedding: none of its own, since the task is not trained."""
+"""Recipe tables of embedding: none, since the task is not trained."""
 
 from regard.config.options import TaskOptions
 

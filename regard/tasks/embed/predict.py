@@ -67,14 +67,14 @@ class EmbedPredictor(Predictor):
         normalise: bool | None = None,
         progress: Progress = lambda done: None,
     ) -> np.ndarray:
-        """Embeddings of encoded texts, float32 (texts, width). By default pooled as the checkpoint says, else mean."""
+        """Embeddings of encoded texts, float32 (texts, width). By default the checkpoint's pooling, else mean."""
         if pooling and pooling not in POOLINGS:
             raise UserError(f"pooling = '{pooling}' is unknown{nearest(pooling, POOLINGS)}")
         default = self.model.pooling or Pooling()
-        how = default._replace(
+        chosen = default._replace(
             kind=pooling or default.kind, normalise=default.normalise if normalise is None else normalise
         )
-        return embed(self.network, rows, how, batch_size, progress)
+        return embed(self.network, rows, chosen, batch_size, progress)
 
     def encode_inputs(self, texts: list[Any], truncate: bool = False) -> list[EncodedText]:
         if not FAMILIES[family_of(self.network)].is_encoder:

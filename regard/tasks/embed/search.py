@@ -1,8 +1,8 @@
-"""`regard search`: the texts of a file that mean nearly what is asked. Reimers & Gurevych 2019, section 1.
+"""Semantic search: the texts of files with the highest cosine to a query. Reimers & Gurevych 2019, section 1.
 
-    file ──▶ texts, each with its place ──▶ vectors of length one, made once and memory-mapped ──▶ best by cosine
+    file ──▶ texts with locations ──▶ normalised embeddings, computed once and memory-mapped ──▶ best by cosine
 
-Shapes: vectors (texts, width), places (texts, 2): the number of a file, and of a line in it, from 1 on.
+Shapes: vectors (texts, width), locations (texts, 2): the index of the file, and the line, from 1.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,18 +19,19 @@ from regard.data.ragged import Column, DatasetWriter, Layout, RaggedDataset, pre
 from regard.errors import UserError
 from regard.interop import peft as adapter
 from regard.progress import counted
+from regard.tasks.encoding import EncodedText
 
-FORM = "vectors 2"  # of what is kept; another number where it changes
+FORMAT = "vectors 3"  # part of every key: increase it when what is written changes
 
-AT_ONCE = 4096  # texts that are read, sorted by length and embedded before the next are
+CHUNK = 4096  # texts read, sorted by length and embedded at once
 
-BAND = 1 << 16  # vectors that are compared at a time
+BAND = 1 << 16  # vectors compared at once
 
 TABLES = (".csv", ".tsv", ".jsonl")
 
 
 class Entry(NamedTuple):
-    """A text and where it stands."""
+    """A text and its location: the index of its file, and its line."""
 
     file: int
     line: int
@@ -39,7 +40,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Hit:
-    """A text that was found: its cosine to what was asked, where it stands, and its words."""
+    """A result of a query: its cosine, its location and its text."""
 
     score: float
     file: str
@@ -48,8 +49,8 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The best for one query, best first."""
+class SearchResult:
+    """The best texts for a query, best first."""
 
     query: str
     hits: list[Hit]
@@ -57,7 +58,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Source:
-    """Files of texts: a line each, or a column of a table."""
+    """Files of texts: one per line, or a column of a table."""
 
     files: list[Path]
     column: str
@@ -66,31 +67,25 @@ class Source:
     def of(cls, name: str, column: str = "") -> "Source":
         path = find(name)
         files = list(expand(path).values())
-        tables = [file for file in files if _is_table(file)]
-        if column and not tables:
-            raise UserError(f"--column {column}: {path} is read a line each; columns are those of {', '.join(TABLES)}")
+        if column and not any(map(_is_table, files)):
+            raise UserError(f"--column {column}: {path} is read line by line; only {', '.join(TABLES)} have columns")
         return cls(files, column or "text")
 
     def entries(self) -> Iterator[Entry]:
         """Every text that is not blank, in order."""
-        for number, file in enumerate(self.files):
-            for line, text in self._texts(file):
+        for index, file in enumerate(self.files):
+            for line, text in self._column(file) if _is_table(file) else enumerate(lines(file), 1):
                 if text.strip():
-                    yield Entry(number, line, text)
-
-    def _texts(self, file: Path) -> Iterator[tuple[int, str]]:
-        if not _is_table(file):
-            return enumerate(lines(file), 1)
-        return self._column(file)
+                    yield Entry(index, line, text)
 
     def _column(self, file: Path) -> Iterator[tuple[int, str]]:
         for row in rows(file, (), {"--column": self.column}):
             yield int(row.location.rpartition(":")[2]), row.fields[self.column]
 
-    def at(self, places: set[tuple[int, int]]) -> dict[tuple[int, int], str]:
-        """The texts at some places."""
-        entries = (entry for entry in self.entries() if (entry.file, entry.line) in places)
-        return {(entry.file, entry.line): entry.text for entry in islice(entries, len(places))}
+    def texts_at(self, locations: set[tuple[int, int]]) -> dict[tuple[int, int], str]:
+        """The texts at these locations."""
+        entries = (entry for entry in self.entries() if (entry.file, entry.line) in locations)
+        return {(entry.file, entry.line): entry.text for entry in islice(entries, len(locations))}
 
 
 def _is_table(file: Path) -> bool:
@@ -98,111 +93,116 @@ def _is_table(file: Path) -> bool:
 
 
 class Index(RaggedDataset):
-    """Vectors of length one on disk, and where the text of each stands."""
+    """Normalised embeddings on disk, and the locations of their texts."""
 
     def __init__(self, columns: Mapping[str, Column], facts: dict[str, Any]) -> None:
         super().__init__(columns, facts)
         self.vectors = columns["vectors"].values.reshape(-1, columns["vectors"].width)
-        self.places = columns["places"].values.reshape(-1, 2)
+        self.locations = columns["locations"].values.reshape(-1, 2)
 
     @classmethod
     def of(cls, model: Any, source: Source, truncate: bool = False, size: int = 32, quiet: bool = True) -> "Index":
-        """The vectors of all texts: as they were made before of the same files by the same model, else made now."""
-        words = [FORM, *fingerprint(model), source.column, str(truncate), *(hash_file(file) for file in source.files)]
-        folder = cache_path(cache_folder() / "search", words)
+        """The embeddings of all texts, from the cache if the same model embedded the same files before."""
+        key = [FORMAT, *fingerprint(model), source.column, str(truncate), *(hash_file(file) for file in source.files)]
 
         def write(writer: DatasetWriter) -> None:
-            make(writer, model, source, truncate, size, quiet)
+            write_vectors(writer, model, source, truncate, size, quiet)
 
-        return prepare(folder, {"places": Layout("int64", 2)}, write, cls, Report(unit="texts"))
+        folder = cache_path(cache_folder() / "search", key)
+        return prepare(folder, {"locations": Layout("int64", 2)}, write, cls, Report(unit="texts"))
 
     def nearest(self, queries: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of each query's best texts and their cosines, both (queries, top), best first."""
+        """The indices of each query's best texts and their cosines, both (queries, top), best first."""
         top = min(top, len(self.vectors))
-        scores, numbers = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+        scores = np.empty((len(queries), 0), np.float32)
+        indices = np.empty((len(queries), 0), np.int64)
         for start in range(0, len(self.vectors), BAND):
-            some = queries @ self.vectors[start : start + BAND].T
-            best = _largest(some, min(top, some.shape[1]))
-            scores = np.concatenate([scores, np.take_along_axis(some, best, 1)], 1)
-            numbers = np.concatenate([numbers, best + start], 1)
-            best = _largest(scores, min(top, scores.shape[1]))
-            scores, numbers = np.take_along_axis(scores, best, 1), np.take_along_axis(numbers, best, 1)
-        return numbers, scores
+            cosines = queries @ self.vectors[start : start + BAND].T
+            best = _top_indices(cosines, min(top, cosines.shape[1]))
+            scores = np.concatenate([scores, np.take_along_axis(cosines, best, 1)], 1)
+            indices = np.concatenate([indices, best + start], 1)
+            best = _top_indices(scores, min(top, scores.shape[1]))
+            scores = np.take_along_axis(scores, best, 1)
+            indices = np.take_along_axis(indices, best, 1)
+        return indices, scores
 
 
-def _largest(scores: np.ndarray, count: int) -> np.ndarray:
-    """The places of the largest of each row, largest first."""
-    some = np.argpartition(-scores, count - 1, axis=1)[:, :count]
-    order = np.argsort(-np.take_along_axis(scores, some, 1), axis=1, kind="stable")
-    return np.take_along_axis(some, order, 1)
+def _top_indices(scores: np.ndarray, count: int) -> np.ndarray:
+    """The indices of the largest values of each row, largest first."""
+    indices = np.argpartition(-scores, count - 1, axis=1)[:, :count]
+    order = np.argsort(-np.take_along_axis(scores, indices, 1), axis=1, kind="stable")
+    return np.take_along_axis(indices, order, 1)
 
 
 def fingerprint(model: Any) -> list[str]:
-    """What decides a model's vectors: its files, the base that an adapter is added to, and how finely it computes."""
-    folders = [model.folder] + ([adapter.base_of(model.folder).folder] if adapter.is_adapter(model.folder) else [])
+    """What a model's embeddings depend on: its files, those of an adapter's base model, and the precision."""
+    folders = [model.folder]
+    if adapter.is_adapter(model.folder):
+        folders.append(adapter.base_of(model.folder).folder)
     files = [file for folder in folders for file in sorted(folder.rglob("*")) if file.is_file()]
     return [model.precision, *(hash_file(file) for file in files)]
 
 
-def make(writer: DatasetWriter, model: Any, source: Source, truncate: bool, size: int, quiet: bool) -> None:
+def write_vectors(writer: DatasetWriter, model: Any, source: Source, truncate: bool, size: int, quiet: bool) -> None:
     """Embed every text and write the vectors."""
     total = sum(1 for _ in source.entries())
     if not total:
         raise UserError(f"{source.files[0] if source.files else 'the pattern'}: no text to search in")
     predictor = model.predictor("embed")
-    writer.facts["cut"] = 0
+    writer.facts["truncated"] = 0
     with counted("embedding", total, quiet) as progress:
-        for some in chunks(source.entries(), AT_ONCE):
-            rows = readings(predictor, source, some, truncate)
-            writer.facts["cut"] += sum(row.truncated for row in rows)
+        for chunk in chunks(source.entries(), CHUNK):
+            rows = _encode(predictor, source, chunk, truncate)
+            writer.facts["truncated"] += sum(row.truncated for row in rows)
             vectors = np.asarray(predictor.embed(rows, size, normalise=True, progress=progress))
             if "vectors" not in writer.columns:
                 writer.add_column("vectors", Layout("float32", vectors.shape[1]))
             writer["vectors"].extend_array(vectors)
-            writer["places"].extend_array([(entry.file, entry.line) for entry in some])
+            writer["locations"].extend_array([(entry.file, entry.line) for entry in chunk])
 
 
-def readings(predictor: Any, source: Source, some: list[Entry], truncate: bool) -> list[Any]:
-    """Texts as the model is given them; one that is too long is refused by its place, or cut."""
-    found = predictor.encode_inputs([entry.text for entry in some], truncate=True)
-    for entry, row in zip(some, found, strict=True):
+def _encode(predictor: Any, source: Source, entries: list[Entry], truncate: bool) -> list[EncodedText]:
+    """Encoded texts. Without `truncate`, one that is too long is an error that names its location."""
+    rows = predictor.encode_inputs([entry.text for entry in entries], truncate=True)
+    for entry, row in zip(entries, rows, strict=True):
         if row.truncated and not truncate:
             raise UserError(
-                f"{source.files[entry.file]}:{entry.line}: longer than the {len(row.tokens)} tokens that the model "
-                "reads; break it into lines, or cut such texts with --truncate"
+                f"{source.files[entry.file]}:{entry.line}: longer than the model's context of {len(row.tokens)} "
+                "tokens: split it into lines, or truncate such texts with --truncate"
             )
-    return found
+    return rows
 
 
-Some = TypeVar("Some")
+Item = TypeVar("Item")
 
 
-def chunks(stream: Iterable[Some], size: int) -> Iterator[list[Some]]:
-    """So many at a time."""
+def chunks(stream: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The items in lists of `size`; the last may be shorter."""
     stream = iter(stream)
-    while some := list(islice(stream, size)):
-        yield some
+    while chunk := list(islice(stream, size)):
+        yield chunk
 
 
 def find_all(
     model: Any, source: Source, index: Index, queries: list[str], top: int, truncate: bool = False
-) -> list[Found]:
+) -> list[SearchResult]:
     """The best texts for each query."""
     predictor = model.predictor("embed")
-    asked = predictor.embed(predictor.encode_inputs(queries, truncate), normalise=True)
-    numbers, scores = index.nearest(asked, top)
-    best = [[(int(file), int(line)) for file, line in index.places[row]] for row in numbers]
-    texts = source.at(set(chain.from_iterable(best)))
-    found = []
-    for query, places, cosines in zip(queries, best, scores.tolist(), strict=True):
+    vectors = predictor.embed(predictor.encode_inputs(queries, truncate), normalise=True)
+    indices, scores = index.nearest(vectors, top)
+    best = [[(file, line) for file, line in index.locations[row].tolist()] for row in indices]
+    texts = source.texts_at(set(chain.from_iterable(best)))
+    results = []
+    for query, locations, cosines in zip(queries, best, scores.tolist(), strict=True):
         hits = [
-            Hit(score, str(source.files[at[0]]), at[1], texts[at]) for at, score in zip(places, cosines, strict=True)
+            Hit(cosine, str(source.files[file]), line, texts[file, line])
+            for (file, line), cosine in zip(locations, cosines, strict=True)
         ]
-        found.append(Found(query, hits))
-    return found
+        results.append(SearchResult(query, hits))
+    return results
 
 
 def refuse_empty(queries: list[str] | None) -> None:
-    for number, query in enumerate(queries or (), 1):
+    for index, query in enumerate(queries or (), 1):
         if not query.strip():
-            raise UserError(f"QUERY {number} is empty: say what is looked for")
+            raise UserError(f"QUERY {index} is empty: give a text to search for")

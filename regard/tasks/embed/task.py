@@ -1,4 +1,4 @@
-"""Sentence embeddings: a task of any model with hidden states, without training of its own."""
+"""Sentence embeddings: a task of any model with hidden states, without training."""
 
 from regard.models.registry import Family
 from regard.tasks.base import Split, Task

@@ -103,9 +103,9 @@ def test_a_long_file_is_compared_in_bands(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_is_too_long_is_refused_by_its_place_or_cut(model: Any, tmp_path: Path) -> None:
     source = Source.of(str(written(tmp_path / "notes.txt", "a\n" + "the " * 40)))
-    with pytest.raises(UserError, match=r"notes\.txt:2: longer than the 29 tokens.*--truncate"):
+    with pytest.raises(UserError, match=r"notes\.txt:2: longer than the model's context of 29 tokens.*--truncate"):
         Index.of(model, source)
-    assert Index.of(model, source, truncate=True).facts["cut"] == 1
+    assert Index.of(model, source, truncate=True).facts["truncated"] == 1
     with pytest.raises(UserError, match="no text"):
         Index.of(model, Source.of(str(written(tmp_path / "empty.txt", "\n \n"))))
 
