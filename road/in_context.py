@@ -130,7 +130,11 @@ def example_queries(model: Any) -> list[dict[str, Any]]:
     from road.text_to_sql import items as sql
 
     items = [item for item in sql.items(1, "test", EXAMPLES, 2) if item.own and item.determined]
-    answers = model.writer().run([item.prompt for item in items], DecodeOptions(max_new_tokens=64, stop=("\n",)))
+    answers = (
+        model.predictor()
+        .text_generator()
+        .run([item.prompt for item in items], DecodeOptions(max_new_tokens=64, stop=("\n",)))
+    )
     examples = []
     for item, answer in zip(items, answers, strict=True):
         query = sql.statement(answer.text)

@@ -19,7 +19,7 @@ def beginnings(model: Model, count: int) -> list[list[int]]:
     """Prompts of 5 to 40 tokens: the heads of stories the model makes up."""
     story = model.run("Once upon a time", temperature=1.2, max_new_tokens=40, num_return_sequences=count, seed=7)
     prompt = model.vocabulary.target.prompt("Once upon a time")
-    return [[*prompt, *each.tokens][: 5 + index % 36] for index, each in enumerate((story, *story.others))]
+    return [[*prompt, *each.tokens][: 5 + index % 36] for index, each in enumerate((story, *story.alternatives))]
 
 
 @torch.no_grad()
@@ -58,6 +58,10 @@ def test_text_that_repeats_itself_takes_fewer_steps(stories: Model) -> None:
 
     sentence = "Tom has a red ball. Tom has a red ball. Tom has a red ball. Tom has a red"
     prompt = stories.vocabulary.target.prompt(sentence)
-    result = stories.writer(lookup=True).speculate(prompt, DecodeOptions(max_new_tokens=60, repetition_penalty=0.7))
+    result = (
+        stories.predictor()
+        .text_generator(lookup=True)
+        .speculate(prompt, DecodeOptions(max_new_tokens=60, repetition_penalty=0.7))
+    )
     assert len(result.answer.tokens) == 60
     assert result.steps < 30

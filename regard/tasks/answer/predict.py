@@ -53,6 +53,7 @@ class AnswerPredictor(Predictor):
     description = "a question-answering model"
     options = ("context", "best", "threshold")
     text_columns = ("question",)
+    batch_size = BATCH
 
     def is_single(self, inputs: Any) -> bool:
         pair = isinstance(inputs, tuple) and len(inputs) == 2 and all(isinstance(text, str) for text in inputs)
