@@ -2,9 +2,9 @@
 
     none     blocks of running text, documents one after another
              Liu et al. 2019, FULL-SENTENCES
-    next     two runs of sentences; the second follows the first, or half the time is another document's (label 1)
+    nsp      two runs of sentences; the second follows the first, or half the time is from another document (label 1)
              next sentence prediction: Devlin et al. 2019, task #2 and appendix A.2
-    order    two runs that follow each other, half the time swapped (label 1)
+    sop      two runs that follow each other, half the time swapped (label 1)
              sentence order prediction: Lan et al. 2020, section 3.1
 
     epoch e:   a Feistel permutation of the chunks (blocks), keyed by (seed, e)
@@ -52,13 +52,13 @@ class MaskedBatch(NamedTuple):
     words: Tensor  # (masked): the original tokens, row by row
     labels: Tensor | None  # (batch): 0 if the second text follows the first
     index: Tensor  # (batch): the indices of chunks or blocks in their epoch
-    words_per_pair: float  # of the full batch, also if this is a part of it
+    words_per_pair: float  # of the full batch, also in a slice of it
 
     def to(self, device: torch.device | str) -> "MaskedBatch":
         return to_device(self, device)
 
     def rows(self, chosen: slice) -> "MaskedBatch":
-        """A part of its rows."""
+        """A slice of its rows."""
         return self._replace(
             text=select_rows(self.text, chosen),
             at=self.at[chosen],
@@ -89,7 +89,7 @@ def rows_per_epoch(dataset: TokenStream | SentenceDataset, tokenizer: Tokenizer,
     if isinstance(dataset, TokenStream):
         return blocks_per_epoch(dataset, block_size(tokenizer, options))
     if options.pair_task == "nsp" and dataset.documents < 2:
-        raise UserError("data.pair_task = 'next' takes the other text from another document, but there is only one")
+        raise UserError("data.pair_task = 'nsp' takes the other text from another document, but there is only one")
     return len(dataset)
 
 
@@ -101,7 +101,7 @@ def masked_rows(
     rank: int = 0,
     world: int = 1,
 ) -> Iterator[MaskedBatch]:
-    """Batches with masked tokens without end, from the rank's own batch `start`: of pairs or of blocks."""
+    """Endless batches of pairs or blocks with masked tokens, from batch `start` of this rank."""
     if isinstance(dataset, SentenceDataset):
         return masked_pairs(dataset, tokenizer, options, start, rank, world)
     return masked_blocks(dataset, tokenizer, options, start, rank, world)
@@ -111,14 +111,14 @@ def block_size(tokenizer: Tokenizer, options: MaskOptions) -> PackOptions:
     """How running text is packed for these rows."""
     text_tokens = options.length - special_tokens_of(tokenizer, 1).size
     if text_tokens < 2:
-        raise UserError(f"data.max_length = {options.length} leaves room for {text_tokens} tokens of a text: give more")
+        raise UserError(f"data.max_length = {options.length} leaves {text_tokens} tokens for a text: increase it")
     return PackOptions(text_tokens - 1, options.batch_size, options.seed)
 
 
 def masked_blocks(
     stream: TokenStream, tokenizer: Tokenizer, options: MaskOptions, start: int = 0, rank: int = 0, world: int = 1
 ) -> Iterator[MaskedBatch]:
-    """Blocks with masked tokens without end, from the rank's own batch `start`."""
+    """Endless batches of blocks with masked tokens, from batch `start` of this rank."""
     frame = special_tokens_of(tokenizer, 1)
     masker = masker_of(tokenizer)
     packing = block_size(tokenizer, options)
@@ -136,7 +136,7 @@ def masked_pairs(
     rank: int = 0,
     world: int = 1,
 ) -> Iterator[MaskedBatch]:
-    """Pairs with masked tokens without end, from the rank's own batch `start`."""
+    """Endless batches of pairs with masked tokens, from batch `start` of this rank."""
     frame = pair_frame(tokenizer)
     masker = masker_of(tokenizer)
     rows_per_epoch(sentences, tokenizer, options)
@@ -204,10 +204,11 @@ def draw_pair(sentences: SentenceDataset, chunk: int, options: MaskOptions, rng:
     size = int(rng.integers(2, max_tokens + 1)) if rng.random() < SHORT_SHARE else max_tokens
     rows, _ = _take(map(sentences.tokens.__getitem__, range(begin, end)), size, minimum=2)
     middle = int(rng.integers(1, len(rows)))
-    first, second = np.concatenate(rows[:middle]), np.concatenate(rows[middle:])
+    first = np.concatenate(rows[:middle])
+    second = np.concatenate(rows[middle:])
     negative = rng.random() < NEGATIVE_SHARE
-    if options.pair_task == "sop":
-        first, second = (second, first) if negative else (first, second)
+    if negative and options.pair_task == "sop":
+        first, second = second, first
     elif negative:
         second = _from_another_document(sentences, document, len(second), size - len(first), rng)
     return Pair(*_truncate_pair(first, second, size, rng), int(negative))
@@ -221,7 +222,7 @@ class SentenceRun(NamedTuple):
 
 
 def _take(rows: Iterable[np.ndarray], size: int, minimum: int = 1, nearest: bool = False) -> SentenceRun:
-    """Sentences until they have so many tokens, or the number of sentences that comes `nearest` to it."""
+    """Sentences until they have `size` tokens, or with `nearest` as many as come nearest to it."""
     taken: list[np.ndarray] = []
     total = 0
     for row in rows:
@@ -235,10 +236,10 @@ def _take(rows: Iterable[np.ndarray], size: int, minimum: int = 1, nearest: bool
 def _from_another_document(
     sentences: SentenceDataset, document: int, length: int, budget: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Sentences of another document, from any on, whose length does not tell them from those that follow.
+    """Sentences of another document, from a random one, whose length does not distinguish them from the true ones.
 
-    If those that follow (`length` tokens) fill the budget, so do these; else they come as near as complete sentences
-    do. If a document ends too soon another is tried.
+    If the true ones (`length` tokens) fill the budget, so do these; else their length is as near as complete sentences
+    allow. If a document is too short, another is tried.
     """
     tried: list[SentenceRun] = []
     while not tried or (not tried[-1].enough and len(tried) < TRIES):
@@ -266,7 +267,7 @@ def _following(sentences: SentenceDataset, chunk: int, first: int) -> Iterator[n
 def _truncate_pair(
     first: np.ndarray, second: np.ndarray, size: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """At most `size` tokens of both: the longer loses one after the other, at its start or its end."""
+    """At most `size` tokens of both: the longer one loses tokens one by one, at its start or its end."""
     spans = [[0, len(first)], [0, len(second)]]
     for at_start in rng.random(max(0, len(first) + len(second) - size)) < 0.5:
         longer = spans[0] if spans[0][1] - spans[0][0] > spans[1][1] - spans[1][0] else spans[1]

@@ -3,8 +3,8 @@
     probability (15 %) of a row's tokens, at least one, never a special one: of them
     80 % become [MASK], 10 % another token, 10 % stay as they are        Devlin et al. 2019, section 3.1
 
-Whole-word masking: the pieces of a word are masked together. The tokenizer's own marks tell which pieces continue a
-word: ## before those that do, Ġ or ▁ before those that do not; punctuation marks are words of their own.
+Whole-word masking: the pieces of a word are masked together. The tokenizer's markers show which pieces continue
+a word: ## before those that do, Ġ or ▁ before those that do not. A punctuation mark is a separate word.
 
 Shapes: batch, length.
 """
@@ -76,7 +76,7 @@ class Masker(NamedTuple):
 
 
 def _choose_tokens(maskable: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """So many tokens of each row, all with the same probability."""
+    """As many tokens of each row as `counts`, all with the same probability."""
     keys = np.where(maskable, rng.random(maskable.shape), np.inf)
     ranks = np.argsort(np.argsort(keys, 1, kind="stable"), 1, kind="stable")
     return maskable & (ranks < counts[:, None])

@@ -73,7 +73,7 @@ class FillPredictor(Predictor):
     def lines(self, prediction: FilledText, options: Mapping[str, Any]) -> list[str]:
         lines = super().lines(prediction, options)
         if "best" in options:
-            lines += ["\t".join(f"{each.text} {each.score:.3f}" for each in mask) for mask in prediction.words]
+            lines += ["\t".join(f"{word.text} {word.score:.3f}" for word in mask) for mask in prediction.words]
         return lines
 
 

@@ -1,15 +1,15 @@
 """Documents → sentences → tokens, prepared for pre-training.
 
-news.jsonl .tsv    a document a row, from the column `data.text` (`text = "context"` reads the texts of SQuAD)
-book.txt           a document between blank lines, its lines as they are; without blank lines, a document a line
+news.jsonl .tsv    one document per row, from the column `data.text` (`text = "context"` reads the passages of SQuAD)
+book.txt           documents separated by blank lines; without blank lines, one document per line
 
-columns            tokens (a sentence a row), chunks (document, first sentence, end)
+columns            tokens (one sentence per row), chunks (document, first sentence, end)
 
-Rows with the same value of `data.split_by` are one document, as the paragraphs of an article; consecutive ones are
-continued from one to the next.
+Rows with the same value of `data.split_by` are one document, such as the paragraphs of an article; consecutive ones
+are joined.
 
-A chunk is a run of a document's sentences, at least two, of about as many tokens as a row has: what a pair is drawn
-from. If one sentence is left over, the one before it is in two chunks.
+A pair is drawn from a chunk: at least two consecutive sentences of a document, with about as many tokens as a row. If
+one sentence is left over, the one before it is in two chunks.
 """
 
 import itertools
@@ -46,7 +46,7 @@ UNPREPARED = ("max_length", "mask_probability", "whole_word_mask", "pair_task")
 
 
 def paragraphs(data: FillData, split: str, base_dir: Path | None = None) -> Iterator[Document]:
-    """A split's documents, each with an end: rows as they are, running text split at blank lines, else line by line."""
+    """A split's documents: rows as they are, running text split at blank lines, else line by line."""
     for document in documents(data, split, base_dir):
         if document.row:
             yield document
@@ -108,7 +108,7 @@ class SentenceDataset(RaggedDataset):
     def __init__(self, columns: Mapping[str, Column], facts: dict[str, Any]):
         super().__init__(columns, facts)
         self.max_tokens: int = facts["max_tokens"]  # of the two texts of a pair
-        self.documents: int = facts["documents"]  # those of one group are one
+        self.documents: int = facts["documents"]  # rows of one group are one document
         self.tokens = columns["tokens"]
 
     def __len__(self) -> int:
@@ -131,7 +131,7 @@ def prepare_sentences(
 ) -> SentenceDataset:
     """A split's sentences in chunks of about `max_tokens`, from the cache if they were prepared before."""
     if max_tokens < 4:
-        raise UserError(f"data.max_length leaves room for {max_tokens} tokens: two texts need at least 4")
+        raise UserError(f"data.max_length leaves {max_tokens} tokens for the texts: two texts need at least 4")
     hashes = hash_files(file_of(data, split, base_dir))
     report = Report(unit="documents")
 
@@ -165,14 +165,14 @@ def prepare_sentences(
 
 
 def _articles(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Consecutive rows of one group, such as the paragraphs of an article, are one document; a batch at a time."""
+    """Consecutive rows of one group, such as the paragraphs of an article, are one document; in batches."""
     for _, rows in itertools.groupby(documents, key=lambda row: row.group or row.location):
         while batch := list(itertools.islice(rows, BATCH_ROWS)):
             yield batch
 
 
 def _encode(documents: list[Document], tokenizer: Tokenizer, max_sentence: int, report: Report) -> list[list[int]]:
-    """The sentences of a document as tokens, long ones in parts; none if there are fewer than two."""
+    """The sentences of a document as tokens, long ones divided; empty if there are fewer than two."""
     report.read += len(documents)
     text = "\n".join("".join(document.chunks(CHUNK_BYTES)) for document in documents)
     split = [sentence for line in text.split("\n") for sentence in sentences(line)]

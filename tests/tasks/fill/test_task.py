@@ -19,7 +19,7 @@ from regard.layers.inputs import TokenBatch
 from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.tasks.fill.batches import draw_pair
 from regard.tasks.fill.evaluation_rows import fixed_rows
-from regard.tasks.fill.guesses import guess, predict
+from regard.tasks.fill.scoring import predict, score_batches
 from regard.tasks.registry import build
 from regard.text.vocabulary import Vocabulary
 from regard.training.build import prepare_network, resume, start
@@ -150,7 +150,7 @@ def test_figures_are_those_of_every_row(tmp_path: Path) -> None:
     network, task = prepared(recipe(lay_out(tmp_path)))
     network.eval()
     batches = list(fixed_rows(task.validation, task.tokenizer, task.masking, 1000))
-    found = guess(network, batches)
+    found = score_batches(network, batches)
     words = torch.cat([batch.words for batch in batches])
     with torch.no_grad():
         logits = torch.cat([predict(network, batch).logits[0] for batch in batches])
