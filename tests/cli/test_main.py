@@ -47,8 +47,8 @@ def test_options_that_verbs_share_have_sections(regard: Call) -> None:
     _, out, _ = regard("run", "--help")
     sections = [line for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert sections[:2] == ["Arguments:", "Options:"]
-    assert {"Generation:", "Answers:", "What is printed:"} <= set(sections)
-    assert out.index("Generation:") < out.index("--num-beams") < out.index("Answers:") < out.index("--context")
+    assert {"Generation:", "Predictions:", "What is printed:"} <= set(sections)
+    assert out.index("Generation:") < out.index("--num-beams") < out.index("Predictions:") < out.index("--context")
 
 
 def test_chat_lists_no_option_of_beam_search(regard: Call) -> None:
