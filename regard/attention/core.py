@@ -1,9 +1,9 @@
-"""Attention: a query looks into a memory of keys and values. Every model attends through this file.
+"""Attention: queries attend to a memory of keys and values. Every model attends through this file.
 
 Shapes, throughout:
     x        (rows, queries, width)             rows = batch, or batch × hypotheses of one source
     query    (batch, heads, queries, width)
-    key      (batch, heads, length,  width)     fewer heads where several queries' heads share a key's
+    key      (batch, heads, length,  width)     fewer heads in grouped-query attention
     real     (batch, length)                    False where padded
 """
 
@@ -19,17 +19,17 @@ from regard.attention.scores import Product, Score, scaled_dot, weigh
 from regard.attention.trace import AttentionRecord, recorder, stores_weights
 from regard.kernels.ops import scaled_dot_product_attention
 
-BAND = 1 << 22  # booleans, or terms of a bias, made at a time where they must be spelled out
+BAND = 1 << 22  # elements of a mask or bias that are materialised at a time
 
 
 class Memory(NamedTuple):
-    """What can be attended to: an encoded source, or a decoder's own past."""
+    """Keys and values: of an encoded source, or of the previous positions of a decoder (a KV cache)."""
 
     key: Tensor
     value: Tensor
     real: Tensor | None = None
-    start: int = 0  # how many places were forgotten before the first key
-    room: tuple[Tensor, Tensor] | None = None  # larger tensors that begin with keys and values: what comes fits behind
+    start: int = 0  # the position of the first key: that many were dropped
+    storage: tuple[Tensor, Tensor] | None = None  # larger tensors, of which key and value are the first positions
 
     @property
     def length(self) -> int:
@@ -37,34 +37,36 @@ class Memory(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The place that comes next."""
+        """The next position."""
         return self.start + self.length
 
     def append(self, later: "Memory") -> "Memory":
-        """This memory and what came later. This one may not be used afterwards."""
+        """This memory followed by a later one. Shares its storage: do not use this one afterwards."""
         real = self.real
         if real is not None or later.real is not None:
             real = torch.cat([_real(self), _real(later)], -1)
         if torch.is_grad_enabled():
-            key, value = torch.cat([self.key, later.key], -2), torch.cat([self.value, later.value], -2)
+            key = torch.cat([self.key, later.key], -2)
+            value = torch.cat([self.value, later.value], -2)
             return Memory(key, value, real, self.start)
-        before, new = self.length, later.length
-        room = self.reserve(new).room
-        assert room
-        for whole, part in zip(room, (later.key, later.value), strict=True):
-            whole.narrow(2, before, new).copy_(part)
-        key, value = (whole.narrow(2, 0, before + new) for whole in room)
-        return Memory(key, value, real, self.start, room)
+        before = self.length
+        new = later.length
+        storage = self.reserve(new).storage
+        assert storage
+        for buffer, added in zip(storage, (later.key, later.value), strict=True):
+            buffer.narrow(2, before, new).copy_(added)
+        key, value = (buffer.narrow(2, 0, before + new) for buffer in storage)
+        return Memory(key, value, real, self.start, storage)
 
     def reserve(self, new: int) -> "Memory":
-        """The same with room for that many places: doubled where full, so that each is copied once or twice in all."""
+        """With storage for `new` more positions: doubled when full, so that appending costs amortised constant time."""
         length = self.length + new
-        if self.room is not None and self.room[0].size(2) >= length:
+        if self.storage is not None and self.storage[0].size(2) >= length:
             return self
-        return self._replace(room=(_roomy(self.key, 2 * length), _roomy(self.value, 2 * length)))
+        return self._replace(storage=(_allocate(self.key, 2 * length), _allocate(self.value, 2 * length)))
 
     def truncate(self, length: int) -> "Memory":
-        """Its first places, as if the others had never come."""
+        """Its first `length` positions."""
         return self._replace(
             key=self.key[:, :, :length],
             value=self.value[:, :, :length],
@@ -72,17 +74,17 @@ class Memory(NamedTuple):
         )
 
     def keep_last(self, length: int) -> "Memory":
-        """Its last places; the others are forgotten, and keep their numbers."""
-        gone = self.length - length
-        real = None if self.real is None else self.real[:, gone:]
-        return Memory(self.key[:, :, gone:], self.value[:, :, gone:], real, self.start + gone)
+        """Its last `length` positions, which are still counted from the first one ever."""
+        dropped = self.length - length
+        real = None if self.real is None else self.real[:, dropped:]
+        return Memory(self.key[:, :, dropped:], self.value[:, :, dropped:], real, self.start + dropped)
 
     def select(self, rows: Tensor) -> "Memory":
-        """The memories of some rows, in this order."""
-        key, value = (part.index_select(0, rows) for part in self.room or (self.key, self.value))
+        """The memories of these rows, in this order."""
+        key, value = (tensor.index_select(0, rows) for tensor in self.storage or (self.key, self.value))
         real = None if self.real is None else self.real.index_select(0, rows)
-        room = (key, value) if self.room else None
-        return Memory(key[:, :, : self.length], value[:, :, : self.length], real, self.start, room)
+        storage = (key, value) if self.storage else None
+        return Memory(key[:, :, : self.length], value[:, :, : self.length], real, self.start, storage)
 
 
 def _real(memory: Memory) -> Tensor:
@@ -91,21 +93,21 @@ def _real(memory: Memory) -> Tensor:
     return torch.ones(memory.key.size(0), memory.length, dtype=torch.bool, device=memory.key.device)
 
 
-def _roomy(part: Tensor, length: int) -> Tensor:
-    """A tensor of that many places that begins with these."""
-    whole = part.new_empty(*part.shape[:2], length, part.size(-1))
-    whole[:, :, : part.size(-2)] = part
-    return whole
+def _allocate(x: Tensor, length: int) -> Tensor:
+    """A tensor of `length` positions that begins with those of x."""
+    buffer = x.new_empty(*x.shape[:2], length, x.size(-1))
+    buffer[:, :, : x.size(-2)] = x
+    return buffer
 
 
 class Relation(Protocol):
-    """Makes a bias from what an attention projected: how each place stands to each other one."""
+    """Computes a bias from queries and keys: relative positions."""
 
     def __call__(self, attention: "Attention", query: Tensor, memory: Memory) -> Bias: ...
 
 
 class Attention(nn.Module):
-    """Queries, keys and values are projected, `score` compares them, and the values are mixed by weight."""
+    """Projects queries, keys and values, scores the keys, and returns the weighted sum of the values."""
 
     def __init__(
         self,
@@ -119,20 +121,29 @@ class Attention(nn.Module):
         key_heads: int | None = None,
         relation: Relation | None = None,
     ):
-        """A `relation` adds to the scores where it looks at itself."""
+        """A `relation` adds a bias to the scores of self-attention."""
         super().__init__()
-        self.query, self.key, self.value, self.output = query, key, value, output
-        self.score, self.heads, self.key_heads, self.relation = score, heads, key_heads or heads, relation
-        self.qkv: Callable[[Tensor], Tensor] | None = None  # all three projections in one product, where packed,
-        self.sizes: tuple[int, ...] = (0, 0, 0)  # of queries, keys and values in it
+        self.query = query
+        self.key = key
+        self.value = value
+        self.output = output
+        self.score = score
+        self.heads = heads
+        self.key_heads = key_heads or heads
+        self.relation = relation
+        self.qkv: Callable[[Tensor], Tensor] | None = None  # all three projections in one product, if packed
+        self.sizes: tuple[int, ...] = (0, 0, 0)  # widths of queries, keys and values in it
 
     def remember(self, source: Tensor, real: Tensor | None = None) -> Memory:
-        return Memory(_split(self.key(source), self.key_heads), _split(self.value(source), self.key_heads), real)
+        return Memory(
+            _split_heads(self.key(source), self.key_heads), _split_heads(self.value(source), self.key_heads), real
+        )
 
     def forward(self, x: Tensor, memory: Memory, rule: Rule | None = None, bias: Bias | None = None) -> Tensor:
-        """x looks into a memory."""
-        together = x.reshape(memory.key.size(0), -1, x.size(-1))  # hypotheses of one source look side by side
-        return self._look(_split(self.query(together), self.heads), memory, rule, bias).view(*x.shape[:2], -1)
+        """Cross-attention: x attends to a memory."""
+        by_source = x.reshape(memory.key.size(0), -1, x.size(-1))  # the hypotheses of one source are queries of one row
+        query = _split_heads(self.query(by_source), self.heads)
+        return self._attend(query, memory, rule, bias).view(*x.shape[:2], -1)
 
     def self_attend(
         self,
@@ -142,17 +153,18 @@ class Attention(nn.Module):
         past: Memory | None = None,
         rotation: Rotation | None = None,
     ) -> tuple[Tensor, Memory]:
-        """x looks at itself and at what came before it; also gives the memory of all that.
+        """Self-attention over x and the `past` before it; also returns the memory of both.
 
-        `real` marks padding in x. A `turn` tells places by turning queries and keys.
+        `real` marks padding in x. A `rotation` encodes positions by rotating queries and keys (RoPE).
         """
         query, key, value = self.project(x)
         if rotation is not None:
-            query, key = rotation(query), rotation(key)
+            query = rotation(query)
+            key = rotation(key)
         memory = Memory(key, value, real)
         memory = memory if past is None else past.append(memory)
         bias = None if self.relation is None else self.relation(self, query, memory)
-        return self._look(query, memory, rule, bias), memory
+        return self._attend(query, memory, rule, bias), memory
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of the same x."""
@@ -160,61 +172,64 @@ class Attention(nn.Module):
             query, key, value = self.query(x), self.key(x), self.value(x)
         else:
             query, key, value = self.qkv(x).split(self.sizes, -1)
-        return _split(query, self.heads), _split(key, self.key_heads), _split(value, self.key_heads)
+        return _split_heads(query, self.heads), _split_heads(key, self.key_heads), _split_heads(value, self.key_heads)
 
-    def _look(self, query: Tensor, memory: Memory, rule: Rule | None, bias: Bias | None) -> Tensor:
-        if rule is causal and query.size(-2) == 1:  # the last place sees all there is
+    def _attend(self, query: Tensor, memory: Memory, rule: Rule | None, bias: Bias | None) -> Tensor:
+        if rule is causal and query.size(-2) == 1:  # the last position attends to all
             rule = None
         if memory.real is not None:
             rule = Padding(memory.real, memory.start) & rule
-        mix = self.fused if isinstance(self.score, Product) else self._plain
-        context, weights = mix(query, memory, rule, bias)
+        attend = self.fused if isinstance(self.score, Product) else self._unfused
+        context, weights = attend(query, memory, rule, bias)
         if active := recorder():
             key, stored = (None, weights) if stores_weights(self.score) else (memory.key, None)
             proof = (memory.value, context) if active.prove else (None, None)
             active.add(AttentionRecord(self.score, query, key, rule, bias, memory.start, memory.length, stored, *proof))
         return self.output(context.transpose(1, 2).flatten(2))
 
-    def _plain(self, query: Tensor, memory: Memory, rule: Rule | None, bias: Bias | None) -> tuple[Tensor, Tensor]:
-        """Any score: all weights are made."""
-        places, keys = _places(query, memory)
+    def _unfused(self, query: Tensor, memory: Memory, rule: Rule | None, bias: Bias | None) -> tuple[Tensor, Tensor]:
+        """Any score: all weights are computed."""
+        positions, keys = _positions(query, memory)
         scores = self.score(query, memory.key)
         if bias is not None:
-            scores = scores + bias.rows(places, keys).to(scores.dtype)
-        weights = weigh(scores, None if rule is None else rule.rows(places, keys))
+            scores = scores + bias.rows(positions, keys).to(scores.dtype)
+        weights = weigh(scores, None if rule is None else rule.rows(positions, keys))
         return weights @ memory.value, weights
 
     def fused(
         self, query: Tensor, memory: Memory, rule: Rule | None = None, bias: Bias | None = None
     ) -> tuple[Tensor, None]:
-        """Products: no weights are made. A rule goes down as the kernel's own flag, as a key mask, or in bands."""
+        """Dot products, by the fused kernel. A rule becomes its causal flag, a key mask, or a mask for each band."""
         assert isinstance(self.score, Product)
-        scale, queries, length = self.score.scale(memory.key.size(-1)), query.size(-2), memory.length
+        scale = self.score.scale(memory.key.size(-1))
+        queries = query.size(-2)
+        length = memory.length
         if bias is None and (rule is None or (rule is causal and queries == length)):
             context = scaled_dot_product_attention(query, memory.key, memory.value, scale, causal=rule is causal)
             return context, None
-        places, keys = _places(query, memory)
+        positions, keys = _positions(query, memory)
         size = queries
         if bias is not None or (rule is not None and rule.by_query):
             size = max(1, BAND // (length * query.size(0) * (1 if bias is None else bias.heads)))
         bands = []
-        for band, rows in zip(query.split(size, -2), places.split(size), strict=True):
+        for band, rows in zip(query.split(size, -2), positions.split(size), strict=True):
             start, end = (0, None) if rule is None else rule.span(int(rows[0]), int(rows[-1]))
-            seen = slice(max(0, start - memory.start), None if end is None else max(1, end - memory.start))
-            mask = None if rule is None else rule.rows(rows, keys[seen])
+            visible = slice(max(0, start - memory.start), None if end is None else max(1, end - memory.start))
+            mask = None if rule is None else rule.rows(rows, keys[visible])
             if bias is not None:
-                added = bias.rows(rows, keys[seen]).to(query.dtype)
+                added = bias.rows(rows, keys[visible]).to(query.dtype)
                 mask = added if mask is None else added.masked_fill(~mask, -torch.inf)
-            key, value = memory.key[:, :, seen], memory.value[:, :, seen]
+            key = memory.key[:, :, visible]
+            value = memory.value[:, :, visible]
             bands.append(scaled_dot_product_attention(band, key, value, scale, mask))
         return bands[0] if len(bands) == 1 else torch.cat(bands, -2), None
 
 
-def _split(x: Tensor, heads: int) -> Tensor:
+def _split_heads(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-def _places(query: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
-    """Where the queries and the keys stand: queries are the memory's last places."""
+def _positions(query: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+    """The positions of queries and keys; the queries are the last positions of the memory."""
     keys = torch.arange(memory.start, memory.end, device=query.device)
     return memory.end - query.size(-2) + torch.arange(query.size(-2), device=query.device), keys

@@ -1,6 +1,6 @@
-"""Local attention: a query looks only near one place of what it attends to. Luong et al. 2015, section 3.2.
+"""Local attention: a query attends to a window around one source position. Luong et al. 2015, section 3.2.
 
-A focus says where that is; what it gives is handed to the one core as its rule and bias.
+A focus computes the centre of the window, and returns a rule and a bias for the attention.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Focused = tuple[Rule | None, Bias | None]
 
 @dataclass(frozen=True, eq=False)
 class Near(Rule):
-    """Each query sees the keys at most `reach` from its centre (batch, queries); the first query stands at `first`."""
+    """Each query, from position `first` on, attends to keys at most `reach` from its centre (batch, queries)."""
 
     centre: Tensor
     reach: int
@@ -41,30 +41,30 @@ class Fading(Bias):
 
 
 class Everywhere(nn.Module):
-    """Global attention: the whole memory is seen."""
+    """Global attention, to the full memory."""
 
     def __init__(self, width: int, reach: int):
         super().__init__()
 
     def forward(self, x: Tensor, memory: Memory, time: int) -> Focused:
-        """Rule and bias for queries x (rows, queries, width), the first of which writes the place `time`."""
+        """Rule and bias for queries x (rows, queries, width), the first of which decodes position `time`."""
         return None, None
 
 
 class Monotonic(nn.Module):
-    """local-m: source and target are said to run alike, so the centre is the place being written, or the last one."""
+    """local-m: monotonic alignment. The centre is the position being decoded, or the last of the source."""
 
     def __init__(self, width: int, reach: int):
         super().__init__()
         self.reach = reach
 
     def forward(self, x: Tensor, memory: Memory, time: int) -> Focused:
-        places = torch.arange(time, time + x.size(1), device=x.device)
-        return _near(torch.minimum(places, _lengths(memory, x.size(0)) - 1), memory, self.reach), None
+        positions = torch.arange(time, time + x.size(1), device=x.device)
+        return _near(torch.minimum(positions, _lengths(memory, x.size(0)) - 1), memory, self.reach), None
 
 
 class Predictive(nn.Module):
-    """local-p: the centre is predicted, S · sigmoid(v · tanh(W x)), and weights fade around it.
+    """local-p: the centre is predicted, S · sigmoid(v · tanh(W x)), with a Gaussian around it (equations 9 and 10).
 
     The Gaussian's logarithm is added to the scores, so weights sum to one; the paper multiplies the weights by it.
     """
@@ -75,18 +75,18 @@ class Predictive(nn.Module):
         self.predict = nn.Sequential(nn.Linear(width, width, bias=False), nn.Tanh(), nn.Linear(width, 1, bias=False))
 
     def forward(self, x: Tensor, memory: Memory, time: int) -> Focused:
-        share = self.predict(x).squeeze(-1).float().sigmoid()  # bfloat16 cannot count beyond 256
+        share = self.predict(x).squeeze(-1).float().sigmoid()  # bfloat16 has no integers beyond 256
         near = _near(_lengths(memory, x.size(0)) * share, memory, self.reach)
         return near, Fading(near)
 
 
 def _near(centre: Tensor, memory: Memory, reach: int) -> Near:
-    centre = centre.reshape(memory.key.size(0), -1)  # hypotheses of one source look side by side
+    centre = centre.reshape(memory.key.size(0), -1)  # the hypotheses of one source are queries of one row
     return Near(centre, reach, memory.end - centre.size(1))
 
 
 def _lengths(memory: Memory, rows: int) -> Tensor:
-    """How many real places the memory of each row has, (rows, 1)."""
+    """The length of the memory of each row without padding, (rows, 1)."""
     sources = memory.key.size(0)
     full = torch.full((sources, 1), memory.length, device=memory.key.device)
     lengths = full if memory.real is None else memory.real.sum(-1, keepdim=True)

@@ -1,7 +1,7 @@
-"""Masks and biases: rules that say which keys a query may look at, joined with `&`.
+"""Masks and biases: rules that define which keys a query may attend to, joined with `&`.
 
-A rule speaks of places in the memory, counted from its first key ever: queries (queries,), keys (length,).
-As booleans, True = may look; they broadcast to (batch, heads, queries, length).
+Rules take positions in the memory, counted from its first key ever: queries (queries,), keys (length,).
+Masks are boolean, True = may attend, and broadcast to (batch, heads, queries, length).
 """
 
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from torch import Tensor
 
 
 class Rule:
-    """Who may see what. Booleans are made for a band of queries at a time, never for all of n × n."""
+    """A mask, materialised for a band of queries at a time, never n × n."""
 
-    by_query = True  # False where the answer is the same for every query
+    by_query = True  # False where the mask is the same for every query
 
     def rows(self, query: Tensor, key: Tensor) -> Tensor:
         raise NotImplementedError
 
     def span(self, first: int, last: int) -> tuple[int, int | None]:
-        """The keys that queries first … last can see at all lie in [from, to); None is the end."""
+        """The range [start, end) of keys that queries first … last may attend to; None is the last key."""
         return 0, None
 
     def __and__(self, other: "Rule | None") -> "Rule":
@@ -38,13 +38,14 @@ class Both(Rule):
         return self.one.rows(query, key) & self.other.rows(query, key)
 
     def span(self, first: int, last: int) -> tuple[int, int | None]:
-        (start, end), (other_start, other_end) = self.one.span(first, last), self.other.span(first, last)
-        ends = [end for end in (end, other_end) if end is not None]
-        return max(start, other_start), min(ends, default=None)
+        start, end = self.one.span(first, last)
+        other_start, other_end = self.other.span(first, last)
+        bounds = [bound for bound in (end, other_end) if bound is not None]
+        return max(start, other_start), min(bounds, default=None)
 
 
 class Causal(Rule):
-    """Each query sees itself and what came before it."""
+    """Each query attends to itself and to earlier positions."""
 
     def rows(self, query: Tensor, key: Tensor) -> Tensor:
         return key <= query[:, None]
@@ -58,7 +59,7 @@ causal = Causal()
 
 @dataclass(frozen=True)
 class Window(Rule):
-    """Each query sees the `size` places that end with its own, and whatever follows it; join with `causal`."""
+    """Sliding window: each query attends to the last `size` positions up to its own. Join with `causal`."""
 
     size: int
 
@@ -71,7 +72,7 @@ class Window(Rule):
 
 @dataclass(frozen=True)
 class Prefix(Rule):
-    """All see the first `length` places; beyond these each query sees what came before it."""
+    """Prefix LM: all attend to the first `length` positions; causal beyond them."""
 
     length: int
 
@@ -84,7 +85,7 @@ class Prefix(Rule):
 
 @dataclass(frozen=True, eq=False)
 class Padding(Rule):
-    """Only real places are seen. `real` (batch, length) speaks of the memory's present keys, which begin at `start`."""
+    """No query attends to padding. `real` (batch, length) is about the keys of the memory, which begin at `start`."""
 
     real: Tensor
     start: int = 0
@@ -95,15 +96,15 @@ class Padding(Rule):
 
 
 class Bias:
-    """A term added to the scores, made like a mask for a band of queries at a time."""
+    """A term added to the scores, materialised like a mask for a band of queries at a time."""
 
-    heads = 1  # for which it makes terms: the more, the shorter a band
+    heads = 1  # the heads that it differs for: the more, the fewer queries in a band
 
     def rows(self, query: Tensor, key: Tensor) -> Tensor:
         raise NotImplementedError
 
     def rows_of(self, texts: slice, heads: slice, query: Tensor, key: Tensor) -> Tensor:
-        """The rows of some texts and heads alone."""
-        found = self.rows(query, key)
-        found = found[texts] if found.size(0) > 1 else found
-        return found[:, heads] if found.size(1) > 1 else found
+        """The rows of these texts and heads."""
+        bias = self.rows(query, key)
+        bias = bias[texts] if bias.size(0) > 1 else bias
+        return bias[:, heads] if bias.size(1) > 1 else bias

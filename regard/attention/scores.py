@@ -1,4 +1,4 @@
-"""Scores: how well a key answers a query.
+"""Scores: how well a key matches a query.
 
 Shapes, throughout:
     query   (batch, heads, queries, width)
@@ -17,7 +17,7 @@ Score = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Product:
-    """The dot product times a scale: the one score that the fused kernel knows."""
+    """The scaled dot product: the score that the fused kernel computes."""
 
     scale: Callable[[int], float]
 
@@ -35,7 +35,7 @@ PRODUCTS = {"scaled_dot": scaled_dot, "dot": dot}
 
 
 class Additive(nn.Module):
-    """A small network compares query and key: v · tanh(q + k). Bahdanau et al. 2015, A.1.2."""
+    """v · tanh(q + k). Bahdanau et al. 2015, A.1.2."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -46,12 +46,12 @@ class Additive(nn.Module):
 
 
 def uniform(query: Tensor, key: Tensor) -> Tensor:
-    """The score that does not look: every key counts the same, and attention is mean pooling."""
+    """Equal scores for all keys: attention becomes mean pooling."""
     return query.new_zeros(*query.shape[:-1], key.size(-2))
 
 
 def weigh(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Scores → weights that sum to one over what may be seen; a row with nothing to see gives zeros."""
+    """The softmax of scores over unmasked keys; zeros for a row that is fully masked."""
     if mask is None:
         return scores.softmax(-1)
     return scores.masked_fill(~mask, -torch.inf).softmax(-1).masked_fill(~mask, 0.0)

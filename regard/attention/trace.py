@@ -1,8 +1,8 @@
 """Traces: the exact attention weights of any site, head and query, computed on demand.
 
 While a recorder is active, the fused kernel still runs: a record keeps queries and keys, and weights are recomputed
-later, for the queries asked for. A site is a name in the computation (`decoder.blocks.2.cross`), built by nested
-`scope`s. What the positions at a site are (tokens, later patches or frames) is said by the task, as `Axes`.
+later, for the requested queries. A site is a name in the computation (`decoder.blocks.2.cross`), built by nested
+`scope`s. The task defines what the positions at a site are (tokens, later patches or frames), as `Axes`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -129,16 +129,16 @@ class Axes:
     """The axes (queries, keys) of each site, by pattern; the first pattern that matches a site counts."""
 
     sites: Mapping[str, tuple[Axis, Axis]] = field(default_factory=dict)
-    source: Axis = Axis()  # what was read,
-    target: Axis = Axis()  # given to the decoder,
-    output: Axis = Axis()  # and written by it, one step ahead
+    source: Axis = Axis()  # the encoder's input
+    target: Axis = Axis()  # the decoder's input
+    output: Axis = Axis()  # the decoder's output, one step ahead
 
     def at(self, site: str) -> tuple[Axis, Axis] | None:
         return next((axes for pattern, axes in self.sites.items() if fnmatchcase(site, pattern)), None)
 
     @classmethod
     def encoder(cls, source: Axis, pooled: str = "") -> "Axes":
-        """Of an encoder: every position looks at all. `pooled` labels the one vector of the input."""
+        """Of an encoder: every position attends to all. `pooled` labels the pooled vector."""
         return cls(
             {
                 "*pooling": (Axis([pooled or "pooled"]), source),
@@ -150,7 +150,7 @@ class Axes:
 
     @classmethod
     def causal(cls, target: Axis, output: Axis) -> "Axes":
-        """Of a causal language model: while it writes an output it looks back over its inputs."""
+        """Of a causal language model: each output attends to the inputs before it."""
         return cls({"*": (output, target)}, target=target, output=output)
 
     @classmethod
@@ -186,17 +186,17 @@ class Trace:
 
     @property
     def source(self) -> list[str]:
-        """What was read."""
+        """The encoder's input."""
         return list(self.axes.source.labels)
 
     @property
     def target(self) -> list[str]:
-        """What was given to the decoder."""
+        """The decoder's input."""
         return list(self.axes.target.labels)
 
     @property
     def output(self) -> list[str]:
-        """What the decoder wrote, one step ahead of `target`."""
+        """The decoder's output, one step ahead of `target`."""
         return list(self.axes.output.labels)
 
     @property
@@ -266,7 +266,7 @@ class Trace:
 
 
 class SegmentedTrace(Trace):
-    """Of an input read as a batch of segments: each has its own sites, such as `segments.2.encoder.blocks.0.self`."""
+    """Of an input encoded in segments. Each segment has its own sites, such as `segments.2.encoder.blocks.0.self`."""
 
     def __init__(self, recorder: Recorder, segments: Sequence[Axis], source: Axis, answer: str = ""):
         """`segments` are the axes of each segment, `source` that of the full input."""

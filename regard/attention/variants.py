@@ -1,6 +1,6 @@
-"""Published attentions, each a short constructor around the one core.
+"""Published attention mechanisms, each a constructor of `Attention`.
 
-`width` is the query's, `source` the width of what is attended to, `hidden` that of the comparison.
+`width` is the width of queries, `source` that of the memory, `hidden` that of the score.
 """
 
 from collections.abc import Callable
@@ -15,21 +15,22 @@ from regard.attention.scores import Additive, Score, dot, scaled_dot, uniform
 def multihead(
     width: int, heads: int, source: int | None = None, score: Score = scaled_dot, bias: bool = True
 ) -> Attention:
-    """Several scaled dot products side by side. Vaswani et al. 2017, section 3.2.2."""
+    """Multi-head attention. Vaswani et al. 2017, section 3.2.2."""
     source = source or width
     sizes = (width, width), (source, width), (source, width), (width, width)
     return Attention(*(nn.Linear(*size, bias=bias) for size in sizes), score=score, heads=heads)
 
 
 def grouped(width: int, heads: int, key_heads: int, head_width: int, bias: bool = False) -> Attention:
-    """Several heads of queries share one of keys and values, so that less is remembered. Ainslie et al. 2023."""
-    inner, shared = heads * head_width, key_heads * head_width
+    """Grouped-query attention: query heads share key heads, for a smaller KV cache. Ainslie et al. 2023."""
+    inner = heads * head_width
+    shared = key_heads * head_width
     sizes = (width, inner), (width, shared), (width, shared), (inner, width)
     return Attention(*(nn.Linear(*size, bias=bias) for size in sizes), heads=heads, key_heads=key_heads)
 
 
 def disentangled(width: int, heads: int, relation: Disentangled | None, key_bias: bool = True) -> Attention:
-    """Contents are compared with contents, and with the distances of a relation. He et al. 2021, section 3.1."""
+    """Content scores, plus those of relative positions. He et al. 2021, section 3.1."""
     query, key, value, output = (nn.Linear(width, width, bias=bias) for bias in (True, key_bias, True, True))
     score = product(relation.terms if relation else 0)
     return Attention(query, key, value, output, score=score, heads=heads, relation=relation)
@@ -42,12 +43,12 @@ def bahdanau(width: int, source: int, hidden: int) -> Attention:
 
 
 def luong_dot(width: int, source: int, hidden: int) -> Attention:
-    """q · k, as the states are. Luong et al. 2015, equation 8, "dot"."""
+    """q · k, without projections. Luong et al. 2015, equation 8, "dot"."""
     return Attention(nn.Identity(), nn.Identity(), nn.Identity(), nn.Identity(), score=dot)
 
 
 def scaled(width: int, source: int, hidden: int) -> Attention:
-    """q · k / √d, as the states are."""
+    """q · k / √d, without projections."""
     return Attention(nn.Identity(), nn.Identity(), nn.Identity(), nn.Identity(), score=scaled_dot)
 
 
@@ -58,13 +59,13 @@ def bilinear(width: int, source: int, hidden: int) -> Attention:
 
 
 def low_rank(width: int, source: int, hidden: int) -> Attention:
-    """q · (Uᵀ V) k: bilinear, its matrix a product of two thin ones."""
+    """q · (Uᵀ V) k: bilinear, with a matrix of low rank."""
     projections = nn.Linear(width, hidden, bias=False), nn.Linear(source, hidden, bias=False)
     return Attention(*projections, nn.Identity(), nn.Identity(), score=dot)
 
 
 def mlp(width: int, source: int, hidden: int) -> Attention:
-    """Scaled dot product over queries, keys and values that each went through a network of one hidden layer."""
+    """Scaled dot product of queries, keys and values that are projected by an MLP with one hidden layer."""
 
     def project(inputs: int, outputs: int) -> nn.Module:
         return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, outputs))
@@ -73,7 +74,7 @@ def mlp(width: int, source: int, hidden: int) -> Attention:
 
 
 def mean(width: int, source: int, hidden: int) -> Attention:
-    """Every key counts the same: mean pooling."""
+    """Equal weights: mean pooling."""
     return Attention(nn.Identity(), nn.Identity(), nn.Identity(), nn.Identity(), score=uniform)
 
 
@@ -86,6 +87,6 @@ SCORES: dict[str, Callable[[int, int, int], Attention]] = {
     "mlp": mlp,
     "uniform": mean,
 }
-"""Single-headed attentions by the name a recipe gives their score; the context is `source` wide for all."""
+"""Single-head attention by the name of its score in recipes. The context has the width `source`."""
 
 NEED_EQUAL_WIDTHS = frozenset({"dot", "scaled_dot"})

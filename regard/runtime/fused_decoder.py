@@ -120,15 +120,15 @@ def _linear_args(module: Any) -> bindings.Linear:
 
 
 def _cache_args(memory: Memory) -> bindings.KVCache:
-    assert memory.room
-    keys, values = memory.room
+    assert memory.storage
+    keys, values = memory.storage
     return bindings.KVCache(keys.data_ptr(), values.data_ptr(), keys.size(2))
 
 
 def _extended(memory: Memory, length: int) -> Memory:
     """With the token that was appended to its storage."""
-    assert memory.room
-    key, value = (storage.narrow(2, 0, length) for storage in memory.room)
+    assert memory.storage
+    key, value = (buffer.narrow(2, 0, length) for buffer in memory.storage)
     return memory._replace(key=key, value=value)
 
 
