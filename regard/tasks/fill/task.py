@@ -115,8 +115,8 @@ class Fill(Task[TokenStream | SentenceDataset]):
         decode = self.tokenizer.decode
         columns = (tokens[:, :PREVIEW].tolist() for tokens in (masked, original, predicted))
         return [
-            Preview(self._decode_masked(row), decode(gold), decode(best))
-            for row, gold, best in zip(*columns, strict=True)
+            Preview(self._decode_masked(row), decode(reference), decode(prediction))
+            for row, reference, prediction in zip(*columns, strict=True)
         ]
 
     def inspect(self, splits: Mapping[str, Any], findings: Findings) -> None:

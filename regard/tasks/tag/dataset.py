@@ -6,8 +6,8 @@
 columns   sentence, firsts (each word's first token), tags, words (JSON),
           windows (sentence, begin, end, word, until), lengths
 
-A sentence that is too long is read in windows of complete words that overlap by half. Each word is learnt and scored
-once: `word` … `until` are those that have most context in this window, on the side where they have less of it.
+A sentence that is too long is split into windows of complete words that overlap by half. Each word is trained and
+scored once, in the window where its shorter context is longest: `word` … `until`.
 """
 
 import hashlib
@@ -71,7 +71,8 @@ class TagDataset(RaggedDataset):
     def row(self, index: int) -> tuple[FramedRow, np.ndarray, np.ndarray]:
         """A window's row, the positions in it of the words that count, and their tags."""
         window = self.window(index)
-        tokens, firsts = self.columns["sentence"][window.sentence], self.columns["firsts"][window.sentence]
+        tokens = self.columns["sentence"][window.sentence]
+        firsts = self.columns["firsts"][window.sentence]
         row, positions = window.row(self.frame, tokens, firsts)
         return row, positions, self.tags(window.sentence)[window.word : window.until]
 
@@ -88,13 +89,13 @@ def prepare(
 ) -> TagDataset:
     """A split's sentences, from the cache if the same files, options, tokenizer and tags were prepared before."""
     if data.synthetic:
-        made = f"{data.synthetic} {seed} {split} {getattr(data, split)}"
-        hashes = {data.synthetic: hashlib.sha256(made.encode()).hexdigest()}
+        description = f"{data.synthetic} {seed} {split} {getattr(data, split)}"
+        hashes = {data.synthetic: hashlib.sha256(description.encode()).hexdigest()}
     else:
         hashes = hash_files(file_of(data, split, base_dir))
     overhead = special_tokens_of(tokenizer, 1).size
     if max_length - overhead < 2:
-        raise UserError(f"data.max_length = {max_length} leaves no room for words: give more")
+        raise UserError(f"data.max_length = {max_length} leaves no room for words: increase it")
     report = Report(unit="sentences")
 
     def write(writer: DatasetWriter) -> None:
@@ -122,7 +123,7 @@ def prepare(
         if writer["windows"].rows > report.kept:
             report.notes.append(f"{writer['windows'].rows} windows of at most {max_length} tokens")
         if without_begin:
-            report.notes.append(f"{without_begin} words go on with what none began (I- after O): they begin it")
+            report.notes.append(f"{without_begin} words continue an entity that none began (I- after O): they begin it")
 
     layouts = {"sentence": Layout(smallest_uint(tokenizer.size)), "firsts": Layout("int32"), "tags": Layout("uint16")}
     layouts |= {"words": TEXT, "windows": Layout("int32", len(Window._fields)), "lengths": SCALAR}
@@ -133,7 +134,7 @@ def prepare(
 
 
 def tag_indices(sentence: Sentence, tags: SingleLabelTargets) -> list[int]:
-    """The indices of a sentence's tags; one that training never showed is an error that names its location."""
+    """The indices of a sentence's tags; a tag that is not in the training split is an error that names its location."""
     for index, tag in enumerate(sentence.tags):
         if tag not in tags.table:
             raise UserError(
@@ -158,7 +159,7 @@ class TaggedBatch(NamedTuple):
         return to_device(self, device)
 
     def rows(self, chosen: slice) -> "TaggedBatch":
-        """A part of its windows."""
+        """A slice of its windows."""
         tags = select_ragged(self.at, self.tags, chosen)
         return TaggedBatch(select_rows(self.text, chosen), self.at[chosen], tags, self.index[chosen])
 
@@ -182,6 +183,6 @@ def mark_positions(text: TokenBatch, positions: Sequence[np.ndarray]) -> Tensor:
 def stream(
     dataset: TagDataset, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
 ) -> Iterator[TaggedBatch]:
-    """Batches without end, from the rank's own batch `start`: its k-th is batch k·world + rank of all."""
+    """Endless batches, from batch `start` of this rank; its k-th is batch k·world + rank overall."""
     for indices in shares(dataset, options, start, rank, world):
         yield collate(dataset, indices)

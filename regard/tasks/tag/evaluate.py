@@ -1,4 +1,4 @@
-"""`regard evaluate` of a model that tags words: spans found right, by kind, and words tagged right."""
+"""`regard evaluate` of token classifiers: precision, recall and F1 of entities by type, or accuracy of the words."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,22 +26,23 @@ from regard.tasks.tag.options import TagData
 
 
 class Selection(NamedTuple):
-    """TaggedBatch sentences, and where they come from."""
+    """Tagged sentences, and the name of their split or file."""
 
     name: str
     sentences: list[Sentence]
 
 
 def select(model: Any, file: str | None, words: str, tags: str) -> Selection:
-    """The file's sentences; without one the test part of the model's recipe, else its validation part."""
+    """The file's sentences, else those of the recipe's test split, else of its validation split."""
     named = column_names(model.recipe, text=words, label=tags)
-    recipe, part = resolve_split(model.recipe, "tag", file, ", such as test.conll", **named)
-    found = list(read(TagData.of(recipe), part, Path(recipe.origin), recipe.seed))
-    for sentence in found:
-        tag_indices(sentence, SingleLabelTargets(model.network.labels))
-    if not found:
-        raise UserError(f"{file or part}: no sentence to score")
-    return Selection(file or part, found)
+    recipe, split = resolve_split(model.recipe, "tag", file, ", such as test.conll", **named)
+    sentences = list(read(TagData.of(recipe), split, Path(recipe.origin), recipe.seed))
+    if not sentences:
+        raise UserError(f"{file or split}: no sentence to score")
+    targets = SingleLabelTargets(model.network.labels)
+    for sentence in sentences:
+        tag_indices(sentence, targets)  # rejects unknown tags
+    return Selection(file or split, sentences)
 
 
 def evaluate_task(models: list[Any], request: EvaluationRequest) -> Evaluation:
@@ -49,30 +50,31 @@ def evaluate_task(models: list[Any], request: EvaluationRequest) -> Evaluation:
     description = "a token-classification model"
     request.allow(description, "source", "target", "compare", "predictions")
     require_same_task(models, description)
-    chosen = select(models[0], request.file, request.get("source"), request.get("target"))
-    return evaluate(models, chosen, request.batch_size, request.quiet)
+    selection = select(models[0], request.file, request.get("source"), request.get("target"))
+    return evaluate(models, selection, request.batch_size, request.quiet)
 
 
-def evaluate(models: list[Any], chosen: Selection, batch_size: int = 32, quiet: bool = True) -> Evaluation:
-    """Scores of one model with a row a kind; of two also the paired test of whole sentences that are right."""
-    inputs = [sentence.words for sentence in chosen.sentences]
-    wanted = [sentence.tags for sentence in chosen.sentences]
+def evaluate(models: list[Any], selection: Selection, batch_size: int = 32, quiet: bool = True) -> Evaluation:
+    """Scores of one model, by entity type; of two models also the paired test of fully correct sentences."""
+    inputs = [sentence.words for sentence in selection.sentences]
+    references = [sentence.tags for sentence in selection.sentences]
+    locations = [sentence.location for sentence in selection.sentences]
     with counted("reading", len(inputs) * len(models), quiet) as progress:
         options = {"batch_size": batch_size, "progress": progress}
-        answers = [[answer.tags for answer in model.run(inputs, **options)] for model in models]
-    found: dict[str, Any] = {"sentences": len(inputs), "words": sum(map(len, inputs)), "split": chosen.name}
-    rows = prediction_rows([sentence.location for sentence in chosen.sentences], inputs, wanted, answers)
+        predictions = [[result.tags for result in model.run(inputs, **options)] for model in models]
+    results: dict[str, Any] = {"sentences": len(inputs), "words": sum(map(len, inputs)), "split": selection.name}
     if all(map(is_span_tag, models[0].network.labels)):
-        found |= entities.report(answers[0], wanted)
+        results |= entities.report(predictions[0], references)
     else:
-        words = [_right(*pair) for pair in zip(answers[0], wanted, strict=True)]
-        found["scores"] = [bootstrap_mean("accuracy", np.concatenate(words))]
-    whole = [_right(each, wanted) for each in answers]
-    return Evaluation(
-        found | ({"comparison": paired_test("whole_sentences", *whole).to_dict()} if len(models) > 1 else {}), rows
-    )
+        words = [_hits(*pair) for pair in zip(predictions[0], references, strict=True)]
+        results["scores"] = [bootstrap_mean("accuracy", np.concatenate(words))]
+    if len(models) > 1:
+        hits = [_hits(tags, references) for tags in predictions]
+        results["comparison"] = paired_test("whole_sentences", *hits).to_dict()
+    return Evaluation(results, prediction_rows(locations, inputs, references, predictions))
 
 
-def _right(found: Sequence[Any], wanted: Sequence[Any]) -> np.ndarray:
-    """For each 100 where it is right, else 0."""
-    return 100.0 * np.array([one == other for one, other in zip(found, wanted, strict=True)], float)
+def _hits(predictions: Sequence[Any], references: Sequence[Any]) -> np.ndarray:
+    """100 for each correct prediction, else 0."""
+    pairs = zip(predictions, references, strict=True)
+    return 100.0 * np.array([prediction == reference for prediction, reference in pairs], float)

@@ -1,9 +1,9 @@
-"""Sentences whose words have tags, in files; an error names file and line.
+"""Files of sentences whose words have tags. Errors name file and line.
 
-ner.conll .iob .bio .txt .tsv    a word a line, its tag in the last column, a blank line between sentences,
+ner.conll .iob .bio .txt .tsv    one word per line, its tag in the last column, a blank line between sentences,
                                  -DOCSTART- lines are skipped; tabs separate columns if a line has one, else spaces
 ner.jsonl                        {"tokens": ["Ada", "wrote"], "tags": ["B-PER", "O"]}
-each also as .gz
+All of them also as .gz.
 """
 
 from collections.abc import Iterator
@@ -67,7 +67,8 @@ def _of_lines(path: Path) -> Iterator[Sentence]:
         if not line.strip() or line.startswith(DOCUMENT_START):
             if words:
                 yield Sentence(tuple(words), tuple(tags), f"{path}:{first_line}")
-            words, tags = [], []
+            words = []
+            tags = []
             continue
         fields = [field.strip() for field in line.split("\t")] if "\t" in line else line.split()
         width = width or len(fields)
@@ -88,7 +89,8 @@ def _of_objects(path: Path, words_key: str, tags_key: str) -> Iterator[Sentence]
         if value is None:
             continue
         location = f"{path}:{line_number}"
-        words, tags = _texts(value, words_key, location), _texts(value, tags_key, location)
+        words = _texts(value, words_key, location)
+        tags = _texts(value, tags_key, location)
         if len(words) != len(tags):
             raise UserError(f"{location}: {len(words)} {words_key}, but {len(tags)} {tags_key}: each word has one")
         if words:

@@ -62,23 +62,23 @@ def tags_of(
     source: str = "",
     positions: Sequence[tuple[int, int]] = (),
 ) -> Tags:
-    """The entities that the tags of a text's words mean; without a text, its words joined by spaces."""
+    """The entities of a text by the tags of its words; without positions, the text is the words joined by spaces."""
     if not positions:
         source = " ".join(words)
         positions = word_positions(words)
-    found = []
+    tagged = []
     for label, first, last in spans(tags):
         start = positions[first][0]
         end = positions[last][1]
         score = min(scores[first : last + 1], default=1.0)
-        found.append(TaggedSpan(source[start:end], label, start, end, score))
-    return Tags(source, tuple(found), tuple(words), tuple(tags))
+        tagged.append(TaggedSpan(source[start:end], label, start, end, score))
+    return Tags(source, tuple(tagged), tuple(words), tuple(tags))
 
 
 def word_positions(words: Sequence[str]) -> list[tuple[int, int]]:
     """Start and end of each word in the text that they make when joined by spaces."""
-    ends = accumulate(len(word) + 1 for word in words)
-    return [(end - len(word) - 1, end - 1) for word, end in zip(words, ends, strict=True)]
+    borders = accumulate(len(word) + 1 for word in words)
+    return [(border - len(word) - 1, border - 1) for word, border in zip(words, borders, strict=True)]
 
 
 def spans(tags: Sequence[str]) -> list[Entity]:

@@ -26,17 +26,18 @@ from regard.text.vocabulary import train_tokenizer as learn_tokenizer
 
 
 class Tag(Task[TagDataset]):
-    """What the training loop asks of tagging words."""
+    """Token classification, such as NER."""
 
     data: TagData
 
     predictor = TagPredictor
     evaluate = staticmethod(evaluate_task)
-    name, unit = "tag", "words"
+    name = "tag"
+    unit = "words"
 
     @staticmethod
     def train_tokenizer(recipe: Recipe) -> Vocabulary:
-        """A tokenizer trained on the sentences of the training part."""
+        """A tokenizer trained on the sentences of the training split."""
         sentences = read(TagData.of(recipe), "train", Path(recipe.origin), recipe.seed)
         texts = (" ".join(sentence.words) for sentence in sentences)
         tokenizer = with_mask_token(learn_tokenizer(texts, recipe.tokenizer, ends=False))
@@ -52,19 +53,20 @@ class Tag(Task[TagDataset]):
         return loaded._replace(network=TokenClassifier(getattr(network, "body", network).unpooled(), tags))
 
     def bind(self, network: Any) -> None:
-        self.spans, self.tags = all(map(is_span_tag, network.labels)), SingleLabelTargets(network.labels)
-        self.scores = ("f1", "accuracy", "loss") if self.spans else ("accuracy", "loss")
+        self.tags = SingleLabelTargets(network.labels)
+        has_spans = all(map(is_span_tag, network.labels))
+        self.scores = ("f1", "accuracy", "loss") if has_spans else ("accuracy", "loss")
 
     @property
     def reports(self) -> dict[str, str]:
-        """What became of each part's sentences, in words; of train also its tags."""
+        """What was kept and skipped of each split, and the tags."""
         return super().reports | {"tags": ", ".join(self.tags.table)}
 
     def dataset(self, split: str) -> TagDataset | None:
-        data, beside = self.data, Path(self.recipe.origin)
-        if not getattr(data, split):
+        if not getattr(self.data, split):
             return None
-        return prepare(data, split, self.tokenizer, self.tags, self.cache, self.length, beside, self.recipe.seed)
+        base_dir = Path(self.recipe.origin)
+        return prepare(self.data, split, self.tokenizer, self.tags, self.cache, self.length, base_dir, self.recipe.seed)
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[TaggedBatch]:
         return stream(self.training, self.batching, start, rank, world)
@@ -78,24 +80,25 @@ class Tag(Task[TagDataset]):
         return F.cross_entropy(logits, batch.tags, label_smoothing=self.options.label_smoothing, reduction="sum")
 
     def validate(self, network: Any) -> dict[str, float]:
-        """Loss, accuracy of the words and F1 of the spans, of the first `eval_samples` sentences."""
+        """Loss and accuracy of the words, and F1 of the entities, of the first `eval_samples` sentences."""
         if self.validation is None:
             return {}
-        numbers = range(min(self.options.eval_samples, self.validation.sentences))
-        sentences = [self.validation.words(number) for number in numbers]
-        wanted = [self.validation.tags(number) for number in numbers]
-        chances = word_probabilities(network, self.tokenizer, sentences)
-        return metrics(chances, [each.tolist() for each in wanted], network.labels)
+        indices = range(min(self.options.eval_samples, self.validation.sentences))
+        sentences = [self.validation.words(index) for index in indices]
+        targets = [self.validation.tags(index).tolist() for index in indices]
+        return metrics(word_probabilities(network, self.tokenizer, sentences), targets, network.labels)
 
     def preview(self, network: Any, count: int) -> list[Preview]:
         if self.validation is None:
             return []
-        names, shown = list(self.tags.table), []
-        for number in range(min(count, self.validation.sentences)):
-            words = self.validation.words(number)
-            wanted = tags_of(words, [names[each] for each in self.validation.tags(number)])
-            shown.append(Preview(" ".join(words), wanted.text, tag(network, self.tokenizer, [words])[0].text))
-        return shown
+        names = list(self.tags.table)
+        previews = []
+        for index in range(min(count, self.validation.sentences)):
+            words = self.validation.words(index)
+            reference = tags_of(words, [names[target] for target in self.validation.tags(index)])
+            (prediction,) = tag(network, self.tokenizer, [words])
+            previews.append(Preview(" ".join(words), reference.text, prediction.text))
+        return previews
 
     def inspect(self, splits: Mapping[str, Any], findings: Findings) -> None:
         inspect_samples(splits, findings, self.data.max_length)

@@ -45,7 +45,8 @@ def tokenize_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> 
 def _align(words: Sequence[str], ids: list[int], offsets: list[tuple[int, int]], unknown: int) -> WordTokens:
     word_ends = np.cumsum([len(word) + 1 for word in words])  # the space after a word belongs to it
     owners = np.searchsorted(word_ends, [max(0, end - 1) for _, end in offsets], "right").tolist()
-    tokens, firsts = [], []
+    tokens = []
+    firsts = []
     next_token = 0
     for word in range(len(words)):
         firsts.append(len(tokens))

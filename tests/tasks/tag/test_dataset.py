@@ -84,7 +84,7 @@ def test_an_unseen_tag_is_an_error_with_its_line(tmp_path: Path, cache: Path) ->
 def test_the_first_piece_carries_the_tag(tmp_path: Path, cache: Path) -> None:
     tokenizer = letters()
     found = corpus(tmp_path, cache, CONLL, tokenizer=tokenizer)
-    assert len(found) == found.sentences == 2 and "1 words go on with what none began" in str(found.report)
+    assert len(found) == found.sentences == 2 and "1 words continue an entity that none began" in str(found.report)
     batch = collate(found, [1, 0])
     names = [[tokenizer.name(int(token)) for token in row] for row in batch.text.tokens]
     marked = [
