@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         results = {LESSON: of_lesson(runs[LESSON]), SQL: of_sql(runs[SQL])}
         write_atomically(path, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     results = json.loads(path.read_text(encoding="utf-8"))
-    draw(results, HOME / FIGURES)
+    draw_questions(results, HOME / FIGURES)
     page = (HOME / PAGE).read_text(encoding="utf-8")
     (HOME / PAGE).write_text(filled(page, results), encoding="utf-8")
 
@@ -72,9 +72,9 @@ def of_lesson(run: Path) -> dict[str, Any]:
 
 def over_shots(run: Path, model: Any, shots: Sequence[int]) -> tuple[dict[str, Any], Any]:
     """Facts of the run, and the accuracy on its test split by number of shots."""
-    from regard.tasks.generate.few_shot import FewShotOptions, evaluate, exam_of
+    from regard.tasks.generate.few_shot import FewShotOptions, benchmark_of, evaluate
 
-    exam = exam_of(model.recipe, None, FewShotOptions())
+    exam = benchmark_of(model.recipe, None, FewShotOptions())
     results = facts(run, model) | evaluate(model, exam, shots)
     say(f"{run.name}: {results['shots']}")
     return results, exam
@@ -165,7 +165,7 @@ def facts(run: Path, model: Any) -> dict[str, Any]:
 # ── the page ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def draw(results: dict[str, Any], folder: Path) -> None:
+def draw_questions(results: dict[str, Any], folder: Path) -> None:
     """The charts."""
     from regard.cli.evaluate import draw_chart
     from regard.tasks.generate.few_shot import curve as shots_curve

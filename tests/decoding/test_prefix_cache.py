@@ -9,13 +9,13 @@ from regard.config.recipe import DecodeOptions
 from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.search import Hypothesis, decode_steps, run_to_end
 from regard.layers.inputs import pad
-from regard.tasks.generate.predict import TextGenerator
+from regard.tasks.generate.text_generator import TextGenerator
 from regard.text.vocabulary import Tokenizer
 from tests.models.test_language_models import LIMIT, MODELS, TOKENS, made, texts
 
 
 def decode(network: Any, prompt: list[int], writer: TextGenerator, options: DecodeOptions) -> Hypothesis:
-    return run_to_end(decode_steps(network, pad([prompt], 0), writer.outset([prompt], options), options))[0][0]
+    return run_to_end(decode_steps(network, pad([prompt], 0), writer.decode_start([prompt], options), options))[0][0]
 
 
 @torch.no_grad()
@@ -23,7 +23,7 @@ def decode(network: Any, prompt: list[int], writer: TextGenerator, options: Deco
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_conversation_is_answered_as_if_read_anew_each_time(kind: str, temperature: float) -> None:
     network = made(MODELS[kind])
-    writer = TextGenerator(network, Tokenizer.__new__(Tokenizer), ends=TOKENS - 1)
+    writer = TextGenerator(network, Tokenizer.__new__(Tokenizer), eos_ids=TOKENS - 1)
     cache, first = PrefixCache(network), texts(1, 9)[0].tolist()
     text, new = list(first), texts(1, 40, seed=6)[0].tolist()
     for turn, length in enumerate((7, 5, 3, 40, 6)):  # the fourth outgrows the context
@@ -40,7 +40,7 @@ def test_a_conversation_is_answered_as_if_read_anew_each_time(kind: str, tempera
 
 def test_only_what_is_new_is_read() -> None:
     network = made(MODELS["llama"])
-    writer, options = TextGenerator(network, Tokenizer.__new__(Tokenizer), ends=-1), DecodeOptions(max_new_tokens=5)
+    writer, options = TextGenerator(network, Tokenizer.__new__(Tokenizer), eos_ids=-1), DecodeOptions(max_new_tokens=5)
     cache, prompt = PrefixCache(network), texts(1, 11)[0].tolist()
     answer = decode(cache, prompt, writer, options)
     assert cache.read == 11

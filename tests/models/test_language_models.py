@@ -14,7 +14,7 @@ from regard.layers.autoregressive import EMPTY, TransformerLM
 from regard.layers.inputs import TokenBatch, pad
 from regard.layers.state import State, reorder
 from regard.models.registry import FAMILIES, build
-from regard.tasks.generate.likelihood import log_probabilities, of_endings
+from regard.tasks.generate.likelihood import ending_log_probabilities, log_probabilities
 from tests.models.test_laws import alike
 
 TOKENS, LIMIT = 31, 41
@@ -161,7 +161,7 @@ def test_log_probabilities_are_the_softmax(network: TransformerLM) -> None:
     expected = network(tokens[:, :-1]).log_softmax(-1).gather(-1, tokens[:, 1:, None]).squeeze(-1)
     alike(log_probabilities(network, tokens), expected)
     prompts, endings = [row.tolist()[:4] for row in tokens], [tokens[0, 4:].tolist(), tokens[1, 4:6].tolist(), [7]]
-    found = of_endings(network, prompts, endings, batch_size=2)
+    found = ending_log_probabilities(network, prompts, endings, batch_size=2)
     assert found[0] == pytest.approx(float(expected[0, 3:].sum()), abs=1e-3)
     assert found[1] == pytest.approx(float(expected[1, 3:5].sum()), abs=1e-3)
 

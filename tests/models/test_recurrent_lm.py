@@ -17,7 +17,7 @@ from regard.layers.protocols import CausalLM, TruncatableLM
 from regard.layers.state import State
 from regard.model import Model
 from regard.models.registry import FAMILIES, Family
-from regard.tasks.generate.likelihood import Likelihood, of_windows
+from regard.tasks.generate.likelihood import Likelihood, window_log_probabilities
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 
 TEXT = "the cat sat on the mat. the dog sat on the log. "
@@ -118,7 +118,7 @@ def test_it_streams_with_and_without_a_prefix_cache(model: Model) -> None:
 def test_its_perplexity_is_that_of_full_passes(model: Model) -> None:
     tokens = model.vocabulary.target.encode(TEXT)
     windows = [(0, 20, 1), (10, 30, 20)]
-    sums = list(of_windows(model.network, lambda begin, end: tokens[begin:end], iter(windows), 2))
+    sums = list(window_log_probabilities(model.network, lambda begin, end: tokens[begin:end], iter(windows), 2))
     logs = [
         model.network(torch.tensor([tokens[begin:end]])).log_softmax(-1)[0, first - begin - 1 : -1]
         .gather(1, torch.tensor(tokens[first:end])[:, None]).sum()

@@ -15,7 +15,7 @@ from regard.config.recipe import DistilOptions
 from regard.errors import UserError
 from regard.models.layer_selection import spaced
 from regard.tasks.classify.problem_type import Regression
-from regard.tasks.distillation import SOFT, Predicted, Teacher
+from regard.tasks.distillation import SOFT_LOSSES, Predicted, Teacher
 from regard.training.build import prepare_network, prepare_task, resume, start
 from tests.tasks.classify.test_encoder_training import SCRATCH
 from tests.tasks.classify.test_task import LABELS
@@ -87,7 +87,7 @@ def test_several_labels_are_each_a_yes_or_a_no() -> None:
     said, shown = torch.randn(5, 3), torch.randn(5, 3)
     wanted, at = torch.sigmoid(shown / 2), torch.sigmoid(said / 2)
     apart = wanted * (wanted / at).log() + (1 - wanted) * ((1 - wanted) / (1 - at)).log()
-    assert torch.allclose(SOFT["multi_label"](said, shown, 2.0), 4 * apart.mean(), atol=1e-5)
+    assert torch.allclose(SOFT_LOSSES["multi_label"](said, shown, 2.0), 4 * apart.mean(), atol=1e-5)
 
 
 def test_numbers_are_learnt_in_the_units_of_the_data_s_own_loss() -> None:

@@ -30,23 +30,25 @@ from regard.text.vocabulary import train_tokenizer as learn_tokenizer
 
 
 class Classify(Task[PairDataset]):
-    """What the training loop asks of telling texts apart."""
+    """Classification or regression of texts and pairs of texts."""
 
     data: ClassifyData
 
     predictor = ClassifyPredictor
     evaluate = staticmethod(evaluate_task)
-    name, unit, supports_distillation = "classify", "texts", True
+    name = "classify"
+    unit = "texts"
+    supports_distillation = True
 
     @staticmethod
     def train_tokenizer(recipe: Recipe) -> Vocabulary:
-        """A tokenizer trained on the texts of the training part; for an encoder one that also marks their beginning."""
+        """A tokenizer trained on the texts of the training split, with the special tokens of the model family."""
         records = read(ClassifyData.of(recipe), "train", Path(recipe.origin))
         texts = (text for record in records for text in record.source.split(PAIR_SEPARATOR))
         family = FAMILIES.get(recipe.model.get("family", ""))
-        around = with_mask_token if family and family.is_encoder else with_end_token
-        both = around(learn_tokenizer(texts, recipe.tokenizer, ends=False))
-        return Vocabulary(both, both)
+        add_special_tokens = with_mask_token if family and family.is_encoder else with_end_token
+        tokenizer = add_special_tokens(learn_tokenizer(texts, recipe.tokenizer, ends=False))
+        return Vocabulary(tokenizer, tokenizer)
 
     attach_head = staticmethod(attach_head)
 
@@ -58,8 +60,8 @@ class Classify(Task[PairDataset]):
         self.problem_type = training_problem_type(network, self.options)
         self.scores = self.problem_type.scores
         self.targets = targets_of(network.problem_type, network.labels)
-        self.sides = Encoders(PairEncoder(self.tokenizer, bool(self.data.text_pair)), self.targets)
-        self.tells = network.labels if network.problem_type != "regression" else ()
+        self.encoders = Encoders(PairEncoder(self.tokenizer, bool(self.data.text_pair)), self.targets)
+        self.labels = network.labels if network.problem_type != "regression" else ()
 
     def prepare(self) -> None:
         super().prepare()
@@ -68,27 +70,30 @@ class Classify(Task[PairDataset]):
 
     @property
     def reports(self) -> dict[str, str]:
-        """What became of each part's samples, in words; of train also its labels."""
-        return super().reports | ({"labels": ", ".join(self.tells)} if self.tells else {})
+        """How many samples of each split were kept and skipped, in words; and the labels."""
+        return super().reports | ({"labels": ", ".join(self.labels)} if self.labels else {})
 
     def dataset(self, split: str) -> PairDataset | None:
         if not getattr(self.data, split):
             return None
-        return prepare(self.data, split, self.sides, self.cache, self.length, Path(self.recipe.origin))
+        return prepare(self.data, split, self.encoders, self.cache, self.length, Path(self.recipe.origin))
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[LabelledBatch]:
-        return stream(self.training, self.sides, self.batching, start, rank, world)
+        return stream(self.training, self.encoders, self.batching, start, rank, world)
 
     def num_targets(self, batch: LabelledBatch) -> int:
         return len(batch.labels)
 
     def loss(self, network: Any, batch: LabelledBatch) -> Tensor:
-        """The loss of each label, and `auxiliary` times the mean of its text's tokens (equation 5), summed."""
-        found = self.predict_batch(network, batch)
-        loss = self.problem_type.loss(found.logits[0], batch.labels)
+        """The loss of each label, and `lm_loss_weight` times the mean loss of its text's tokens, summed.
+
+        Radford et al. 2018, equation 5.
+        """
+        predicted = self.predict_batch(network, batch)
+        loss = self.problem_type.loss(predicted.logits[0], batch.labels)
         if self.options.lm_loss_weight:
-            loss = loss + self.options.lm_loss_weight * _text_loss(network, found.states, batch)
-        return self.with_distillation(loss, found, batch)
+            loss = loss + self.options.lm_loss_weight * _lm_loss(network, predicted.states, batch)
+        return self.with_distillation(loss, predicted, batch)
 
     def predict_batch(self, network: Any, batch: LabelledBatch) -> Predicted:
         states, logits = network.label(batch.text)
@@ -96,25 +101,29 @@ class Classify(Task[PairDataset]):
 
     @torch.no_grad()
     def validate(self, network: Any) -> dict[str, float]:
-        """Loss and scores over the first `eval_samples` of the validation part."""
+        """Loss and metrics over the first `eval_samples` of the validation split."""
         if self.validation is None:
             return {}
-        count, rows = min(self.options.eval_samples, len(self.validation)), dict[int, tuple[Tensor, Tensor]]()
-        for numbers in by_length(self.validation.source_lengths[:count].tolist(), BATCH):
-            batch = collate(self.validation, numbers, self.sides).to(next(network.parameters()).device)
-            logits = network(batch.text).float()
-            rows |= dict(zip(numbers, zip(logits.cpu(), batch.labels.cpu(), strict=True), strict=True))
-        logits, wanted = (torch.stack(each) for each in zip(*(rows[number] for number in range(count)), strict=True))
-        return self.problem_type.validation_metrics(logits, wanted)
+        count = min(self.options.eval_samples, len(self.validation))
+        logits: dict[int, Tensor] = {}
+        labels: dict[int, Tensor] = {}
+        for indices in by_length(self.validation.source_lengths[:count].tolist(), BATCH):
+            batch = collate(self.validation, indices, self.encoders).to(next(network.parameters()).device)
+            logits |= zip(indices, network(batch.text).float().cpu(), strict=True)
+            labels |= zip(indices, batch.labels.cpu(), strict=True)
+        in_order = range(count)
+        return self.problem_type.validation_metrics(
+            torch.stack([logits[index] for index in in_order]), torch.stack([labels[index] for index in in_order])
+        )
 
     def preview(self, network: Any, count: int) -> list[Preview]:
         if self.validation is None:
             return []
-        found = [self.validation.text(number) for number in range(min(count, len(self.validation)))]
-        texts = [split_pair(each.source, self.sides.source.paired) for each in found]
-        answers = classify(network, self.sides.source, texts)
-        wanted = [", ".join(self.targets.labels_of(each.target)) for each in found]
-        return list(map(Preview, map(show_text, texts), wanted, map(str, answers)))
+        samples = [self.validation.text(index) for index in range(min(count, len(self.validation)))]
+        texts = [split_pair(sample.source, self.encoders.source.paired) for sample in samples]
+        predictions = classify(network, self.encoders.source, texts)
+        references = [", ".join(self.targets.labels_of(sample.target)) for sample in samples]
+        return list(map(Preview, map(show_text, texts), references, map(str, predictions)))
 
     def inspect(self, splits: Mapping[str, PairDataset], findings: Findings) -> None:
         inspect_samples(splits, findings, self.data.max_length)
@@ -124,7 +133,7 @@ class Classify(Task[PairDataset]):
         inspect_leaks(splits, findings)
 
 
-def _text_loss(network: Classifier, states: Tensor, batch: LabelledBatch) -> Tensor:
+def _lm_loss(network: Classifier, states: Tensor, batch: LabelledBatch) -> Tensor:
     """The mean loss of each text's tokens after the first, summed over the texts."""
     real = batch.text.real[:, 1:]
     logits = network.body.output(states[:, :-1][real]).float()

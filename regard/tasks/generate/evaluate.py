@@ -16,18 +16,18 @@ from regard.metrics.bootstrap import SIGNATURE, Score, bootstrap
 from regard.progress import counted
 from regard.tasks.generate import few_shot
 from regard.tasks.generate.dataset import prepare_split
-from regard.tasks.generate.likelihood import of_windows
+from regard.tasks.generate.likelihood import window_log_probabilities
 from regard.tasks.scoring import Evaluation, EvaluationRequest, column_names, resolve_split
 from regard.text.vocabulary import Tokenizer
 
 
 def select(recipe: Recipe | None, file: str | None, column: str, tokenizer: Tokenizer) -> tuple[str, TokenStream]:
-    """The file as tokens; without one the test part of the model's recipe, else its validation part."""
-    recipe, part = resolve_split(recipe, "generate", file, " of text", **column_names(recipe, text=column))
-    stream = prepare_split(recipe, part, tokenizer, cache_folder())
+    """The file as tokens; without one the test split of the model's recipe, else its validation split."""
+    recipe, split = resolve_split(recipe, "generate", file, " of text", **column_names(recipe, text=column))
+    stream = prepare_split(recipe, split, tokenizer, cache_folder())
     if stream is None or len(stream) < 2:
-        raise UserError(f"{file or part}: has fewer than two tokens: there is nothing to predict")
-    return file or part, stream
+        raise UserError(f"{file or split}: has fewer than two tokens: there is nothing to predict")
+    return file or split, stream
 
 
 def evaluate_task(models: list[Any], request: EvaluationRequest) -> Evaluation:
@@ -38,11 +38,13 @@ def evaluate_task(models: list[Any], request: EvaluationRequest) -> Evaluation:
         chosen = select(model.recipe, request.file, request.get("source"), model.vocabulary.target)
         return Evaluation(evaluate(model, chosen, request.get("stride", 0), request.batch_size, request.quiet))
     request.allow("few-shot prompts", "source", "target", "plot", *few_shot.OPTIONS)
-    prompting = few_shot.FewShotOptions(
+    options = few_shot.FewShotOptions(
         **{name: request.options[name] for name in few_shot.OPTIONS if name in request.options}
     )
-    exam = few_shot.exam_of(model.recipe, request.file, prompting, request.get("source"), request.get("target"))
-    results = few_shot.evaluate(model, exam, few_shot.numbers_of(prompting.shots), request.batch_size, request.quiet)
+    benchmark = few_shot.benchmark_of(model.recipe, request.file, options, request.get("source"), request.get("target"))
+    results = few_shot.evaluate(
+        model, benchmark, few_shot.parse_shots(options.shots), request.batch_size, request.quiet
+    )
     name = Path(request.names[0]).name if request.names else "model"
     return Evaluation(results, chart=few_shot.curve(name, results))
 
@@ -50,16 +52,18 @@ def evaluate_task(models: list[Any], request: EvaluationRequest) -> Evaluation:
 def evaluate(
     model: Any, chosen: tuple[str, TokenStream], stride: int = 0, batch_size: int = 32, quiet: bool = True
 ) -> dict[str, Any]:
-    """Loss, perplexity and bits per byte of a text; each token counts once, behind as many as a window's overlap."""
+    """Loss, perplexity and bits per byte of a text; each token counts once, with the overlap of windows as context."""
     name, stream = chosen
     length = (model.recipe.data.max_length if model.recipe else 0) or model.network.max_positions
     stride = stride or max(1, length // 2)
     if stride > length:
-        raise UserError(f"--stride {stride}: at most the {length} tokens that the model sees at once")
+        raise UserError(f"--stride {stride}: at most the {length} tokens of the model's context")
     spans = list(windows(stream, length + 1, stride))
     with counted("reading", len(spans), quiet) as progress:
         sums = list(
-            of_windows(model.network, lambda *place: stream.tokens[slice(*place)], iter(spans), batch_size, progress)
+            window_log_probabilities(
+                model.network, lambda begin, end: stream.tokens[begin:end], iter(spans), batch_size, progress
+            )
         )
     signature = f"tokens:{model.vocabulary.target.signature}|context:{length}|stride:{stride}|{SIGNATURE}"
     facts = {"split": name, "tokens": len(stream), "bytes": stream.bytes, "windows": len(spans)}
@@ -67,7 +71,7 @@ def evaluate(
 
 
 def scores(counted: Sequence[tuple[float, int]], size: int, signature: str) -> list[Score]:
-    """The figures of a text of `size` bytes from the sum and count of each window, which the bootstrap draws anew."""
+    """Metrics of a text of `size` bytes from the sum and count of each window; the bootstrap resamples windows."""
     totals, counts = np.array(counted, float).T
     bits = counts.sum() / size / math.log(2)
 

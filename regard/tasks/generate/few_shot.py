@@ -1,4 +1,4 @@
-"""`regard evaluate --shots`: where questions come from, how a language model answers them, and the curve over shots."""
+"""`regard evaluate --shots`: few-shot accuracy of a language model, and its curve over the number of examples."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,15 +17,15 @@ from regard.errors import UserError, nearest
 from regard.metrics.bootstrap import SIGNATURE
 from regard.progress import counted
 from regard.tasks.generate.prompting import (
-    Draw,
+    DrawOptions,
     Progress,
     accuracy,
     by_generation,
     by_likelihood,
-    draw,
-    longest,
+    draw_questions,
+    max_tokens,
     read_pairs,
-    refuse_long,
+    reject_long,
 )
 from regard.tasks.scoring import LineChart
 
@@ -49,137 +49,145 @@ OPTIONS = tuple(option.name for option in fields(FewShotOptions))
 
 
 @dataclass(frozen=True)
-class Exam:
-    """Questions that are the same with any number of shots, and figures to see their marks beside."""
+class Benchmark:
+    """Questions for any number of shots, and baselines to compare the accuracy with."""
 
     name: str
-    ask: Callable[[int], list[FewShotItem]]
+    items: Callable[[int], list[FewShotItem]]  # by number of shots
     by: str = "likelihood"
-    seeds: int = 1  # neighbours that are one row with other shots
+    seeds: int = 1  # consecutive items that are one row with other shots
     template: str = TEMPLATE
     facts: dict[str, Any] = field(default_factory=dict)
-    ideal: Callable[[int], dict[str, float]] = lambda shots: {}  # of all questions (""), and of each category
+    ideal: Callable[[int], dict[str, float]] = (
+        lambda shots: {}
+    )  # accuracy over all questions (""), and over each category
     categories: tuple[str, ...] = ()
 
     def questions(self, shots: int) -> list[Question]:
-        return [each.question for each in self.ask(shots)]
+        return [item.question for item in self.items(shots)]
 
 
-def evaluate(model: Any, exam: Exam, shots: Sequence[int], batch_size: int = 32, quiet: bool = True) -> dict[str, Any]:
-    """Accuracy for each number of shots: over all questions, and over each kind where there are several."""
-    tokenizer, limit = model.vocabulary.target, model.network.max_positions
-    refuse_long(limit, max(shots), lambda few: longest(tokenizer, exam.questions(few), exam.template))
-    asked = {few: exam.ask(few) for few in shots}
-    rows, kinds = [], []
-    with counted("answering", sum(map(len, asked.values())), quiet) as progress:
-        for few, some in asked.items():
-            hits = marks(model, exam, some, batch_size, progress)
-            ideal = exam.ideal(few)
-            rows.append({"shots": few, **_scored(hits, exam.seeds), **_beside(ideal, "")})
-            for kind in exam.categories:
-                of_kind = [hit for hit, each in zip(hits, some, strict=True) if each.category == kind]
-                if of_kind:
-                    kinds.append({"shots": few, "questions": kind, **_scored(of_kind), **_beside(ideal, kind)})
-    signature = f"by:{exam.by}|template:{exam.template!r}|{SIGNATURE}"
-    result = {"split": exam.name, **exam.facts, "signature": signature, "shots": rows}
-    return result | ({"kinds": kinds} if kinds else {})
+def evaluate(
+    model: Any, benchmark: Benchmark, shots: Sequence[int], batch_size: int = 32, quiet: bool = True
+) -> dict[str, Any]:
+    """Accuracy for each number of shots: over all questions, and over each category where there are several."""
+    tokenizer = model.vocabulary.target
+    limit = model.network.max_positions
+    reject_long(limit, max(shots), lambda k: max_tokens(tokenizer, benchmark.questions(k), benchmark.template))
+    items_by_shots = {k: benchmark.items(k) for k in shots}
+    rows = []
+    categories = []
+    with counted("answering", sum(map(len, items_by_shots.values())), quiet) as progress:
+        for k, items in items_by_shots.items():
+            hits = grade(model, benchmark, items, batch_size, progress)
+            ideal = benchmark.ideal(k)
+            rows.append({"shots": k, **_metrics(hits, ideal, "", benchmark.seeds)})
+            for category in benchmark.categories:
+                subset = [hit for hit, item in zip(hits, items, strict=True) if item.category == category]
+                if subset:
+                    categories.append({"shots": k, "questions": category, **_metrics(subset, ideal, category)})
+    signature = f"by:{benchmark.by}|template:{benchmark.template!r}|{SIGNATURE}"
+    results = {"split": benchmark.name, **benchmark.facts, "signature": signature, "shots": rows}
+    return results | ({"kinds": categories} if categories else {})
 
 
-def marks(
-    model: Any, exam: Exam, asked: Sequence[FewShotItem], batch_size: int = 32, progress: Progress = lambda done: None
+def grade(
+    model: Any,
+    benchmark: Benchmark,
+    items: Sequence[FewShotItem],
+    batch_size: int = 32,
+    progress: Progress = lambda done: None,
 ) -> list[bool]:
-    """Which questions the model answers right."""
-    asking = [each.question for each in asked]
-    if exam.by == "generation":
-        answers = by_generation(
-            model.predictor("generate").text_generator(), asking, exam.template, batch_size, progress
-        )
+    """Whether the model answers each question correctly."""
+    questions = [item.question for item in items]
+    if benchmark.by == "generation":
+        generator = model.predictor("generate").text_generator()
+        answers = by_generation(generator, questions, benchmark.template, batch_size, progress)
     else:
         tokenizer = model.vocabulary.target
-        answers = by_likelihood(model.network, tokenizer, asking, exam.template, batch_size, progress)
-    return [each.is_correct(answer) for each, answer in zip(asked, answers, strict=True)]
+        answers = by_likelihood(model.network, tokenizer, questions, benchmark.template, batch_size, progress)
+    return [item.is_correct(answer) for item, answer in zip(items, answers, strict=True)]
 
 
-def _scored(hits: Sequence[bool], seeds: int = 1) -> dict[str, float]:
+def _metrics(hits: Sequence[bool], ideal: dict[str, float], category: str, seeds: int = 1) -> dict[str, float]:
     percent, interval = accuracy(hits, seeds)
-    return {"answers": len(hits), "accuracy": round(percent, 2), "interval": round(interval, 2)}
+    metrics = {"answers": len(hits), "accuracy": round(percent, 2), "interval": round(interval, 2)}
+    return metrics | ({"ideal": round(100 * ideal[category], 2)} if ideal else {})
 
 
-def _beside(ideal: dict[str, float], kind: str) -> dict[str, float]:
-    return {"ideal": round(100 * ideal[kind], 2)} if ideal else {}
+# ── sources of questions ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-# ── where questions come from ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def exam_of(
-    recipe: Recipe | None, file: str | None, prompting: FewShotOptions, text: str = "", label: str = ""
-) -> Exam:
-    """The file's rows; without one, what the model's recipe makes for its test part, a new task for each question."""
-    by = prompting.by
+def benchmark_of(
+    recipe: Recipe | None, file: str | None, options: FewShotOptions, text: str = "", label: str = ""
+) -> Benchmark:
+    """The rows of the file; without one, the test split of the recipe's synthetic dataset."""
+    by = options.by
     if by and by not in WAYS:
         raise UserError(f"--by {by} is unknown{nearest(by, WAYS)}")
     if file:
-        options = Draw(prompting.limit, prompting.seeds, template_of(prompting.template))
-        return _of_file(file, options, by or "likelihood", text, label)
-    made = DocumentOptions.of(recipe).synthetic if recipe else ""
-    if recipe is None or made not in dataset_names():
-        possible = ", ".join(f"data.synthetic = '{name}'" for name in dataset_names())
+        draw = DrawOptions(options.limit, options.seeds, template_of(options.template))
+        return _of_file(file, draw, by or "likelihood", text, label)
+    name = DocumentOptions.of(recipe).synthetic if recipe else ""
+    if recipe is None or name not in dataset_names():
+        possible = ", ".join(f"data.synthetic = '{known}'" for known in dataset_names())
         raise UserError(f"--shots needs a FILE with the columns text and label, or a model trained on {possible}")
-    if prompting.template:
-        raise UserError(f"--template is for a FILE: questions of '{made}' are written as in training")
-    return _of_dataset(made, prompting.limit or int(DocumentOptions.of(recipe).test or QUESTIONS), prompting.seeds, by)
+    if options.template:
+        raise UserError(f"--template is for a FILE: questions of '{name}' are written as in training")
+    count = options.limit or int(DocumentOptions.of(recipe).test or QUESTIONS)
+    return _of_dataset(name, count, options.seeds, by)
 
 
-def _of_file(file: str, options: Draw, by: str, text: str, label: str) -> Exam:
+def _of_file(file: str, options: DrawOptions, by: str, text: str, label: str) -> Benchmark:
     pairs = read_pairs(file, text, label)
     counts = Counter(pair.label for pair in pairs)
     facts = {"rows": len(pairs), "labels": len(counts), "seeds": options.seeds, "chance": 100 / len(counts)}
     facts["most_frequent_label"] = 100 * max(counts.values()) / len(pairs)
 
-    def ask(shots: int) -> list[FewShotItem]:
-        return [FewShotItem(each, partial(eq, each.label)) for each in draw(pairs, shots, options)]
+    def items(shots: int) -> list[FewShotItem]:
+        questions = draw_questions(pairs, shots, options)
+        return [FewShotItem(question, partial(eq, question.label)) for question in questions]
 
-    return Exam(file, ask, by, options.seeds, options.template, facts)
+    return Benchmark(file, items, by, options.seeds, options.template, facts)
 
 
-def _of_dataset(name: str, count: int, seeds: int, by: str) -> Exam:
+def _of_dataset(name: str, count: int, seeds: int, by: str) -> Benchmark:
     dataset = in_context_dataset(name)
     if by == "likelihood" and not dataset.has_labels:
         raise UserError(f"--by likelihood needs labels to choose from: answers of '{name}' are generated")
 
-    def ask(shots: int) -> list[FewShotItem]:
+    def items(shots: int) -> list[FewShotItem]:
         return [item for seed in range(1, seeds + 1) for item in dataset.items(seed, "test", count, shots)]
 
     facts: dict[str, Any] = {"tasks": name, "seeds": seeds}
     if dataset.has_labels:
-        labels = len(ask(0)[0].question.labels)
+        labels = len(items(0)[0].question.labels)
         facts = {"tasks": name, "labels": labels, "seeds": seeds, "chance": 100 / labels}
     by = by or ("likelihood" if dataset.has_labels else "generation")
-    return Exam("test", ask, by, 1, dataset.template, facts, dataset.ideal, dataset.categories)
+    return Benchmark("test", items, by, 1, dataset.template, facts, dataset.ideal, dataset.categories)
 
 
-def template_of(given: str) -> str:
-    """A template as typed, where \\n is a line break and \\t a tab; the usual one where none is given."""
-    template = given.replace("\\n", "\n").replace("\\t", "\t") or TEMPLATE
+def template_of(text: str) -> str:
+    """A template of the command line, where \\n is a line break and \\t a tab; TEMPLATE where it is empty."""
+    template = text.replace("\\n", "\n").replace("\\t", "\t") or TEMPLATE
     try:
-        places = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
-    except ValueError:  # a brace that nothing closes
-        places = []
-    if places != ["text", "label"]:
-        raise UserError(f"--template {given!r}: expected {{text}} and then {{label}}, each once, as in {TEMPLATE!r}")
+        names = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+    except ValueError:  # unbalanced braces
+        names = []
+    if names != ["text", "label"]:
+        raise UserError(f"--template {text!r}: expected {{text}} and then {{label}}, each once, as in {TEMPLATE!r}")
     return template
 
 
-def numbers_of(shots: str) -> list[int]:
-    """0,1,2,4,8 as numbers, each once, in order."""
+def parse_shots(shots: str) -> list[int]:
+    """Different numbers of shots in ascending order, from a list such as 0,1,2,4,8."""
     try:
-        found = sorted({int(each) for each in shots.split(",")})
+        counts = sorted({int(count) for count in shots.split(",")})
     except ValueError:
-        found = [-1]
-    if found[0] < 0:
+        counts = [-1]
+    if counts[0] < 0:
         raise UserError(f"--shots {shots}: expected numbers with commas between, such as 0,1,2,4,8")
-    return found
+    return counts
 
 
 def curve(name: str, results: dict[str, Any]) -> LineChart:

@@ -1,8 +1,6 @@
-"""Learning from examples in the prompt, measured: questions with shots before them, and how many are answered right.
+"""Few-shot prompts: questions with examples before them, and how a model answers them. Brown et al. 2020, section 2.
 
-    rows of a file ─▶ draw ─▶ Question (prompt, label, labels) ─▶ by_likelihood or by_generation ─▶ right or wrong
-
-No weight changes here: what is learnt is learnt from the prompt. Brown et al. 2020, section 2.
+rows of a file ─▶ draw_questions ─▶ Question (prompt, label, labels) ─▶ by_likelihood or by_generation ─▶ answer
 """
 
 import random
@@ -19,8 +17,8 @@ from regard.data.synthetic.in_context import Question
 from regard.data.synthetic.prompts import TEMPLATE, Pair, completion, prompt
 from regard.errors import UserError
 from regard.metrics.bootstrap import bootstrap_mean
-from regard.tasks.generate.likelihood import of_endings
-from regard.tasks.generate.predict import TextGenerator
+from regard.tasks.generate.likelihood import ending_log_probabilities
+from regard.tasks.generate.text_generator import TextGenerator
 from regard.text.vocabulary import Tokenizer
 
 Progress = Callable[[int], None]
@@ -28,53 +26,50 @@ Progress = Callable[[int], None]
 
 def read_pairs(file: str, text: str = "", label: str = "") -> list[Pair]:
     """The rows of a labelled file: its columns `text` and `label`, or those named."""
-    names = text or "text", label or "label"
-    found = []
-    for fields, place in rows(find(file), required={"--source": names[0], "--target": names[1]}):
+    names = (text or "text", label or "label")
+    pairs = []
+    for fields, location in rows(find(file), required={"--source": names[0], "--target": names[1]}):
         blank = [name for name in names if not fields[name].strip()]
         if blank:
-            raise UserError(f"{place}: '{blank[0]}' is blank; every row needs a text and its label")
-        found.append(Pair(*(fields[name].strip() for name in names)))
-    if len({pair.label for pair in found}) < 2:
-        raise UserError(f"{file}: every row has the label {found[0].label!r}, so there is nothing to tell apart")
-    return found
+            raise UserError(f"{location}: '{blank[0]}' is blank; every row needs a text and its label")
+        pairs.append(Pair(*(fields[name].strip() for name in names)))
+    if len({pair.label for pair in pairs}) < 2:
+        raise UserError(f"{file}: every row has the label {pairs[0].label!r}: at least two labels are needed")
+    return pairs
 
 
-class Draw(NamedTuple):
-    """How rows become questions: how many are asked, how often each with other shots, and how they are written."""
+class DrawOptions(NamedTuple):
+    """How rows become questions: how many, with how many draws of shots each, and their template."""
 
     limit: int = 0  # 0: every row
     seeds: int = 1
     template: str = TEMPLATE
 
 
-def draw(pairs: Sequence[Pair], shots: int, options: Draw) -> Iterator[Question]:
-    """Rows with shots from rows of other texts, for each seed; with more shots the first ones stay the same."""
-    alike = Counter(pair.text for pair in pairs)
+def draw_questions(pairs: Sequence[Pair], shots: int, options: DrawOptions) -> Iterator[Question]:
+    """Rows with shots drawn from rows of other texts, for each seed; more shots keep the first ones."""
+    counts = Counter(pair.text for pair in pairs)
     labels = tuple(sorted({pair.label for pair in pairs}))
-    most = len(pairs) - max(alike.values())
+    most = len(pairs) - max(counts.values())
     if shots > most:
         raise UserError(f"--shots {shots}: of the {len(pairs)} rows only {most} have another text than the one asked")
-    for number in _asked(len(pairs), options.limit):
-        text, label = pairs[number]
+    count = len(pairs)
+    rows_asked = sorted(random.Random(count).sample(range(count), min(options.limit or count, count)))
+    for index in rows_asked:
+        text, label = pairs[index]
         for seed in range(1, options.seeds + 1):
-            shown = islice(_others(pairs, text, random.Random(f"{seed} {number}")), shots)
-            yield Question(prompt(shown, text, options.template), label, labels)
+            examples = islice(_examples(pairs, text, random.Random(f"{seed} {index}")), shots)
+            yield Question(prompt(examples, text, options.template), label, labels)
 
 
-def _others(pairs: Sequence[Pair], text: str, chance: random.Random) -> Iterator[Pair]:
-    """Rows of other texts at random, each once: a copy of the question would give its answer away."""
+def _examples(pairs: Sequence[Pair], text: str, rng: random.Random) -> Iterator[Pair]:
+    """Rows of other texts in random order: a copy of the question would contain its answer."""
     seen = set()
     while True:
-        place = chance.randrange(len(pairs))
-        if place not in seen and pairs[place].text != text:
-            yield pairs[place]
-        seen.add(place)
-
-
-def _asked(count: int, limit: int) -> list[int]:
-    """Which rows are asked: all, or some of them at random, in the order of the file."""
-    return sorted(random.Random(count).sample(range(count), min(limit or count, count)))
+        index = rng.randrange(len(pairs))
+        if index not in seen and pairs[index].text != text:
+            yield pairs[index]
+        seen.add(index)
 
 
 def by_likelihood(
@@ -85,69 +80,72 @@ def by_likelihood(
     batch_size: int = 32,
     progress: Progress = lambda done: None,
 ) -> list[str]:
-    """The label whose completion, line break and all, is the likeliest after each prompt."""
+    """The label whose completion, with its line break, is most likely after each prompt."""
     answers = []
     for begin in range(0, len(questions), batch_size):
-        some = questions[begin : begin + batch_size]
-        split = [_options(tokenizer, question, template) for question in some]
-        prompts = [head for head, endings in split for _ in endings]
-        logs = iter(of_endings(network, prompts, [each for _, endings in split for each in endings], batch_size))
-        for question in some:
+        batch = questions[begin : begin + batch_size]
+        prompts: list[list[int]] = []
+        endings: list[list[int]] = []
+        for question in batch:
+            head, options = _options(tokenizer, question, template)
+            prompts += [head] * len(options)
+            endings += options
+        logs = iter(ending_log_probabilities(network, prompts, endings, batch_size))
+        for question in batch:
             answers.append(max(zip(islice(logs, len(question.labels)), question.labels, strict=True))[1])
-        progress(len(some))
+        progress(len(batch))
     return answers
 
 
 def _options(tokenizer: Tokenizer, question: Question, template: str) -> tuple[list[int], list[list[int]]]:
-    """A prompt's tokens, and each option's that follow.
+    """The tokens of the prompt, and of each option after it.
 
-    Where one token holds the prompt's last letters and an option's first, all options count from that token on.
+    Where a token spans the end of the prompt and the start of an option, all options count from that token on.
     """
-    whole = [tokenizer.prompt(question.prompt + completion(label, template)) for label in question.labels]
-    places = zip(tokenizer.prompt(question.prompt), *whole, strict=False)
-    shared = max(1, sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, places)))
-    return whole[0][:shared], [tokens[shared:] for tokens in whole]
+    rows = [tokenizer.prompt(question.prompt + completion(label, template)) for label in question.labels]
+    columns = zip(tokenizer.prompt(question.prompt), *rows, strict=False)
+    shared = max(1, sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, columns)))
+    return rows[0][:shared], [row[shared:] for row in rows]
 
 
 def by_generation(
-    writer: TextGenerator,
+    generator: TextGenerator,
     questions: Sequence[Question],
     template: str = TEMPLATE,
     batch_size: int = 32,
     progress: Progress = lambda done: None,
 ) -> list[str]:
-    """What the model writes after each prompt, greedily, up to what follows a label in the template: a line break."""
-    behind = template.partition("{label}")[2] or "\n"
-    endings = {completion(label, template) for question in questions for label in question.labels}
-    longest = max(map(len, writer.tokenizer.encode_many(sorted(endings))))
-    options = DecodeOptions(max_new_tokens=longest, stop=(behind,))
-    found = writer.run([question.prompt for question in questions], options, batch_size, progress=progress)
-    return [answer.text.strip() for answer in found]
+    """The greedy continuation of each prompt, up to what follows a label in the template, such as a line break."""
+    suffix = template.partition("{label}")[2] or "\n"
+    options = DecodeOptions(max_new_tokens=_max_label_tokens(generator.tokenizer, questions, template), stop=(suffix,))
+    outputs = generator.run([question.prompt for question in questions], options, batch_size, progress=progress)
+    return [output.text.strip() for output in outputs]
 
 
-def refuse_long(limit: int, shots: int, needed: Callable[[int], int]) -> None:
-    """Refuse shots with which more tokens are `needed` than the model sees at once, and say how many fit."""
+def reject_long(limit: int, shots: int, needed: Callable[[int], int]) -> None:
+    """Reject shots with which more tokens are `needed` than fit in the context; the error says how many fit."""
     if (tokens := needed(shots)) <= limit:
         return
     fitting = next((few for few in reversed(range(shots)) if needed(few) <= limit), None)
     advice = "even a question alone does not fit" if fitting is None else f"--shots {fitting} fits"
     raise UserError(
-        f"--shots {shots}: a prompt with its answer has up to {tokens:,} tokens, the model sees at most {limit:,} at "
-        f"once; {advice}"
+        f"--shots {shots}: a prompt with its answer has up to {tokens:,} tokens, the model's context is {limit:,}; "
+        f"{advice}"
     )
 
 
-def longest(tokenizer: Tokenizer, questions: Sequence[Question], template: str) -> int:
-    """The tokens of the longest prompt together with the longest of the answers."""
+def max_tokens(tokenizer: Tokenizer, questions: Sequence[Question], template: str) -> int:
+    """The number of tokens of the longest prompt and the longest answer together."""
+    prompt_tokens = max(map(len, tokenizer.encode_many([question.prompt for question in questions])))
+    return len(tokenizer.head) + prompt_tokens + _max_label_tokens(tokenizer, questions, template)
+
+
+def _max_label_tokens(tokenizer: Tokenizer, questions: Sequence[Question], template: str) -> int:
     endings = {completion(label, template) for question in questions for label in question.labels}
-    sizes = (
-        max(map(len, tokenizer.encode_many(texts)))
-        for texts in ([question.prompt for question in questions], sorted(endings))
-    )
-    return len(tokenizer.head) + sum(sizes)
+    return max(map(len, tokenizer.encode_many(sorted(endings))))
 
 
 def accuracy(hits: Sequence[bool], seeds: int = 1) -> tuple[float, float]:
-    """Percent right, and half the 95 % bootstrap interval; a row's answers with other shots are drawn together."""
+    """Percent correct, and half the 95 % bootstrap interval; the answers to one row are resampled together."""
     score = bootstrap_mean("accuracy", 100.0 * np.asarray(hits, float).reshape(-1, seeds).mean(1))
     return score.value, score.interval

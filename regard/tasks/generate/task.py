@@ -1,4 +1,4 @@
-"""Language modelling: a text's next token, over and over; its data, loss and score."""
+"""Causal language modelling as a training task."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,21 +18,22 @@ from regard.tasks.generate import doctor
 from regard.tasks.generate.dataset import prepare_split, synthetic_documents
 from regard.tasks.generate.evaluate import evaluate_task
 from regard.tasks.generate.likelihood import likelihood
-from regard.tasks.generate.predict import GeneratePredictor, TextGenerator
+from regard.tasks.generate.predict import GeneratePredictor
+from regard.tasks.generate.text_generator import TextGenerator
 from regard.tasks.inspection import Findings
 from regard.text.vocabulary import Vocabulary, train_tokenizer
 
-EXACT = ("byte_bpe", "bytes", "characters")  # the kinds of tokenizers that lose nothing
+LOSSLESS = ("byte_bpe", "bytes", "characters")  # kinds of tokenizers that keep all of a text
 
-SHOWN = 48  # tokens of a prompt, and of its continuation, that are shown between steps
+PREVIEW_TOKENS = 48  # of a prompt, and of its continuation
 
 
 def learn_vocabulary(recipe: Recipe) -> Vocabulary:
-    """A tokenizer trained on the training part, one that keeps all of a text: its spaces and line breaks too."""
-    if recipe.tokenizer.kind not in EXACT:
+    """A lossless tokenizer, trained on the training split."""
+    if recipe.tokenizer.kind not in LOSSLESS:
         raise UserError(
-            f"tokenizer.kind = '{recipe.tokenizer.kind}' loses line breaks and spaces, which a model of running text "
-            f"should learn; possible: {', '.join(EXACT)}"
+            f"tokenizer.kind = '{recipe.tokenizer.kind}' loses line breaks and spaces, which a language model should "
+            f"learn; possible: {', '.join(LOSSLESS)}"
         )
     data = DocumentOptions.of(recipe)
     texts = (
@@ -43,7 +44,7 @@ def learn_vocabulary(recipe: Recipe) -> Vocabulary:
 
 
 class Generate(Task[TokenStream]):
-    """What the training loop asks of language modelling."""
+    """Causal language modelling on documents, packed into blocks of one length."""
 
     data: DocumentOptions
 
@@ -61,7 +62,7 @@ class Generate(Task[TokenStream]):
         return prepare_split(self.recipe, split, self.tokenizer, self.cache)
 
     def plan_batches(self) -> None:
-        """BlockBatch of one length, cut out of all texts in a row."""
+        """Blocks of one length, split from the concatenated documents."""
         size = self.options.batch_size or max(1, self.options.batch_tokens // self.length)
         self.packing = PackOptions(self.length, size, self.recipe.seed)
         self.batches_per_epoch = batches_per_epoch(self.training, self.packing)
@@ -82,29 +83,32 @@ class Generate(Task[TokenStream]):
         return F.cross_entropy(logits, batch.tokens[:, 1:].flatten(), label_smoothing=smoothing, reduction="sum")
 
     def validate(self, network: nn.Module) -> dict[str, float]:
-        """Loss over the first `eval_samples` blocks of the validation part, side by side as in training."""
+        """Loss over the first `eval_samples` blocks of the validation split, which do not overlap, as in training."""
         if self.validation is None:
             return {}
         most = min(len(self.validation), self.options.eval_samples * self.length + 1)
-        found = likelihood(network, self.validation, self.length, self.length, most, batch_size=self.packing.batch_size)
-        return {"loss": found.loss, "perplexity": found.perplexity, "bits_per_byte": found.bits_per_byte}
+        size = self.packing.batch_size
+        result = likelihood(network, self.validation, self.length, self.length, most, batch_size=size)
+        return {"loss": result.loss, "perplexity": result.perplexity, "bits_per_byte": result.bits_per_byte}
 
     def preview(self, network: nn.Module, count: int) -> list[Preview]:
-        """Beginnings from the validation part, how they go on there, and how the network goes on."""
+        """Prompts from the validation split, their continuations there, and those of the network."""
         if self.validation is None:
             return []
-        writer = TextGenerator(network, self.tokenizer, self.tokenizer.end)
-        options, shown = DecodeOptions(max_new_tokens=SHOWN, temperature=0.8, top_p=0.95), min(SHOWN, self.length // 2)
-        found = []
-        for number in range(count):
-            begin = number * len(self.validation) // count
-            tokens = [int(token) for token in self.validation.tokens[begin : begin + 2 * shown]]
-            prompt, rest = tokens[:shown], tokens[shown:]
+        generator = TextGenerator(network, self.tokenizer, self.tokenizer.end)
+        options = DecodeOptions(max_new_tokens=PREVIEW_TOKENS, temperature=0.8, top_p=0.95)
+        length = min(PREVIEW_TOKENS, self.length // 2)
+        previews = []
+        for index in range(count):
+            begin = index * len(self.validation) // count
+            tokens = [int(token) for token in self.validation.tokens[begin : begin + 2 * length]]
+            prompt = tokens[:length]
+            rest = tokens[length:]
             if rest:
-                row = writer.row(prompt)
-                answer = writer.told(row, writer.search([prompt], options)[0][0], options)
-                found.append(Preview(self.tokenizer.decode(prompt), self.tokenizer.decode(rest), answer.text))
-        return found
+                (hypotheses,) = generator.search([prompt], options)
+                output = generator.continuation(generator.row(prompt), hypotheses[0], options)
+                previews.append(Preview(self.tokenizer.decode(prompt), self.tokenizer.decode(rest), output.text))
+        return previews
 
     def inspect(self, splits: Mapping[str, TokenStream], findings: Findings) -> None:
         doctor.inspect(self, splits, findings)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from regard.config.recipe import DecodeOptions
 from regard.errors import UserError
-from regard.metrics import bleu as scores
+from regard.metrics import bleu
 from regard.models.registry import Family
 from regard.tasks.base import Preview, Task, reject_classifier
 from regard.tasks.batching import by_length
@@ -20,13 +20,14 @@ from regard.tasks.translate.predict import TranslatePredictor, Translation, tran
 
 
 class Translate(Task[PairDataset]):
-    """What the training loop asks of translation."""
+    """Translation: training on pairs of texts, validation by BLEU and chrF."""
 
     data: TranslateData
 
     predictor = TranslatePredictor
     evaluate = staticmethod(evaluate_task)
-    name, scores = "translate", ("bleu", "chrf", "exact", "loss")
+    name = "translate"
+    scores = ("bleu", "chrf", "exact", "loss")
     train_tokenizer = staticmethod(learn_vocabulary)
     attach_head = staticmethod(reject_classifier)
 
@@ -35,10 +36,10 @@ class Translate(Task[PairDataset]):
         return family.is_encoder_decoder
 
     def max_tokens(self, requested: int, limit: int) -> int:
-        room = limit - 1
-        if not 1 <= requested <= room:
+        capacity = limit - 1
+        if not 1 <= requested <= capacity:
             raise UserError(
-                f"data.max_length = {requested}, but the model reads and writes at most {room} tokens and an end "
+                f"data.max_length = {requested}, but the model reads and writes at most {capacity} tokens and an end "
                 f"(model.max_positions = {limit}): lower data.max_length, or raise model.max_positions"
             )
         return requested
@@ -57,32 +58,35 @@ class Translate(Task[PairDataset]):
 
     def _loss(self, network: nn.Module, batch: Batch, smoothing: float) -> Tensor:
         """Cross-entropy of each next token, summed; padding does not count."""
-        tokens, real = batch.target.tokens, batch.target.real[:, 1:]
+        tokens = batch.target.tokens
+        real = batch.target.real[:, 1:]
         logits = network(batch.source, tokens[:, :-1], real)
         return F.cross_entropy(logits.float(), tokens[:, 1:][real], label_smoothing=smoothing, reduction="sum")
 
     @torch.no_grad()
     def validate(self, network: nn.Module) -> dict[str, float]:
-        """Loss and scores over the first `eval_samples` of the validation part."""
+        """Loss and metrics over the first `eval_samples` of the validation split."""
         if self.validation is None:
             return {}
-        found = self._chosen(self.validation, self.options.eval_samples)
+        dataset = self.validation
+        samples = _first(dataset, self.options.eval_samples)
         total = count = 0.0
-        for numbers in by_length(self.validation.target_lengths[: len(found)].tolist(), 64):
-            pairs = [(self.validation.source(i), self.validation.target(i)) for i in numbers]
-            batch = collate([pair[0] for pair in pairs], [pair[1] for pair in pairs], self.vocabulary)
-            batch = batch.to(next(network.parameters()).device)
-            total, count = total + float(self._loss(network, batch, 0.0)), count + self.num_targets(batch)
-        answers = [answer.text for answer in self._answers(network, [sample.source for sample in found])]
-        references = [sample.target for sample in found]
-        return {"loss": total / count, **scores.quick(answers, references, self.recipe.tokenizer.lowercase)}
+        for indices in by_length(dataset.target_lengths[: len(samples)].tolist(), 64):
+            sources = [dataset.source(index) for index in indices]
+            targets = [dataset.target(index) for index in indices]
+            batch = collate(sources, targets, self.vocabulary).to(next(network.parameters()).device)
+            total += float(self._loss(network, batch, 0.0))
+            count += self.num_targets(batch)
+        outputs = [output.text for output in self._translate(network, samples)]
+        references = [sample.target for sample in samples]
+        return {"loss": total / count, **bleu.quick(outputs, references, self.recipe.tokenizer.lowercase)}
 
     def preview(self, network: nn.Module, count: int) -> list[Preview]:
         if self.validation is None:
             return []
-        found = self._chosen(self.validation, count)
-        answers = self._answers(network, [sample.source for sample in found])
-        return [Preview(pair.source, pair.target, answer.text) for pair, answer in zip(found, answers, strict=True)]
+        samples = _first(self.validation, count)
+        outputs = self._translate(network, samples)
+        return [Preview(*sample, output.text) for sample, output in zip(samples, outputs, strict=True)]
 
     def inspect(self, splits: Mapping[str, PairDataset], findings: Findings) -> None:
         inspect_samples(splits, findings, self.data.max_length)
@@ -90,8 +94,9 @@ class Translate(Task[PairDataset]):
         inspect_coverage(splits, self.vocabulary, ("source", "target"), findings)
         inspect_leaks(splits, findings)
 
-    def _answers(self, network: nn.Module, texts: list[str]) -> list[Translation]:
-        return translate(network, self.vocabulary, texts, DecodeOptions())
+    def _translate(self, network: nn.Module, samples: list[Sample]) -> list[Translation]:
+        return translate(network, self.vocabulary, [sample.source for sample in samples], DecodeOptions())
 
-    def _chosen(self, part: PairDataset, count: int) -> list[Sample]:
-        return [part.text(i) for i in range(min(count, len(part)))]
+
+def _first(dataset: PairDataset, count: int) -> list[Sample]:
+    return [dataset.text(index) for index in range(min(count, len(dataset)))]

@@ -135,7 +135,7 @@ def test_what_no_longer_fits_is_left_out_oldest_first(model: Model) -> None:
 
 def test_a_message_that_never_fits_is_refused_and_not_kept(model: Model) -> None:
     talk = Conversation(model)
-    with pytest.raises(UserError, match=rf"comes to [\d,]+ tokens, but the model's context of {LIMIT}"):
+    with pytest.raises(UserError, match=rf"has [\d,]+ tokens, but the model's context of {LIMIT}"):
         talk.answer("x" * LIMIT)
     assert talk.messages == []
     assert talk.answer("x" * (LIMIT - 40)).left_out == 0
@@ -164,7 +164,7 @@ def test_only_a_language_model_chats(tmp_path: Path) -> None:
 
     network = build(MODELS["transformer"], source_vocabulary=41, target_vocabulary=41)
     save(tmp_path, network, vocabulary(41), {})
-    with pytest.raises(UserError, match="cannot chat: it was made to translate"):
+    with pytest.raises(UserError, match="cannot chat: its task is .translate."):
         Conversation(load(tmp_path))
 
 

@@ -19,18 +19,26 @@ from regard.data.synthetic.in_context import Question
 from regard.data.synthetic.prompts import TEMPLATE, Pair, document
 from regard.errors import UserError
 from regard.layers.state import State
-from regard.tasks.generate.few_shot import Exam, FewShotOptions, curve, evaluate, exam_of, numbers_of, template_of
-from regard.tasks.generate.predict import TextGenerator
+from regard.tasks.generate.few_shot import (
+    Benchmark,
+    FewShotOptions,
+    benchmark_of,
+    curve,
+    evaluate,
+    parse_shots,
+    template_of,
+)
 from regard.tasks.generate.prompting import (
-    Draw,
+    DrawOptions,
     accuracy,
     by_generation,
     by_likelihood,
-    draw,
-    longest,
+    draw_questions,
+    max_tokens,
     read_pairs,
-    refuse_long,
+    reject_long,
 )
+from regard.tasks.generate.text_generator import TextGenerator
 from regard.text.vocabulary import Tokenizer, Vocabulary, train_tokenizer
 from road.text_to_sql import items as sql
 from road.text_to_sql.dataset import CATEGORIES
@@ -101,8 +109,8 @@ def model(network: nn.Module, words: Tokenizer = WORDS, recipe: Recipe | None = 
     return SimpleNamespace(network=network, vocabulary=vocabulary, predictor=lambda task: predictor, recipe=recipe)
 
 
-def exam(shots: str = "0", **options: Any) -> Exam:
-    return exam_of(None, "rows.jsonl", FewShotOptions(shots=shots, **options))
+def exam(shots: str = "0", **options: Any) -> Benchmark:
+    return benchmark_of(None, "rows.jsonl", FewShotOptions(shots=shots, **options))
 
 
 @pytest.fixture
@@ -118,7 +126,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("shots", [0, 1, 5, 16])
 def test_shots_are_other_rows_each_once_and_never_the_question(shots: int) -> None:
-    found = list(draw(PAIRS, shots, Draw(seeds=3)))
+    found = list(draw_questions(PAIRS, shots, DrawOptions(seeds=3)))
     assert len(found) == 3 * len(PAIRS)
     for number, question in enumerate(found):
         asked = PAIRS[number // 3]
@@ -130,12 +138,12 @@ def test_shots_are_other_rows_each_once_and_never_the_question(shots: int) -> No
 
 def test_a_copy_of_the_question_is_no_shot() -> None:
     twins = [Pair("same", "red"), Pair("same", "blue"), Pair("other", "red"), Pair("third", "blue")]
-    for question in draw(twins, 2, Draw(seeds=11)):
+    for question in draw_questions(twins, 2, DrawOptions(seeds=11)):
         assert question.prompt.splitlines()[-1].removesuffix(" →") not in {pair.text for pair in shown(question)}
 
 
 def test_more_shots_come_behind_and_change_no_question() -> None:
-    few, many = (list(draw(PAIRS, shots, Draw(limit=7, seeds=2))) for shots in (3, 9))
+    few, many = (list(draw_questions(PAIRS, shots, DrawOptions(limit=7, seeds=2))) for shots in (3, 9))
     assert len(few) == 14
     for first, second in zip(few, many, strict=True):
         assert shown(second)[:3] == shown(first)
@@ -143,20 +151,20 @@ def test_more_shots_come_behind_and_change_no_question() -> None:
 
 
 def test_each_seed_has_other_shots_and_is_the_same_again() -> None:
-    found = list(draw(PAIRS, 5, Draw(seeds=3)))
-    assert found == list(draw(PAIRS, 5, Draw(seeds=3)))
+    found = list(draw_questions(PAIRS, 5, DrawOptions(seeds=3)))
+    assert found == list(draw_questions(PAIRS, 5, DrawOptions(seeds=3)))
     assert all(len({question.prompt for question in found[begin : begin + 3]}) == 3 for begin in range(0, 51, 3))
 
 
 def test_shots_are_drawn_evenly() -> None:
-    counts = Counter(pair for question in draw(PAIRS, 4, Draw(seeds=101)) for pair in shown(question))
+    counts = Counter(pair for question in draw_questions(PAIRS, 4, DrawOptions(seeds=101)) for pair in shown(question))
     expected = 101 * 4
     assert all(abs(counts[pair] - expected) < 5 * expected**0.5 for pair in PAIRS)
 
 
 def test_a_template_of_ones_own() -> None:
     template = "Text: {text}\nLabel: {label}\n\n"
-    question = next(draw(PAIRS, 1, Draw(template=template)))
+    question = next(draw_questions(PAIRS, 1, DrawOptions(template=template)))
     assert re.fullmatch(r"Text: w\d+ x\nLabel: \w+\n\nText: w0 x\nLabel:", question.prompt)
 
 
@@ -179,13 +187,13 @@ def test_a_template_has_a_text_and_then_a_label(given: str) -> None:
 @pytest.mark.parametrize("shots", [0, 1, 4])
 @pytest.mark.parametrize("batch_size", [1, 32])
 def test_the_likeliest_label_is_the_answer(shots: int, batch_size: int) -> None:
-    found = list(draw(PAIRS, shots, Draw(seeds=2)))
+    found = list(draw_questions(PAIRS, shots, DrawOptions(seeds=2)))
     answers = by_likelihood(Fixed(WORDS.size, last_label), WORDS, found, batch_size=batch_size)
     assert answers == [shown(question)[-1].label if shots else "gold" for question in found]
 
 
 def test_greedy_generation_gives_the_same_answers_here() -> None:
-    found = list(draw(PAIRS[:10], 3, Draw(seeds=2)))
+    found = list(draw_questions(PAIRS[:10], 3, DrawOptions(seeds=2)))
     writer = TextGenerator(Fixed(WORDS.size, writes_last_label), WORDS, WORDS.end)  # pyright: ignore[reportArgumentType]
     assert by_generation(writer, found, batch_size=1) == [shown(question)[-1].label for question in found]
 
@@ -214,7 +222,7 @@ def test_accuracies_over_shots_are_those_computed_by_hand(rows: Path) -> None:
     share = sum(pair.label == "gold" for pair in PAIRS) / len(PAIRS)
     assert found["most_frequent_label"] == pytest.approx(100 * max(share, 1 - share))
     for row in found["shots"]:
-        questions = list(draw(PAIRS, row["shots"], Draw(seeds=2)))
+        questions = list(draw_questions(PAIRS, row["shots"], DrawOptions(seeds=2)))
         right = [(shown(each)[-1].label if row["shots"] else "gold") == each.label for each in questions]
         assert row["accuracy"] == pytest.approx(100 * np.mean(right), abs=0.01)
         assert row["answers"] == 34
@@ -224,7 +232,7 @@ def test_accuracies_over_shots_are_those_computed_by_hand(rows: Path) -> None:
 def test_generation_through_the_whole_way(rows: Path) -> None:
     few = exam(seeds=1, limit=9, by="generation")
     found = evaluate(model(Fixed(WORDS.size, writes_last_label)), few, [3], batch_size=1)
-    right = [shown(each)[-1].label == each.label for each in draw(PAIRS, 3, Draw(limit=9))]
+    right = [shown(each)[-1].label == each.label for each in draw_questions(PAIRS, 3, DrawOptions(limit=9))]
     assert found["shots"][0]["accuracy"] == pytest.approx(100 * np.mean(right), abs=0.01)
 
 
@@ -254,33 +262,33 @@ def made(name: str, **data: Any) -> Recipe:
 
 
 def test_lessons_ask_a_new_task_each_time() -> None:
-    found = exam_of(made("mappings", test=23), None, FewShotOptions(shots="2", seeds=2))
+    found = benchmark_of(made("mappings", test=23), None, FewShotOptions(shots="2", seeds=2))
     questions = found.questions(2)
     assert len(questions) == 46
     assert len({question.prompt for question in questions}) == 46
     assert found.facts["chance"] == 25
     assert [found.ideal(shots)[""] for shots in (0, 1)] == [0.25, 0.5]
-    assert len(exam_of(made("linear", test=23), None, FewShotOptions(limit=5, seeds=1)).ask(0)) == 5
+    assert len(benchmark_of(made("linear", test=23), None, FewShotOptions(limit=5, seeds=1)).items(0)) == 5
 
 
 def test_queries_are_right_when_they_give_the_same_rows() -> None:
-    found = exam_of(made("sql"), None, FewShotOptions(limit=40, seeds=1))
+    found = benchmark_of(made("sql"), None, FewShotOptions(limit=40, seeds=1))
     assert found.by == "generation"
-    asked = found.ask(2)
+    asked = found.items(2)
     for each, item in zip(asked, sql.items(1, "test", 40, 2), strict=True):
         assert each.is_correct(f" {item.gold}\nand more")
         assert not each.is_correct(" SELECT 1 ;")
         assert each.category == (CATEGORIES[2] if not item.own else CATEGORIES[0] if item.determined else CATEGORIES[1])
     ideal = found.ideal(0)
     assert (ideal[""], ideal[CATEGORIES[1]]) == (0.625, 0.25)
-    assert {each.category for each in found.ask(0)} == set(CATEGORIES[1:])
+    assert {each.category for each in found.items(0)} == set(CATEGORIES[1:])
 
 
 def test_kinds_of_questions_are_scored_apart() -> None:
     words = tokenizer(*sql.documents(1, "train", 20))
     found = evaluate(
         model(Fixed(words.size, lambda tokens: words.end, limit=2000), words),
-        exam_of(made("sql"), None, FewShotOptions(limit=12, seeds=1)),
+        benchmark_of(made("sql"), None, FewShotOptions(limit=12, seeds=1)),
         [1],
         batch_size=1,
     )
@@ -316,12 +324,12 @@ def test_a_blank_label_and_one_label_only_are_refused(tmp_path: Path, monkeypatc
 
 def test_more_shots_than_rows_are_refused() -> None:
     with pytest.raises(UserError, match="--shots 17: of the 17 rows only 16 have another text"):
-        next(draw(PAIRS, 17, Draw()))
+        next(draw_questions(PAIRS, 17, DrawOptions()))
 
 
 def test_a_prompt_that_is_too_long_says_how_many_shots_fit(rows: Path) -> None:
     few = exam()
-    sizes = {shots: longest(WORDS, few.questions(shots), TEMPLATE) for shots in range(10)}
+    sizes = {shots: max_tokens(WORDS, few.questions(shots), TEMPLATE) for shots in range(10)}
     network = Fixed(WORDS.size, last_label, limit=sizes[6])
     with pytest.raises(
         UserError, match=rf"--shots 9: .* up to {sizes[9]} tokens, .* at most {sizes[6]} .*; --shots 6 fits"
@@ -329,28 +337,28 @@ def test_a_prompt_that_is_too_long_says_how_many_shots_fit(rows: Path) -> None:
         evaluate(model(network), few, [0, 9])
     assert evaluate(model(network), few, [6])["shots"][0]["shots"] == 6
     with pytest.raises(UserError, match="even a question alone does not fit"):
-        refuse_long(3, 2, lambda shots: 10 + shots)
+        reject_long(3, 2, lambda shots: 10 + shots)
 
 
 @pytest.mark.parametrize("given", ["", "a", "1,,2", "-1", "1;2"])
 def test_shots_are_numbers(given: str) -> None:
     with pytest.raises(UserError, match="such as 0,1,2,4,8"):
-        numbers_of(given)
+        parse_shots(given)
 
 
 def test_numbers_of_shots_are_in_order_and_once() -> None:
-    assert numbers_of("4,0,1, 4") == [0, 1, 4]
+    assert parse_shots("4,0,1, 4") == [0, 1, 4]
 
 
 def test_what_does_not_fit_together_is_refused(rows: Path) -> None:
     with pytest.raises(UserError, match="--by likelyhood is unknown; did you mean 'likelihood'"):
         exam(by="likelyhood")
     with pytest.raises(UserError, match="--shots needs a FILE with the columns text and label"):
-        exam_of(None, None, FewShotOptions(shots="1"))
+        benchmark_of(None, None, FewShotOptions(shots="1"))
     with pytest.raises(UserError, match="--template is for a FILE"):
-        exam_of(made("mappings"), None, FewShotOptions(template="{text}"))
+        benchmark_of(made("mappings"), None, FewShotOptions(template="{text}"))
     with pytest.raises(UserError, match="--by likelihood needs labels"):
-        exam_of(made("sql"), None, FewShotOptions(by="likelihood"))
+        benchmark_of(made("sql"), None, FewShotOptions(by="likelihood"))
 
 
 def test_the_curve_shows_accuracy_ideal_and_chance(tmp_path: Path) -> None:

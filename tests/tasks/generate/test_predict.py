@@ -15,7 +15,7 @@ from regard.decoding.speculative import PromptLookup, speculate
 from regard.errors import UserError
 from regard.model import Model
 from regard.models.registry import build
-from regard.tasks.generate.predict import TextGenerator, _split
+from regard.tasks.generate.text_generator import TextGenerator, _split
 from regard.text.vocabulary import train_tokenizer
 
 
@@ -36,7 +36,7 @@ def writer(**options: object) -> TextGenerator:
 
 def test_a_text_to_stop_at_may_be_of_many_tokens() -> None:
     """Cyrillic letters are two bytes each."""
-    stopped = writer()._stopped(DecodeOptions(stop=("Конец истории",)))
+    stopped = writer()._stop_condition(DecodeOptions(stop=("Конец истории",)))
     tokens = writer().tokenizer.encode("Вот и всё. Конец истории")
     assert stopped is not None and stopped(tokens) and not stopped(tokens[:-1])
 
@@ -44,7 +44,7 @@ def test_a_text_to_stop_at_may_be_of_many_tokens() -> None:
 def test_a_special_token_to_stop_at_ends_the_text(stories: Model) -> None:
     made = stories.predictor("generate").text_generator()
     (name, token) = next(iter(made.tokenizer.special.items()))
-    assert token in made._ends(DecodeOptions(stop=(name,)))
+    assert token in made._eos_ids(DecodeOptions(stop=(name,)))
 
 
 def test_the_earliest_of_several_texts_to_stop_at_counts() -> None:

@@ -1,0 +1,273 @@
+"""Text generation with a causal language model: continuations of prompts, in batches or as a stream."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from regard.config.recipe import DecodeOptions
+from regard.decoding.prefix_cache import PrefixCache
+from regard.decoding.sampling import key_of
+from regard.decoding.search import DecodeStart, EosIds, Hypothesis, decode_steps, run_to_end
+from regard.decoding.speculative import DraftProposer, Speculation, speculate
+from regard.errors import UserError
+from regard.layers.inputs import pad
+from regard.tasks.batching import Row, by_length, check_texts
+from regard.tasks.generate.likelihood import log_probabilities
+from regard.text.vocabulary import Tokenizer
+
+NOT_FINITE = "the network's output is not finite: its weights are damaged, or its training diverged"
+
+NEW_TOKENS = 128  # default of max_new_tokens
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """A continuation of a prompt. `score` is the length-normalised log-probability; `alternatives` are next best."""
+
+    text: str
+    score: float
+    tokens: tuple[int, ...] = ()  # without the end token
+    finish: str = "end"  # or "stop": a stop sequence was generated; or "length": max_new_tokens was reached
+    prompt_tokens: int = 0
+    truncated: bool = False  # the start of the prompt was dropped
+    context_shifted: bool = False  # prompt and output exceed the context: its older half was dropped
+    log_probabilities: tuple[float, ...] | None = None  # of each token, on request
+    alternatives: tuple["Continuation", ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        return self.finish != "length"
+
+
+@dataclass(frozen=True)
+class TextGenerator:
+    """A causal language model with its end tokens, and a factory of draft proposers for speculative decoding."""
+
+    network: Any
+    tokenizer: Tokenizer
+    eos_ids: EosIds
+    draft: Callable[[], DraftProposer] | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    def prompts(self, texts: Sequence[str], truncate: bool = False) -> list[Row]:
+        """Prompts as tokens; one that exceeds the context is an error, or loses its start."""
+        check_texts(texts)
+        for index, text in enumerate(texts):
+            if not text:
+                raise UserError("is empty: a prompt needs at least one character", index)
+        return [self.row(self.tokenizer.prompt(text), truncate, index) for index, text in enumerate(texts)]
+
+    def row(self, tokens: list[int], truncate: bool = False, index: int | None = None) -> Row:
+        """A prompt of tokens."""
+        limit = self.network.max_positions
+        head = len(self.tokenizer.head)
+        if not tokens:
+            raise UserError("the prompt has no tokens: give at least one")
+        if len(tokens) <= limit:
+            return Row(tokens, len(tokens))
+        if not truncate:
+            raise UserError(
+                f"{'has' if index is not None else 'the prompt has'} {len(tokens):,} tokens, the model reads at most "
+                f"{limit:,}: {self.tokenizer.decode(tokens[:16])!r}…; shorten it, or drop its start with --truncate "
+                "(truncate=True)",
+                index,
+            )
+        return Row(tokens[:head] + tokens[len(tokens) - limit + head :], len(tokens))
+
+    def run(
+        self,
+        texts: Sequence[str],
+        options: DecodeOptions,
+        batch_size: int = 32,
+        truncate: bool = False,
+        with_log_probabilities: bool = False,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> list[Continuation]:
+        """A continuation of each text, computed in batches of similar length."""
+        rows = self.prompts(texts, truncate)
+        outputs: dict[int, Continuation] = {}
+        for indices in self._groups(rows, options, batch_size):
+            batch = self.search([rows[index].tokens for index in indices], options)
+            for index, hypotheses in zip(indices, batch, strict=True):
+                best, *rest = (
+                    self.continuation(rows[index], hypothesis, options, with_log_probabilities)
+                    for hypothesis in hypotheses
+                )
+                outputs[index] = replace(best, alternatives=tuple(rest))
+            progress(len(indices))
+        return [outputs[index] for index in range(len(rows))]
+
+    def search_all(self, prompts: list[list[int]], options: DecodeOptions, size: int = 32) -> list[list[Hypothesis]]:
+        """The best continuations of any number of prompts of tokens."""
+        rows = [self.row(prompt) for prompt in prompts]
+        hypotheses: dict[int, list[Hypothesis]] = {}
+        for indices in self._groups(rows, options, size):
+            hypotheses |= zip(indices, self.search([prompts[index] for index in indices], options), strict=True)
+        return [hypotheses[index] for index in range(len(prompts))]
+
+    def _groups(self, rows: list[Row], options: DecodeOptions, size: int) -> Iterator[list[int]]:
+        """Rows of similar length; of equal length where outputs may exceed the context, which then shifts."""
+        lengths = [len(row.tokens) for row in rows]
+        fits = [length + _max_new_tokens(options) <= self.network.max_positions for length in lengths]
+        short = [index for index in range(len(rows)) if fits[index]]
+        for group in by_length([lengths[index] for index in short], size):
+            yield [short[i] for i in group]
+        for length in sorted({lengths[index] for index in range(len(rows)) if not fits[index]}):
+            same = [index for index in range(len(rows)) if lengths[index] == length]
+            yield from (same[start : start + size] for start in range(0, len(same), size))
+
+    def search(self, prompts: list[list[int]], options: DecodeOptions) -> list[list[Hypothesis]]:
+        """The best continuations of a batch of prompts of tokens, best first."""
+        if self.draft is not None:
+            return [[self.speculate(prompt, options).answer] for prompt in prompts]
+        source = pad(prompts, 0).to(self.device)
+        hypotheses = run_to_end(decode_steps(self.network, source, self.decode_start(prompts, options), options))
+        if not all(hypotheses):
+            raise UserError(NOT_FINITE)
+        return hypotheses
+
+    def decode_start(self, prompts: list[list[int]], options: DecodeOptions) -> DecodeStart:
+        """Prompts as forced first tokens; all but the last one are processed at the start."""
+        length = max(map(len, prompts))
+        begin = torch.tensor([[-1] * (length - len(prompt)) + prompt for prompt in prompts], device=self.device)
+        keys = [key_of(prompt) for prompt in prompts] if options.temperature else ()
+        limit = _max_new_tokens(options)
+        return DecodeStart(begin, self._eos_ids(options), limit, length - 1, keys, self._stop_condition(options))
+
+    def _eos_ids(self, options: DecodeOptions) -> tuple[int, ...]:
+        """The end tokens, and the special tokens among the stop sequences: those have no text."""
+        eos_ids = (self.eos_ids,) if isinstance(self.eos_ids, int) else self.eos_ids
+        return (*eos_ids, *(self.tokenizer.special[stop] for stop in options.stop if stop in self.tokenizer.special))
+
+    def _stop_condition(self, options: DecodeOptions) -> Callable[[list[int]], bool] | None:
+        """Whether an output contains a stop sequence; its last tokens decide it."""
+        if not options.stop:
+            return None
+        tail = max(len(stop.encode()) for stop in options.stop) + 8  # a token is a byte or more
+        return lambda tokens: any(stop in self.tokenizer.decode(tokens[-tail:]) for stop in options.stop)
+
+    def speculate(self, prompt: list[int], options: DecodeOptions) -> Speculation:
+        """The greedy continuation of one prompt by speculative decoding."""
+        assert self.draft is not None
+        if options.temperature or options.num_beams > 1:
+            name = "temperature" if options.temperature else "num_beams"
+            raise UserError(f"speculative decoding is for greedy search, not {name} = {getattr(options, name)}")
+        speculation = speculate(
+            self.network,
+            torch.tensor([prompt], device=self.device),
+            self._eos_ids(options),
+            options,
+            _max_new_tokens(options),
+            self.draft(),
+            self._stop_condition(options),
+        )
+        if math.isnan(speculation.answer.score):
+            raise UserError(NOT_FINITE)
+        return speculation
+
+    def continuation(
+        self, row: Row, hypothesis: Hypothesis, options: DecodeOptions, with_log_probabilities: bool = False
+    ) -> Continuation:
+        """A hypothesis as text, which ends before the first stop sequence."""
+        decoder = self.tokenizer.incremental()
+        decoder.feed(row.tokens)
+        text = decoder.feed(hypothesis.tokens) + decoder.finish()
+        stop = _first_stop(text, options.stop)
+        finish = "length" if not hypothesis.finished else "end" if stop is None else "stop"
+        total = len(row.tokens) + len(hypothesis.tokens)
+        context_shifted = total > self.network.max_positions
+        logs = None
+        if with_log_probabilities:
+            if context_shifted:
+                raise UserError(
+                    f"log-probabilities of {total} tokens, but the model's context is {self.network.max_positions}: "
+                    "use fewer max_new_tokens"
+                )
+            tokens = torch.tensor([row.tokens + hypothesis.tokens], device=self.device)
+            logs = ()
+            if hypothesis.tokens:
+                logs = tuple(log_probabilities(self.network, tokens)[0, len(row.tokens) - 1 :].tolist())
+        return Continuation(
+            text[:stop],
+            hypothesis.score,
+            tuple(hypothesis.tokens),
+            finish,
+            len(row.tokens),
+            row.truncated,
+            context_shifted,
+            logs,
+        )
+
+
+class GenerationStream:
+    """A continuation while it is generated: iterate for pieces of text; afterwards `answer` is all of it.
+
+    With a prefix cache, the prefix that the prompt shares with the last text is not computed again.
+    """
+
+    def __init__(
+        self, generator: TextGenerator, row: Row, options: DecodeOptions, prefix_cache: PrefixCache | None = None
+    ):
+        if options.num_beams > 1 or options.num_return_sequences > 1:
+            raise UserError(
+                "beam search has no output before its end: stream with num_beams = 1 and num_return_sequences = 1"
+            )
+        self.generator = generator
+        self.row = row
+        self.options = options
+        self.network = prefix_cache or generator.network
+        self.tokens: list[int] = []
+        self.answer: Continuation | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        generator = self.generator
+        options = self.options
+        prompt = self.row.tokens
+        source = pad([prompt], 0).to(generator.device)
+        steps = decode_steps(self.network, source, generator.decode_start([prompt], options), options)
+        decoder = generator.tokenizer.incremental()
+        decoder.feed(prompt)
+        pending = ""
+        while True:
+            try:
+                step = next(steps)
+            except StopIteration as done:
+                (hypotheses,) = done.value
+                break
+            if step.total[0, 0] == -torch.inf:  # it has ended
+                continue
+            self.tokens = step.tokens[0, 0].tolist()
+            piece, pending = _split(pending + decoder.feed(self.tokens[-1:]), options.stop)
+            if piece:
+                yield piece
+        if not hypotheses:
+            raise UserError(NOT_FINITE)
+        self.answer = generator.continuation(self.row, hypotheses[0], options)
+        rest = pending + decoder.finish()
+        rest = rest[: _first_stop(rest, options.stop)]
+        if rest:
+            yield rest
+
+
+def _first_stop(text: str, stops: Sequence[str]) -> int | None:
+    """Where the first stop sequence begins; None where there is none."""
+    return min((text.index(stop) for stop in stops if stop in text), default=None)
+
+
+def _split(text: str, stops: Sequence[str]) -> tuple[str, str]:
+    """Text that can be shown, and the rest, which is or may become a stop sequence."""
+    end = _first_stop(text, stops)
+    if end is None:
+        sizes = (size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size]))
+        end = len(text) - max(sizes, default=0)
+    return text[:end], text[end:]
+
+
+def _max_new_tokens(options: DecodeOptions) -> int:
+    return options.max_new_tokens or NEW_TOKENS
