@@ -12,7 +12,7 @@ COMPARISON_CHART, LENGTHS = "comparison.svg", "bleu-by-length.svg"
 ROWS = 24
 
 
-def draw_questions(sheet: Sheet, folder: Path) -> Iterator[Path]:
+def draw(sheet: Sheet, folder: Path) -> Iterator[Path]:
     """Every picture that what was measured allows."""
     measured = [experiment for experiment in sheet.plan.comparison if sheet.of(experiment)]
     if measured:

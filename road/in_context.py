@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         results = {LESSON: of_lesson(runs[LESSON]), SQL: of_sql(runs[SQL])}
         write_atomically(path, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     results = json.loads(path.read_text(encoding="utf-8"))
-    draw_questions(results, HOME / FIGURES)
+    draw(results, HOME / FIGURES)
     page = (HOME / PAGE).read_text(encoding="utf-8")
     (HOME / PAGE).write_text(filled(page, results), encoding="utf-8")
 
@@ -165,7 +165,7 @@ def facts(run: Path, model: Any) -> dict[str, Any]:
 # ── the page ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def draw_questions(results: dict[str, Any], folder: Path) -> None:
+def draw(results: dict[str, Any], folder: Path) -> None:
     """The charts."""
     from regard.cli.evaluate import draw_chart
     from regard.tasks.generate.few_shot import curve as shots_curve

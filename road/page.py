@@ -29,7 +29,7 @@ def render(plan: Plan, measured: Path) -> dict[Path, str]:
     """The text of every file."""
     sheet = Sheet(plan, measured)
     with tempfile.TemporaryDirectory() as aside:
-        drawn = {path.name: path.read_text(encoding="utf-8") for path in figures.draw_questions(sheet, Path(aside))}
+        drawn = {path.name: path.read_text(encoding="utf-8") for path in figures.draw(sheet, Path(aside))}
     files = {FIGURES / name: text for name, text in drawn.items()}
     return {PAGE: "\n\n".join(filter(None, _parts(sheet))) + "\n"} | files
 

@@ -164,7 +164,7 @@ def test_only_a_language_model_chats(tmp_path: Path) -> None:
 
     network = build(MODELS["transformer"], source_vocabulary=41, target_vocabulary=41)
     save(tmp_path, network, vocabulary(41), {})
-    with pytest.raises(UserError, match="cannot chat: its task is .translate."):
+    with pytest.raises(UserError, match="cannot chat: its task is 'translate'"):
         Conversation(load(tmp_path))
 
 
