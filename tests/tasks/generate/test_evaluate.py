@@ -180,7 +180,7 @@ def test_the_command_asks_with_shots(run: Path, tmp_path: Path, capfd: pytest.Ca
         (["--limit", "3"], "--limit is not an option of the evaluation of text by a causal language model"),
         (["--plot", "a.svg"], "--plot is not an option of the evaluation of text by a causal language model"),
         (["--shots", "1", "--stride", "3"], "--stride is not an option of the evaluation of few-shot prompts"),
-        (["--shots", "40"], r"at most 70 at once; --shots \d+ fits"),
+        (["--shots", "40"], r"context is 70; --shots \d+ fits"),
     ],
 )
 def test_options_that_would_change_nothing_are_refused(

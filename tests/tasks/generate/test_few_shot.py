@@ -332,7 +332,7 @@ def test_a_prompt_that_is_too_long_says_how_many_shots_fit(rows: Path) -> None:
     sizes = {shots: max_tokens(WORDS, few.questions(shots), TEMPLATE) for shots in range(10)}
     network = Fixed(WORDS.size, last_label, limit=sizes[6])
     with pytest.raises(
-        UserError, match=rf"--shots 9: .* up to {sizes[9]} tokens, .* at most {sizes[6]} .*; --shots 6 fits"
+        UserError, match=rf"--shots 9: .* up to {sizes[9]} tokens, .* context is {sizes[6]}; --shots 6 fits"
     ):
         evaluate(model(network), few, [0, 9])
     assert evaluate(model(network), few, [6])["shots"][0]["shots"] == 6
