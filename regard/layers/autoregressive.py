@@ -91,7 +91,7 @@ class TransformerLM(AutoregressiveModel):
         raise NotImplementedError
 
     def start(self, source: TokenBatch) -> State:
-        """Reads each prompt except its last token, which is the first to be given to `step`."""
+        """The state after each prompt except its last token, which is the first input of `step`."""
         length = int(source.lengths.max())
         gap = length - source.lengths
         if not gap.any():

@@ -1,6 +1,6 @@
-"""Convolutions over a sequence: each place sees a window of places.
+"""One-dimensional convolutions over a sequence.
 
-Shapes: x (batch, length, width); `past` (batch, reach, width) is what came before x.
+Shapes: x (batch, length, width); `past` (batch, reach, width) are the positions before x.
 """
 
 from collections.abc import Iterable
@@ -12,37 +12,39 @@ from torch import Tensor, nn
 
 
 class Convolution(nn.Module):
-    """A window of `kernel` places, `dilation` apart, side by side through one product."""
+    """A dilated convolution, as one product over the concatenated positions of each window."""
 
     def __init__(self, width: int, outputs: int, kernel: int, dilation: int = 1):
         super().__init__()
-        self.kernel, self.dilation = kernel, dilation
-        self.reach = (kernel - 1) * dilation  # from the first place of a window to its last
-        self.width, self.product = width, nn.Linear(kernel * width, outputs)
+        self.kernel = kernel
+        self.dilation = dilation
+        self.reach = (kernel - 1) * dilation  # from the first position of a window to its last
+        self.width = width
+        self.product = nn.Linear(kernel * width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Windows around each place, zeros beyond both ends."""
-        return self._over(F.pad(x, (0, 0, self.reach // 2, self.reach - self.reach // 2)))
+        """Windows centred on each position, zero-padded on both sides."""
+        return self._convolve(F.pad(x, (0, 0, self.reach // 2, self.reach - self.reach // 2)))
 
     def after(self, past: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Windows that end with each place, so that none sees what follows; and the past of what comes next."""
+        """Causal: windows that end with each position. Also returns the `past` of the next call."""
         x = torch.cat([past, x], 1)
-        return self._over(x), x[:, x.size(1) - self.reach :]
+        return self._convolve(x), x[:, x.size(1) - self.reach :]
 
-    def _over(self, x: Tensor) -> Tensor:
+    def _convolve(self, x: Tensor) -> Tensor:
         length = x.size(1) - self.reach
         shifted = [x[:, start : start + length] for start in range(0, self.reach + 1, self.dilation)]
         return self.product(torch.cat(shifted, -1))
 
 
 class Windows(NamedTuple):
-    """A decoder between two steps: what each layer's next window will see of the past, and the place to be written."""
+    """The state of a convolutional decoder: the cached inputs of each layer, and the next position."""
 
     past: tuple[Tensor, ...]
     time: int
 
     @classmethod
-    def of_nothing(cls, layers: Iterable[Any], source: Tensor) -> "Windows":
-        """Before the first token: zeros for the `windows` of each layer, a row for each of the source's."""
+    def empty(cls, layers: Iterable[Any], source: Tensor) -> "Windows":
+        """The state before the first token: zeros for the `windows` of each layer, in the batch size of the source."""
         sizes = [(source.size(0), layer.windows.reach, layer.windows.width) for layer in layers]
         return cls(tuple(source.new_zeros(size) for size in sizes), 0)

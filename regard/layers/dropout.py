@@ -1,4 +1,4 @@
-"""Dropout at a quarter of the random numbers.
+"""Dropout with a quarter of the random numbers.
 
 Drawing one number for each element takes a tenth of a training step on a CPU. Here one draw of 64 bits decides four.
 """
@@ -46,7 +46,7 @@ class Dropout(nn.Module):
 
 
 def set_dropout(network: nn.Module, rate: float) -> None:
-    """Change the dropout rate of a whole network."""
+    """Change the dropout rate of a network."""
     for module in network.modules():
         if isinstance(module, Dropout):
             module.keep_threshold = round(rate * LEVELS)

@@ -1,4 +1,4 @@
-"""Embeddings: tokens and where they stand → vectors."""
+"""Embeddings of tokens and positions."""
 
 import math
 from typing import Any
@@ -14,12 +14,13 @@ class Embedding(nn.Module):
 
     def __init__(self, table: nn.Embedding, positions: nn.Module | None, scaled: bool, dropout: float):
         super().__init__()
-        self.table, self.positions = table, positions
+        self.table = table
+        self.positions = positions
         self.scale = math.sqrt(table.embedding_dim) if scaled else 1.0
         self.dropout = Dropout(dropout)
 
     def forward(self, tokens: Tensor, start: int = 0, gap: Tensor | None = None) -> Tensor:
-        """`start` is the first token's place; `gap` counts the padding before each row, if any."""
+        """`start` is the position of the first token; `gap` is the padding before each row, if any."""
         x = self.table(tokens)
         if self.scale != 1.0:
             x = x * self.scale
@@ -29,25 +30,25 @@ class Embedding(nn.Module):
 
 
 def both_sides(config: Any, width: int, scaled: bool) -> tuple[Embedding, Embedding]:
-    """Source and target embeddings, which share one table where the config is `tied` throughout."""
+    """Source and target embeddings, which share one table if `tied` is "all"."""
     source = nn.Embedding(config.source_vocabulary, width)
     target = source if config.tied == "all" else nn.Embedding(config.target_vocabulary, width)
-    one, other = (
-        Embedding(table, positions(config.positions, width, config.max_positions), scaled, config.dropout)
-        for table in (source, target)
-    )
-    return one, other
+
+    def embedding(table: nn.Embedding) -> Embedding:
+        return Embedding(table, positions(config.positions, width, config.max_positions), scaled, config.dropout)
+
+    return embedding(source), embedding(target)
 
 
 def untieable(config: Any) -> str | None:
-    """What keeps both sides from sharing one table, in words."""
+    """Why both sides cannot share one table, as a message; None if they can."""
     if config.tied == "all" and config.source_vocabulary != config.target_vocabulary:
         return 'tied = "all" needs one vocabulary for both sides: set tokenizer.joint = true or tied = "output"'
     return None
 
 
 def positions(kind: str, width: int, max_positions: int) -> nn.Module | None:
-    """The positions a recipe names: sinusoid, sinusoid_halves, learned or none."""
+    """Position embeddings by their name in recipes: sinusoid, sinusoid_halves, learned or none."""
     kinds = {
         "sinusoid": lambda: Sinusoid(width),
         "sinusoid_halves": lambda: Sinusoid(width, halves=True),

@@ -1,6 +1,6 @@
-"""What every network has in common that reads a whole text at once and gives each place a state.
+"""Encoders: networks with a hidden state for each position, computed from the full text.
 
-    tokens, places, segments ─▶ embed ─▶ widen ─▶ blocks ─▶ states ─▶ pooler ─▶ one vector for the text
+    tokens, positions, segments ─▶ embed ─▶ projection ─▶ blocks ─▶ states ─▶ pooler ─▶ one vector for the text
 
 Shapes: tokens, segments (batch, length), states (batch, length, width).
 """
@@ -22,7 +22,7 @@ Summary = Callable[[Tensor, TokenBatch], Tensor]
 
 
 class InputEmbedding(nn.Module):
-    """The sum of a token's vector, its place's and its segment's, normed. Devlin et al. 2019, figure 2."""
+    """The sum of token, position and segment embeddings, normalised. Devlin et al. 2019, figure 2."""
 
     def __init__(
         self,
@@ -33,34 +33,39 @@ class InputEmbedding(nn.Module):
         dropout: float,
         first: int = 0,
     ):
-        """The first token's place is row `first` of the positions."""
+        """The first token has row `first` of the positions."""
         super().__init__()
-        self.table, self.positions, self.token_types = table, positions, token_types
-        self.norm, self.dropout, self.first = norm, Dropout(dropout), first
+        self.table = table
+        self.positions = positions
+        self.token_types = token_types
+        self.norm = norm
+        self.dropout = Dropout(dropout)
+        self.first = first
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
         x = self.table(tokens)
         if self.positions is not None:
             x = x + self.positions(self.first, tokens.size(1))
         if self.token_types is not None:
-            alike = segments is None or self.token_types.num_embeddings == 1  # RoBERTa reads two texts as one
-            x = x + (self.token_types.weight[0] if alike else self.token_types(segments))
+            single = segments is None or self.token_types.num_embeddings == 1  # RoBERTa has one type for both texts
+            x = x + (self.token_types.weight[0] if single else self.token_types(segments))
         return self.dropout(self.norm(x))
 
 
 class Pooler(nn.Module):
-    """One vector for a text: the state of its first token through one more layer."""
+    """One vector for a text: a dense layer over the state of its first token. Devlin et al. 2019, section 4.1."""
 
     def __init__(self, width: int, activation: str):
         super().__init__()
-        self.dense, self.activation = nn.Linear(width, width), ACTIVATIONS[activation]
+        self.dense = nn.Linear(width, width)
+        self.activation = ACTIVATIONS[activation]
 
     def forward(self, states: Tensor, text: TokenBatch | None = None) -> Tensor:
         return self.activation(self.dense(states[:, 0]))
 
 
 class Encoder(nn.Module):
-    """A network that neither goes on with a text nor turns it into another: every place sees all of it.
+    """An encoder-only network: every position attends to the full text.
 
     Its config has `width`, `max_positions`, `dropout`, `pooler_activation` and `output_activation`, which heads need.
     """
@@ -70,7 +75,7 @@ class Encoder(nn.Module):
 
     config: Any
     embed: InputEmbedding
-    embedding_projection: nn.Module  # where embeddings are narrower than states, else nothing
+    embedding_projection: nn.Module  # the identity, unless embeddings are narrower than states
     encoder: Stack
     pooler: Pooler | None
 
@@ -81,11 +86,11 @@ class Encoder(nn.Module):
 
     @property
     def max_positions(self) -> int:
-        """The longest text that is read."""
+        """The longest text."""
         return self.config.max_positions
 
     def encode(self, text: TokenBatch) -> Tensor:
-        """The state of each place, from all of its text; padding changes none, and has states that mean nothing."""
+        """The hidden state of each position. Padding does not affect them; its own states are undefined."""
         with scope("encoder"):
             return self.encoder(self.embedding_projection(self.embed(text.tokens, text.segments)), unpadded(text))[0]
 
@@ -93,28 +98,29 @@ class Encoder(nn.Module):
         return self.encode(text)
 
     def pooled(self, states: Tensor, text: TokenBatch | None = None) -> Tensor:
-        """One vector for each text (batch, width), from its states."""
+        """The pooled vector of each text (batch, width), from its states."""
         assert self.pooler is not None
         return self.pooler(states)
 
     def unpooled(self) -> Self:
-        """Without the pooler, which those that look at every place leave idle."""
+        """Without the pooler, which heads over all positions do not use."""
         if self.pooler is not None:
-            self.pooler, self.config = None, replace(self.config, pooler=False)
+            self.pooler = None
+            self.config = replace(self.config, pooler=False)
         return self
 
     def summary(self) -> Summary:
-        """What labels are told from: the pooler it was trained with, or a new one."""
+        """The pooling for classification: the pooler it was trained with, or a new one."""
         return self.pooled if self.pooler is not None else Pooler(self.config.width, self.config.pooler_activation)
 
 
 def unpadded(text: TokenBatch) -> Tensor | None:
-    """Which places are real, or nothing where all are: kernels without a mask are faster."""
+    """The padding mask; None without padding, because kernels without a mask are faster."""
     return None if int(text.lengths.min()) == text.tokens.size(1) else text.real
 
 
 def initialise(module: nn.Module) -> None:
-    """Devlin et al. 2019 draw all matrices with a deviation of 0.02; biases begin at zero."""
+    """BERT's initialisation: matrices with a standard deviation of 0.02, biases zero."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:

@@ -1,7 +1,7 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021): a frozen projection, and a thin one beside it that is trained.
+"""Low-rank adapters (LoRA, Hu et al. 2021): a trained low-rank matrix is added to a frozen projection.
 
-    x ─┬─▶ weight, frozen ──────────────────────────────────┬─▶ +
-       └─▶ down (rank, inputs) ─▶ up (outputs, rank) ─▶ · alpha / rank
+    x ─┬─▶ weight, frozen ────────────────────────────┬─▶ +
+       └─▶ A (rank, inputs) ─▶ B (outputs, rank) ─▶ · alpha / rank
 
 Shapes: x (…, inputs).
 """
@@ -24,7 +24,7 @@ TARGETS = ("query", "key", "value", "output", "up", "down", "gate")
 
 @dataclass(frozen=True)
 class AdapterOptions:
-    """How thick adapters are, how much they count, and which projections have one."""
+    """The rank of adapters, their scale alpha, and the projections that have one."""
 
     rank: int
     alpha: float
@@ -32,8 +32,9 @@ class AdapterOptions:
 
     @classmethod
     def of(cls, model: Mapping[str, Any]) -> "AdapterOptions | None":
-        """From a recipe's [model]; nothing where it asks for none."""
-        rank, alpha = model.get("lora_rank", 0), model.get("lora_alpha", 16.0)
+        """From a recipe's [model]; None without adapters."""
+        rank = model.get("lora_rank", 0)
+        alpha = model.get("lora_alpha", 16.0)
         targets = model.get("lora_targets", "query value")
         if type(rank) is not int or rank < 0:
             raise UserError(f"model.lora_rank = {rank!r} should be a whole number, 0 for none")
@@ -48,44 +49,47 @@ class AdapterOptions:
 
 
 class Adapted(nn.Module):
-    """W x + alpha / rank · B A x, of which A (`down`) and B (`up`) are trained; B begins as zeros. Equation 3."""
+    """W x + alpha / rank · B A x. A and B are trained, B is initialised to zero. Hu et al. 2021, equation 3."""
 
     def __init__(self, projection: nn.Linear, rank: int, alpha: float):
         super().__init__()
-        self.projection, self.alpha, self.scale = projection, alpha, alpha / rank
+        self.projection = projection
+        self.alpha = alpha
+        self.scale = alpha / rank
         like = projection.weight
         self.lora_a = nn.Parameter(like.new_empty(rank, projection.in_features))
         self.lora_b = nn.Parameter(like.new_zeros(projection.out_features, rank))
-        nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))  # as a new nn.Linear, and as others begin
+        nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))  # as nn.Linear, and as PEFT does
 
     def forward(self, x: Tensor) -> Tensor:
         return self.projection(x) + F.linear(F.linear(x, self.lora_a), self.lora_b) * self.scale
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
-        """The projection alone, changed so that it computes the same."""
+        """The projection with the adapter added to its weight."""
         self.projection.weight += self.lora_b @ self.lora_a * self.scale
         return self.projection
 
 
 def adapt(network: nn.Module, options: AdapterOptions) -> None:
-    """Freeze all weights, and put an adapter beside each projection of these names."""
-    found = [place for place in _projections(network) if isinstance(place[2], nn.Linear)]
-    there = [name for name in TARGETS if any(name == each for _, each, _ in found)]
+    """Freeze all weights, and add an adapter to each target projection."""
+    linears = [entry for entry in _projections(network) if isinstance(entry[2], nn.Linear)]
+    names = {name for _, name, _ in linears}
+    possible = [name for name in TARGETS if name in names]
     for word in options.targets:
-        if word not in there:
+        if word not in possible:
             raise UserError(
                 f"model.lora_targets: this {type(network).__name__} has no projection '{word}'; "
-                f"possible: {', '.join(there) or 'none'}"
+                f"possible: {', '.join(possible) or 'none'}"
             )
     network.requires_grad_(False)
-    for parent, name, projection in found:
+    for parent, name, projection in linears:
         if name in options.targets:
             setattr(parent, name, Adapted(projection, options.rank, options.alpha))
 
 
 def merge(network: nn.Module) -> None:
-    """Add each adapter to its projection, in place; what remains is the network it was, with other weights."""
+    """Merge each adapter into its projection, in place."""
     for parent, name, child in list(_projections(network)):
         if isinstance(child, Adapted):
             setattr(parent, name, child.merged())
@@ -93,12 +97,12 @@ def merge(network: nn.Module) -> None:
 
 
 def adapters(network: nn.Module) -> dict[str, Adapted]:
-    """Each adapted projection by the name of its place."""
+    """The adapted projections by module name."""
     return {name: module for name, module in network.named_modules() if isinstance(module, Adapted)}
 
 
 def _projections(network: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
-    """What may have an adapter: (where it stands, its name there, it)."""
+    """The projections that may have an adapter: (parent module, name, projection)."""
     for parent in network.modules():
         if isinstance(parent, Attention | FeedForward | GatedFeedForward):
             yield from ((parent, name, child) for name, child in parent.named_children() if name in TARGETS)

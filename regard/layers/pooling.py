@@ -1,4 +1,4 @@
-"""One vector for a text, from its states: the last of them, or a mix of all through the one attention.
+"""Pooling: one vector for a text, from its last state, or from all states by attention.
 
 Shapes: states (batch, length, width), pooled (batch, width).
 """
@@ -17,20 +17,20 @@ POOLINGS = ("last", "mean", "attention")
 
 
 class LastStatePooling(nn.Module):
-    """Where reading ended: the last state, and of what is read backwards the first. Sutskever et al. 2014's vector."""
+    """The final state of each direction: forwards the last, backwards the first. Sutskever et al. 2014."""
 
     def __init__(self, forwards: int):
-        """So many numbers of a state were read forwards, the others backwards."""
+        """`forwards` features of a state are of the forward direction, the others of the backward one."""
         super().__init__()
         self.forwards = forwards
 
     def forward(self, states: Tensor, text: TokenBatch) -> Tensor:
-        ends = states[torch.arange(len(states), device=states.device), text.lengths - 1]
-        return torch.cat([ends[:, : self.forwards], states[:, 0, self.forwards :]], -1)
+        last = states[torch.arange(len(states), device=states.device), text.lengths - 1]
+        return torch.cat([last[:, : self.forwards], states[:, 0, self.forwards :]], -1)
 
 
 class AttentionPooling(nn.Module):
-    """A mean of all states, each counted as much as it answers one question."""
+    """A weighted mean of all states: one query, the `question`, attends to them."""
 
     question: Tensor
 
@@ -49,11 +49,12 @@ class AttentionPooling(nn.Module):
 
 
 def attention_pooling(width: int, hidden: int) -> AttentionPooling:
-    """v · tanh(b + W h), where the question, learnt, is the bias b. Yang et al. 2016, equations 5–7."""
-    key, same = nn.Linear(width, hidden, bias=False), nn.Identity()
+    """v · tanh(b + W h), where the learned question is the bias b. Yang et al. 2016, equations 5–7."""
+    key = nn.Linear(width, hidden, bias=False)
+    same = nn.Identity()
     return AttentionPooling(Attention(same, key, same, same, score=Additive(hidden)), nn.Parameter(torch.zeros(hidden)))
 
 
 def mean_pooling(width: int) -> AttentionPooling:
-    """The plain mean: every state counts the same, whatever is asked."""
+    """The mean of all states."""
     return AttentionPooling(mean(width, width, width), torch.zeros(1))

@@ -23,7 +23,7 @@ class Network(Protocol):
 
     @property
     def max_positions(self) -> int:
-        """The longest sequence that it reads at once."""
+        """The longest input sequence."""
         ...
 
     @property
@@ -70,7 +70,7 @@ class CausalLM(Network, Decodable, Protocol):
         ...
 
     def state_length(self, state: State) -> int:
-        """The number of tokens that a state holds; fewer than were read, if the context forgot the oldest."""
+        """The number of tokens in a state: fewer than its inputs if the context has dropped the oldest."""
         ...
 
 

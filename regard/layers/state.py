@@ -1,4 +1,4 @@
-"""What a generator knows between two steps, as a value: nested tuples of tensors whose first axis is the rows."""
+"""The state between two decoding steps, as a value: nested tuples of tensors whose first axis is the rows."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -9,21 +9,21 @@ from regard.attention.core import Memory
 
 
 class State(NamedTuple):
-    """A part with one row per source, and a part with one row per hypothesis (those of one source adjacent)."""
+    """State with one row per source, and state with one row per hypothesis (those of one source are adjacent)."""
 
     source: Any
     hypothesis: Any
 
 
 def reorder(state: Any, rows: Tensor) -> Any:
-    """The given rows of a nested state: how a search copies, reorders and drops; what is no tensor is shared by all."""
+    """Select rows of a nested state, as a search copies, reorders and drops hypotheses; other values are kept."""
     if isinstance(state, Tensor):
         return state.index_select(0, rows)
     if isinstance(state, Memory):
         return state.select(rows)
     if isinstance(state, tuple):
-        parts = [reorder(part, rows) for part in state]
-        return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+        items = [reorder(item, rows) for item in state]
+        return type(state)(*items) if hasattr(state, "_fields") else tuple(items)
     return state
 
 
@@ -32,5 +32,5 @@ def tensors(state: Any) -> Iterator[Tensor]:
     if isinstance(state, Tensor):
         yield state
     elif isinstance(state, tuple):
-        for part in state:
-            yield from tensors(part)
+        for item in state:
+            yield from tensors(item)

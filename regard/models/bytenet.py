@@ -118,7 +118,7 @@ class ByteNet(AutoregressiveModel):
 
     def start(self, source: TokenBatch) -> State:
         states = self._read(source)
-        return State(states, Windows.of_nothing(self.decoder, states))
+        return State(states, Windows.empty(self.decoder, states))
 
     def decode(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         windows: Windows = state.hypothesis

@@ -128,7 +128,7 @@ class ConvS2S(AutoregressiveModel):
         grown = source.lengths[:, None, None].sqrt().to(found.dtype)  # a mean of n would shrink by √n
         value = (found + embedded) * ROOT_HALF * grown
         memory = Memory(found[:, None], value[:, None], source.real)
-        return State(memory, Windows.of_nothing(self.decoder, found))
+        return State(memory, Windows.empty(self.decoder, found))
 
     def decode(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         windows: Windows = state.hypothesis

@@ -132,7 +132,7 @@ class Seq2Seq(AutoregressiveModel):
         self.decoder = recurrence(
             config.cell, config.embedding_width + fed, config.width, self.depth, config.dropout, score_width
         )
-        self.bridge = nn.Linear(config.states, self.decoder.parts * self.depth * config.width)
+        self.bridge = nn.Linear(config.states, self.decoder.state_tensors * self.depth * config.width)
         combined = config.width if config.order == "luong" else config.embedding_width
         inputs = config.width + context + (config.embedding_width if config.order == "bahdanau" else 0)
         self.combine = nn.Linear(inputs, combined)
