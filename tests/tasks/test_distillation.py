@@ -98,7 +98,8 @@ def test_numbers_are_learnt_in_the_units_of_the_data_s_own_loss() -> None:
     losses = []
     for scale in (1.0, 64.0):
         found, wanted = (Predicted(torch.zeros(0), (scale * each,)) for each in (said, shown))
-        hard = Regression(SimpleNamespace(scale=scale)).loss(found.logits[0], wanted.logits[0][:, 0])
+        scaled: Any = SimpleNamespace(scale=scale)
+        hard = Regression(scaled).loss(found.logits[0], wanted.logits[0][:, 0])
         losses.append(Teacher(network, options, {}, scale).loss(hard, found, wanted, torch.zeros(0), 5))
     assert torch.allclose(losses[0], 2 * F.mse_loss(said, shown, reduction="sum"), atol=1e-5)
     assert torch.allclose(losses[0], losses[1], atol=1e-5)
