@@ -34,12 +34,12 @@ def read_texts(arguments: list[str] | None) -> Iterator[str]:
         yield text if arguments else text.rstrip("\r\n")
 
 
-def flatten_option_groups(verb: Callable[..., None]) -> Callable[..., None]:
+def flatten_option_groups(function: Callable[..., None]) -> Callable[..., None]:
     """Replace each dataclass parameter by an option per field, so that typer sees a flat function."""
     groups: dict[str, Any] = {}
     flat: list[inspect.Parameter] = []
-    hints = get_type_hints(verb, include_extras=True)
-    for name, parameter in inspect.signature(verb).parameters.items():
+    hints = get_type_hints(function, include_extras=True)
+    for name, parameter in inspect.signature(function).parameters.items():
         if not is_dataclass(hints[name]):
             flat.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
             continue
@@ -51,11 +51,11 @@ def flatten_option_groups(verb: Callable[..., None]) -> Callable[..., None]:
             option = _in_section(hints[name], inner[field.name])
             flat.append(inspect.Parameter(field.name, kind, default=default, annotation=option))
 
-    @wraps(verb)
+    @wraps(function)
     def command(**values: Any) -> None:
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-        verb(**values)
+        function(**values)
 
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
     command.__signature__ = inspect.Signature(flat)  # pyright: ignore[reportAttributeAccessIssue]
@@ -86,7 +86,7 @@ class Command(TyperCommand):
                     formatter.write_dl(records)
 
 
-ModelType = Annotated[str, typer.Option(help="Such as bert, where config.json says none.")]
+ModelType = Annotated[str, typer.Option(help="Such as bert, where config.json has none.")]
 
 
 @dataclass(frozen=True)

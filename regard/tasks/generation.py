@@ -33,7 +33,7 @@ class GenerationPredictor(Predictor):
         return tuple(token for token in ids if 0 <= token < self.vocab_size)
 
     def decode_options(self, **options: Any) -> DecodeOptions:
-        """The checkpoint's generation settings, overridden by what is given."""
+        """The checkpoint's generation settings, overridden by `options`."""
         merged = DecodeOptions(**(decode_fields(self.model.generation, self.is_causal_lm) | accepted(options)))
         if merged.stop and not self.is_causal_lm:
             raise UserError(f"stop = {list(merged.stop)}: stop sequences are for causal language models")

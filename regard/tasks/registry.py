@@ -82,7 +82,7 @@ def require_support(task: str, family: str) -> None:
         possible = ", ".join(name for name in TASKS if task_of(name).trainable)
         raise UserError(f"task = '{task}' has no training of its own; possible: {possible}")
     if family in FAMILIES and not kind.supports(FAMILIES[family]):
-        able = [name for name, each in FAMILIES.items() if kind.supports(each)]
+        able = [name for name, candidate in FAMILIES.items() if kind.supports(candidate)]
         raise UserError(f"model.family = '{family}' cannot do task = '{task}'; possible families: {', '.join(able)}")
 
 

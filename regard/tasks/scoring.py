@@ -17,7 +17,7 @@ from regard.tasks.registry import options_of
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """The file to score, if not a split of the recipe, and the options that were given, by name."""
+    """The file to score, if not a split of the recipe, and the specified options by name."""
 
     file: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -17,8 +17,8 @@ from chatting import language_folder
 from checkpoints import vocabulary
 
 import regard
-from regard.cli.options import FileOptions as Rows
-from regard.cli.output import to_jsonable as plain
+from regard.cli.options import FileOptions
+from regard.cli.output import to_jsonable
 from regard.cli.run_inputs import from_file
 from regard.config.recipe import Recipe
 from regard.errors import UserError
@@ -80,7 +80,7 @@ def test_rows_are_answered_as_texts_are(task: str, tmp_path: Path, call: Call) -
     found = told(out)
     assert [each["location"] for each in found] == [f"{table}:{line}" for line in PLACES]
     wanted = [mask + text for text in TEXTS if text]
-    answers = [plain(answer) for answer in model.run(wanted)]
+    answers = [to_jsonable(answer) for answer in model.run(wanted)]
     assert found[2] == {"location": f"{table}:5", "text": "", "truncated": False, "alternatives": []}
     assert same([each for each in found if each != found[2]], answers)
     code, out, _ = call("run", place, "--file", table)
@@ -92,21 +92,21 @@ def test_questions_and_pairs_are_read_from_two_columns(tmp_path: Path, call: Cal
     model: Any = regard.load(place)
     asks = [(1, "a", "hello, quotes"), (2, "the", "the\nspaces"), (4, "and", 'a "quote" and'), (5, "hello", "and the")]
     code, out, _ = call("run", place, "--file", table, "--column", "more", "--text-pair", "text", "--json")
-    answers = [plain(answer) for answer in model.run([ask[1:] for ask in asks])]
+    answers = [to_jsonable(answer) for answer in model.run([ask[1:] for ask in asks])]
     assert code == 0 and same([each for each in told(out) if "start" in each], answers)
     text = written(tmp_path / "text.txt", "a quote and the spaces")
     code, out, _ = call("run", place, "--file", table, "--column", "more", "--context", text, "--json")
-    assert code == 0 and same(told(out)[0], plain(model.run("a", context="a quote and the spaces")))
+    assert code == 0 and same(told(out)[0], to_jsonable(model.run("a", context="a quote and the spaces")))
     code, _, err = call("run", place, "--file", table)
     assert code == 1 and "no column 'question' and 'context'" in err and "--column NAME and --text-pair NAME" in err
     article = {"paragraphs": [{"context": "a quote", "qas": [{"id": "1", "question": "the", "answers": []}]}]}
     squad = written(tmp_path / "squad.json", json.dumps({"data": [article]}))
-    assert same(told(call("run", place, "--file", squad, "--json")[1])[0], plain(model.run(("the", "a quote"))))
+    assert same(told(call("run", place, "--file", squad, "--json")[1])[0], to_jsonable(model.run(("the", "a quote"))))
 
     two = folder(tmp_path / "p", lambda body: Classifier(body, ["x", "y"], paired=True))
     code, out, _ = call("run", two, "--file", table, "--text-pair", "more", "--json")
     pairs = [(text, ask) for _, ask, text in asks]
-    answers = [plain(answer) for answer in regard.load(two).run(pairs)]
+    answers = [to_jsonable(answer) for answer in regard.load(two).run(pairs)]
     assert code == 0 and same([each for each in told(out) if "label" in each], answers)
     assert "no column 'text_pair'" in call("run", two, "--file", table)[2]
     one = folder(tmp_path / "s", lambda body: Classifier(body, ["x", "y"], paired=False))
@@ -133,12 +133,12 @@ def test_every_form_of_a_file_says_the_same(tmp_path: Path) -> None:
             written(tmp_path / name, content)
             (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content.encode()))
         for each in (name, f"{name}.gz") if content else (name,):
-            found = list(from_file(predictor, Rows(str(tmp_path / each)), False, quiet=True))
+            found = list(from_file(predictor, FileOptions(str(tmp_path / each)), False, quiet=True))
             assert [given.value for given in found] == texts
             assert [given.blank for given in found] == [False, True, False]
-    assert len(list(from_file(predictor, Rows(str(tmp_path / "a.*"), "text"), False))) == 6 * len(texts)
+    assert len(list(from_file(predictor, FileOptions(str(tmp_path / "a.*"), "text"), False))) == 6 * len(texts)
     numbered = written(tmp_path / "bare.csv", "7,hello\n8,the\n")
-    assert [each.value for each in from_file(predictor, Rows(str(numbered), "2"), False)] == ["hello", "the"]
+    assert [each.value for each in from_file(predictor, FileOptions(str(numbered), "2"), False)] == ["hello", "the"]
 
 
 def test_columns_are_those_of_the_recipe(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_columns_are_those_of_the_recipe(tmp_path: Path) -> None:
 
     def inputs(file: Path, task: str = "classify", **data: Any) -> list[Any]:
         known = replace(model, recipe=Recipe(task, "", data=options_of(task).data(train="x", **data)))
-        return [each.value for each in from_file(known.predictor(task), Rows(str(file)), False)]
+        return [each.value for each in from_file(known.predictor(task), FileOptions(str(file)), False)]
 
     assert inputs(table) == ["a b"] and inputs(table, text="body") == ["hello the"]  # no border between two texts
     bare = written(tmp_path / "bare.tsv", "x\thello\ny\tthe\n")
@@ -167,7 +167,7 @@ def test_words_that_are_tagged_stay_as_a_file_has_them(tmp_path: Path, call: Cal
     place = MODELS["tag"](tmp_path)
     lines = written(tmp_path / "t.conll", "a\tO\nhello,the\tO\n\nand\tO\n")
     listed = written(tmp_path / "t.jsonl", '{"tokens": ["a", "hello,the"]}\n{"tokens": ["and"]}\n')
-    wanted = [plain(each) for each in regard.load(place).run([["a", "hello,the"], ["and"]])]
+    wanted = [to_jsonable(each) for each in regard.load(place).run([["a", "hello,the"], ["and"]])]
     for file in (lines, listed):
         assert same(told(call("run", place, "--file", file, "--json")[1]), wanted)
 
@@ -220,7 +220,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
             pass
 
     tracemalloc.start()
-    read(from_file(model.predictor("embed"), Rows(str(table)), False))
+    read(from_file(model.predictor("embed"), FileOptions(str(table)), False))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2_000_000

@@ -94,8 +94,8 @@ def evaluate(
     results |= problem_type.report(predictions[0], references)
     if len(models) > 1:
         values = [
-            np.array([problem_type.metric_of(*pair) for pair in zip(each, references, strict=True)], float)
-            for each in predictions
+            np.array([problem_type.metric_of(*pair) for pair in zip(row, references, strict=True)], float)
+            for row in predictions
         ]
         test = paired_test(problem_type.metric, *values)
         results["comparison"] = test.to_dict(higher_is_better=problem_type.higher_is_better)
@@ -103,7 +103,7 @@ def evaluate(
         [record.location for record in chosen.records],
         chosen.inputs,
         references,
-        [[problem_type.value_of(prediction) for prediction in each] for each in predictions],
+        [[problem_type.value_of(prediction) for prediction in row] for row in predictions],
         **({"scores": [prediction.scores for prediction in predictions[0]]} if classes else {}),
     )
     return Evaluation(results, rows)

@@ -64,7 +64,8 @@ def _split_finder(data: ClassifyData, base_dir: Path | None, versions: object) -
 def _records(data: ClassifyData, split: str, base_dir: Path | None) -> Iterator[Record]:
     """Every sample of the file that contains a split."""
     targets = TARGETS[data.problem_type]
-    text, label = data.text or "text", data.label or "label"
+    text = data.text or "text"
+    label = data.label or "label"
     by_text = ("source",) if data.text_pair else ("source", text)  # of two texts, the first is a column like others
     group = "" if data.split_by in (CONTAINING, *by_text) else data.split_by
     required = {"data.text": text, "data.label": label, "data.text_pair": data.text_pair, "data.split_by": group}

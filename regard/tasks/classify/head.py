@@ -71,12 +71,12 @@ def _lm_loss_weight(recipe: Recipe) -> float:
 
 
 def _pooling(recipe: Recipe) -> str:
-    """How the recipe wants the hidden states of a loaded encoder pooled, if it says."""
+    """The recipe's pooling of a loaded encoder; empty where it names none."""
     return recipe.model.get("pooling", "") if "from" in recipe.model else ""
 
 
 def _mean_pooled(body: Any, loaded: Loaded, recipe: Recipe) -> bool:
-    """Whether a new head reads the mean of the hidden states: as the recipe says, else as the folder does."""
+    """Whether a new head reads the mean of the hidden states: as in the recipe, else as in the folder."""
     pooling = _pooling(recipe)
     is_encoder = isinstance(body, Encoder)
     has_pooling = is_encoder and hasattr(body.config, "pooling")
@@ -102,7 +102,7 @@ def _with_head(body: Any, recipe: Recipe, averaged: bool) -> Classifier:
 
 
 def _new_head(body: Any, data: ClassifyData, averaged: bool, labels: Sequence[str], scale: float = 1.0) -> Classifier:
-    """A head on whole texts, or on documents in segments."""
+    """A head on texts, or on documents in segments."""
     body = body.unpooled() if averaged else body
     if not data.segment_length:
         return Classifier(body, labels, bool(data.text_pair), data.problem_type, scale, mean_pooled=averaged)

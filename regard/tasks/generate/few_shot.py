@@ -31,7 +31,7 @@ from regard.tasks.scoring import LineChart
 
 WAYS = ("likelihood", "generation")
 
-QUESTIONS = 500  # of a synthetic dataset, where neither option nor recipe says how many
+QUESTIONS = 500  # default number of questions of a synthetic dataset
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,7 @@ class Benchmark:
     seeds: int = 1  # consecutive items that are one row with other shots
     template: str = TEMPLATE
     facts: dict[str, Any] = field(default_factory=dict)
-    ideal: Callable[[int], dict[str, float]] = (
-        lambda shots: {}
-    )  # accuracy over all questions (""), and over each category
+    ideal: Callable[[int], dict[str, float]] = lambda shots: {}  # accuracy by category; "" for all questions
     categories: tuple[str, ...] = ()
 
     def questions(self, shots: int) -> list[Question]:

@@ -52,7 +52,7 @@ def draw_questions(pairs: Sequence[Pair], shots: int, options: DrawOptions) -> I
     labels = tuple(sorted({pair.label for pair in pairs}))
     most = len(pairs) - max(counts.values())
     if shots > most:
-        raise UserError(f"--shots {shots}: of the {len(pairs)} rows only {most} have another text than the one asked")
+        raise UserError(f"--shots {shots}: of the {len(pairs)} rows only {most} have another text than the question")
     count = len(pairs)
     rows_asked = sorted(random.Random(count).sample(range(count), min(options.limit or count, count)))
     for index in rows_asked:

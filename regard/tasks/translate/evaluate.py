@@ -71,7 +71,7 @@ def evaluate(
     references = [pair.target for pair in chosen.pairs]
     with counted("translating", len(sources) * len(models), quiet) as progress:
         outputs = [[output.text for output in model.run(sources, **options, progress=progress)] for model in models]
-    scores = [bleu.score(each, references, lowercase) for each in outputs]
+    scores = [bleu.score(texts, references, lowercase) for texts in outputs]
     results: dict[str, Any] = {"samples": len(references), "split": chosen.name}
     if by_length:
         results["by_length"] = scores_by_length(sources, references, outputs, lowercase)
@@ -80,8 +80,8 @@ def evaluate(
     else:
         results["scores"] = [
             {"model": name, **asdict(score)}
-            for name, each in zip(("first", "second"), scores, strict=True)
-            for score in each
+            for name, model_scores in zip(("first", "second"), scores, strict=True)
+            for score in model_scores
         ]
         differences = bleu.compare(outputs[0], outputs[1], references, lowercase)
         results["comparison"] = [difference.to_dict() for difference in differences]
@@ -106,8 +106,8 @@ def scores_by_length(
             "mean": round(float(words[inside].mean()), 1),
             "samples": len(inside),
         }
-        for name, each in zip(("bleu", "second"), outputs, strict=False):
-            group = [each[index] for index in inside]
+        for name, texts in zip(("bleu", "second"), outputs, strict=False):
+            group = [texts[index] for index in inside]
             row[name] = bleu.quick(group, [references[index] for index in inside], lowercase)["bleu"]
         rows.append(row)
     return rows
