@@ -135,9 +135,9 @@ class Attention(nn.Module):
         self.sizes: tuple[int, ...] = (0, 0, 0)  # widths of queries, keys and values in it
 
     def remember(self, source: Tensor, real: Tensor | None = None) -> Memory:
-        return Memory(
-            _split_heads(self.key(source), self.key_heads), _split_heads(self.value(source), self.key_heads), real
-        )
+        key = _split_heads(self.key(source), self.key_heads)
+        value = _split_heads(self.value(source), self.key_heads)
+        return Memory(key, value, real)
 
     def forward(self, x: Tensor, memory: Memory, rule: Rule | None = None, bias: Bias | None = None) -> Tensor:
         """Cross-attention: x attends to a memory."""

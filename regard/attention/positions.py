@@ -91,9 +91,8 @@ class Rotary(nn.Module):
     def __init__(self, width: int, base: float = 10000.0, scaling: Callable[[Tensor], Tensor] = lambda freqs: freqs):
         """`scaling` lowers the frequencies for contexts longer than the model was trained on."""
         super().__init__()
-        self.frequencies = scaling(
-            1.0 / base ** (torch.arange(0, width, 2, dtype=torch.float32) / width)
-        )  # always float32
+        exponents = torch.arange(0, width, 2, dtype=torch.float32) / width  # always float32
+        self.frequencies = scaling(1.0 / base**exponents)
         cosine, sine = self._table(256)
         self.register_buffer("cosine", cosine, persistent=False)
         self.register_buffer("sine", sine, persistent=False)

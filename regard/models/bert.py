@@ -1,13 +1,13 @@
-"""BERT: the Transformer's encoder alone, every place of which sees the whole text. Devlin et al. 2019.
+"""BERT: a bidirectional Transformer encoder. Devlin et al. 2019.
 
-    tokens + places + segments ─▶ norm ─▶ [ look at all ─▶ think ] × depth ─▶ a state for each place ─▶ pooler
+    tokens + positions + segments ─▶ norm ─▶ [ self-attention ─▶ feed-forward ] × depth ─▶ states ─▶ pooler
 
-Its relatives are fields of one config:
+Related models are fields of one config:
 
-    RoBERTa, CamemBERT   positions start behind the row of the padding (`position_offset`),    Liu et al. 2019
+    RoBERTa, CamemBERT   positions start after the row of the padding (`position_offset`),     Liu et al. 2019
                          one token type
     DistilBERT           no token types, no pooler; half the blocks                            Sanh et al. 2019
-    ALBERT               a narrow table and a projection (`embedding_width`), shared blocks    Lan et al. 2020
+    ALBERT               a narrow table with a projection (`embedding_width`), shared blocks    Lan et al. 2020
                          (`hidden_groups` of `inner_group_size` blocks)
 """
 
@@ -29,11 +29,11 @@ class BertConfig:
     heads: int = 12
     depth: int = 12
     feedforward: int = 0  # 0: four times the width
-    embedding_width: int = 0  # the width of the table, from which it is widened to that of the states; 0: the same
-    token_types: int = 2  # texts in a row that are told apart; 0: none are
-    position_offset: int = 0  # the row of the first place; those before it are no places
-    hidden_groups: int = 0  # sets of weights that the blocks share; 0: each has its own
-    inner_group_size: int = 1  # blocks in a set, one after another, each time it is gone through
+    embedding_width: int = 0  # of the embedding table, projected to `width`; 0: as `width`
+    token_types: int = 2  # segment embeddings; 0: none
+    position_offset: int = 0  # the row of the first position; those before it are not used
+    hidden_groups: int = 0  # groups of weights that the blocks share; 0: each has its own
+    inner_group_size: int = 1  # blocks in a group
     pooler: bool = True
     activation: str = "gelu"
     pooler_activation: str = "tanh"
@@ -41,20 +41,18 @@ class BertConfig:
     tied: bool = True  # embedding and output share a table
     epsilon: float = 1e-12
     dropout: float = 0.1
-    max_positions: int = 512  # the longest text that is read
+    max_positions: int = 512  # the longest text
 
     CHOICES = {"activation": tuple(ACTIVATIONS), "pooler_activation": tuple(ACTIVATIONS),
                "output_activation": ("", *ACTIVATIONS)}  # fmt: skip
     MAY_BE_ZERO = ("token_types",)
 
     def problem(self) -> str | None:
-        """What does not fit together, in words."""
+        """Which fields are incompatible, as a message."""
         if self.width % self.heads:
             return f"width {self.width} is not a multiple of heads {self.heads}"
         if self.hidden_groups and self.depth < self.hidden_groups:
-            return (
-                f"depth {self.depth} is less than hidden_groups {self.hidden_groups}: some would never be gone through"
-            )
+            return f"depth {self.depth} is less than hidden_groups {self.hidden_groups}: some would never be used"
         if self.inner_group_size > 1 and not self.hidden_groups:
             return f"inner_group_size {self.inner_group_size} needs hidden_groups, but hidden_groups is 0"
         return None
@@ -93,32 +91,34 @@ class Bert(Encoder):
     def __init__(self, config: BertConfig):
         super().__init__()
         self.config = config
-        inside = config.embedding_width or config.width
+        embedding_width = config.embedding_width or config.width
         self.embed = InputEmbedding(
-            nn.Embedding(config.vocabulary, inside),
-            Learned(inside, config.position_offset + config.max_positions),
-            nn.Embedding(config.token_types, inside) if config.token_types else None,
-            nn.LayerNorm(inside, config.epsilon),
+            nn.Embedding(config.vocabulary, embedding_width),
+            Learned(embedding_width, config.position_offset + config.max_positions),
+            nn.Embedding(config.token_types, embedding_width) if config.token_types else None,
+            nn.LayerNorm(embedding_width, config.epsilon),
             config.dropout,
             config.position_offset,
         )
-        self.embedding_projection = nn.Linear(inside, config.width) if config.embedding_width else nn.Identity()
+        self.embedding_projection = (
+            nn.Linear(embedding_width, config.width) if config.embedding_width else nn.Identity()
+        )
         self.encoder = Stack(_blocks(config), nn.Identity())
         self.pooler = Pooler(config.width, config.pooler_activation) if config.pooler else None
         self.apply(initialise)
 
 
 def _blocks(config: BertConfig) -> list[Block]:
-    """All that are gone through, in order. A shared one stands at several places, and a trace tells them apart."""
+    """The blocks in order. A shared block occurs several times, each with a site of its own in a trace."""
     if not config.hidden_groups:
         return [_block(config) for _ in range(config.depth)]
     groups = [[_block(config) for _ in range(config.inner_group_size)] for _ in range(config.hidden_groups)]
-    return [block for number in range(config.depth) for block in groups[group_of(config, number)]]
+    return [block for index in range(config.depth) for block in groups[group_of(config, index)]]
 
 
-def group_of(config: BertConfig, number: int) -> int:
-    """The set of weights that is gone through at one of `depth` turns."""
-    return int(number / (config.depth / config.hidden_groups))
+def group_of(config: BertConfig, index: int) -> int:
+    """The group of weights that layer `index` uses. Lan et al. 2020, section 3.1."""
+    return int(index / (config.depth / config.hidden_groups))
 
 
 def _block(config: BertConfig) -> Block:

@@ -28,25 +28,25 @@ from regard.layers.state import State
 class ByteNetConfig:
     source_vocabulary: int
     target_vocabulary: int
-    width: int = 256  # of what the blocks pass on; inside they are half as wide
-    sets: int = 2  # of blocks, on each side
-    dilations: int = 5  # blocks of a set: each sees twice as far as the one before
+    width: int = 256  # of the states between blocks; inside a block it is halved
+    sets: int = 2  # of blocks, in encoder and decoder each
+    dilations: int = 5  # blocks in a set; the dilation doubles from block to block
     kernel: int = 3
-    stretch: float = 1.2  # an output may be that much longer than its source and still stand on it
+    stretch: float = 1.2  # the largest ratio of output length to source length that is conditioned on the source
     dropout: float = 0.1
-    max_positions: int = 1024  # the longest sequence it reads or writes
+    max_positions: int = 1024  # the longest source or target
 
     CHOICES = {}
 
     def problem(self) -> str | None:
         if self.kernel % 2 == 0:
-            return f"kernel {self.kernel} has no middle: the encoder's windows need an odd one"
+            return f"kernel {self.kernel} should be odd: the encoder's windows are centred"
         if self.width % 2:
             return f"width {self.width} should be even: inside the blocks it is halved"
         if self.stretch < 1:
-            return f"stretch {self.stretch} would leave a part of the source unread: it should be at least 1"
+            return f"stretch {self.stretch} would ignore the end of the source: it should be at least 1"
         if self.dilations > 16:
-            return f"dilations {self.dilations}: the last block would see {2**self.dilations} places"
+            return f"dilations {self.dilations}: windows would span 2^{self.dilations} positions; at most 16 dilations"
         return None
 
 
@@ -58,27 +58,29 @@ BYTENET_PRESETS: dict[str, dict] = {
 
 
 class Dilated(nn.Module):
-    """Narrow, look around, widen; each after a norm and a bend. Kalchbrenner et al. 2016, figure 3, left."""
+    """1×1, dilated and 1×1 convolution, each after norm and ReLU. Kalchbrenner et al. 2016, figure 3, left."""
 
     def __init__(self, width: int, kernel: int, dilation: int, dropout: float):
         super().__init__()
         inner = width // 2
         self.norms = nn.ModuleList(nn.LayerNorm(size) for size in (width, inner, inner))
-        self.down, self.up = nn.Linear(width, inner), nn.Linear(inner, width)
-        self.windows, self.dropout = Convolution(inner, inner, kernel, dilation), Dropout(dropout)
+        self.down = nn.Linear(width, inner)
+        self.up = nn.Linear(inner, width)
+        self.windows = Convolution(inner, inner, kernel, dilation)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, real: Tensor) -> Tensor:
-        return self._leave(x, self.windows(self._enter(x) * real))
+        return self._up(x, self.windows(self._down(x) * real))
 
     def step(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-        found, past = self.windows.after(past, self._enter(x))
-        return self._leave(x, found), past
+        convolved, past = self.windows.after(past, self._down(x))
+        return self._up(x, convolved), past
 
-    def _enter(self, x: Tensor) -> Tensor:
+    def _down(self, x: Tensor) -> Tensor:
         return self.norms[1](self.down(self.norms[0](x).relu())).relu()
 
-    def _leave(self, x: Tensor, found: Tensor) -> Tensor:
-        return x + self.dropout(self.up(self.norms[2](found).relu()))
+    def _up(self, x: Tensor, convolved: Tensor) -> Tensor:
+        return x + self.dropout(self.up(self.norms[2](convolved).relu()))
 
 
 class ByteNet(AutoregressiveModel):
@@ -87,7 +89,8 @@ class ByteNet(AutoregressiveModel):
         self.config = config
         self.source = nn.Embedding(config.source_vocabulary, config.width)
         self.target = nn.Embedding(config.target_vocabulary, config.width)
-        self.encoder, self.decoder = (self._blocks(config) for _ in range(2))
+        self.encoder = self._blocks(config)
+        self.decoder = self._blocks(config)
         self.join = nn.Linear(2 * config.width, config.width)
         self.final = nn.Sequential(
             nn.LayerNorm(config.width), nn.ReLU(), nn.Linear(config.width, config.width), nn.ReLU()
@@ -104,28 +107,29 @@ class ByteNet(AutoregressiveModel):
         return self.config.max_positions
 
     def encode(self, source: TokenBatch) -> Tensor:
-        return self._read(source)[:, : source.tokens.size(1)]
+        return self._encode(source)[:, : source.tokens.size(1)]
 
-    def _read(self, source: TokenBatch) -> Tensor:
-        """States for `stretch` times as many places as were read: dynamic unfolding, section 3.2."""
-        ends = (source.lengths * self.config.stretch).round().long()
+    def _encode(self, source: TokenBatch) -> Tensor:
+        """States for `stretch` times the source length: dynamic unfolding, section 3.2."""
+        lengths = (source.lengths * self.config.stretch).round().long()
         x = self.source(source.tokens) * source.real[:, :, None]
-        x = F.pad(x, (0, 0, 0, int(ends.max()) - x.size(1)))
-        real = (torch.arange(x.size(1), device=x.device) < ends[:, None])[:, :, None]
+        x = F.pad(x, (0, 0, 0, int(lengths.max()) - x.size(1)))
+        real = (torch.arange(x.size(1), device=x.device) < lengths[:, None])[:, :, None]
         for block in self.encoder:
             x = block(x, real)
         return x * real
 
     def start(self, source: TokenBatch) -> State:
-        states = self._read(source)
+        states = self._encode(source)
         return State(states, Windows.empty(self.decoder, states))
 
     def decode(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         windows: Windows = state.hypothesis
-        under = state.source[:, windows.time : windows.time + tokens.size(1)]
-        under = F.pad(under, (0, 0, 0, tokens.size(1) - under.size(1)))  # beyond what was read it stands on zeros
-        under = under.repeat_interleave(tokens.size(0) // under.size(0), 0)
-        x, later = self.join(torch.cat([self.target(tokens), under], -1)), []
+        encoded = state.source[:, windows.time : windows.time + tokens.size(1)]
+        encoded = F.pad(encoded, (0, 0, 0, tokens.size(1) - encoded.size(1)))  # zeros beyond the encoder's states
+        encoded = encoded.repeat_interleave(tokens.size(0) // encoded.size(0), 0)
+        x = self.join(torch.cat([self.target(tokens), encoded], -1))
+        later = []
         for block, past in zip(self.decoder, windows.past, strict=True):
             x, past = cast(Dilated, block).step(x, past)
             later.append(past)

@@ -24,7 +24,7 @@ from regard.layers.embedding import both_sides, untieable
 from regard.layers.inputs import TokenBatch
 from regard.layers.state import State
 
-ROOT_HALF = math.sqrt(0.5)  # a sum of two parts keeps the variance of one
+ROOT_HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
 
 
 @dataclass(frozen=True)
@@ -32,20 +32,20 @@ class ConvS2SConfig:
     source_vocabulary: int
     target_vocabulary: int
     embedding_width: int = 256
-    width: int = 256  # of what the convolutions pass on
+    width: int = 256  # of the states between convolutions
     depth: int = 4
     decoder_depth: int = 0  # 0: as the encoder's
     kernel: int = 3
     positions: str = "learned"
     tied: str = "none"  # "output": target embedding and output share a table; "all": the source's too
     dropout: float = 0.2
-    max_positions: int = 512  # the longest sequence it reads or writes
+    max_positions: int = 512  # the longest source or target
 
     CHOICES = {"positions": ("learned", "none"), "tied": ("all", "output", "none")}
 
     def problem(self) -> str | None:
         if self.kernel % 2 == 0:
-            return f"kernel {self.kernel} has no middle: the encoder's windows need an odd one"
+            return f"kernel {self.kernel} should be odd: the encoder's windows are centred"
         return untieable(self)
 
 
@@ -57,45 +57,50 @@ CONVS2S_PRESETS: dict[str, dict] = {
 
 
 class ConvEncoderLayer(nn.Module):
-    """The encoder's layer, x + GLU(windows of x), halved in variance. Gehring et al. 2017, section 3.2."""
+    """√½ · (x + GLU(convolution(x))). Gehring et al. 2017, section 3.2."""
 
     def __init__(self, width: int, kernel: int, dropout: float):
         super().__init__()
-        self.windows, self.dropout = Convolution(width, 2 * width, kernel), Dropout(dropout)
+        self.windows = Convolution(width, 2 * width, kernel)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         return (x + F.glu(self.windows(self.dropout(x)), -1)) * ROOT_HALF
 
 
 class ConvDecoderLayer(nn.Module):
-    """The decoder's: between the gate and the sum it looks at the source. Gehring et al. 2017, section 3.3."""
+    """A causal convolution and a GLU, then attention to the source. Gehring et al. 2017, section 3.3."""
 
     def __init__(self, width: int, embedding: int, kernel: int, dropout: float):
         super().__init__()
-        self.windows, self.dropout = Convolution(width, 2 * width, kernel), Dropout(dropout)
+        self.windows = Convolution(width, 2 * width, kernel)
+        self.dropout = Dropout(dropout)
         self.ask = nn.Linear(width, embedding)
-        same = nn.Identity()  # keys and values are the encoder's as they are, one memory for all layers
+        same = nn.Identity()  # keys and values are not projected: one memory serves all layers
         self.attend = Attention(same, same, same, nn.Linear(embedding, width), score=dot)
 
-    def forward(self, x: Tensor, past: Tensor, written: Tensor, source: Memory) -> tuple[Tensor, Tensor]:
-        """`written` are the embeddings of x's own tokens: a query is what a layer found, and where it stands."""
-        found, past = self.windows.after(past, self.dropout(x))
-        found = F.glu(found, -1)
+    def forward(self, x: Tensor, past: Tensor, embedded: Tensor, source: Memory) -> tuple[Tensor, Tensor]:
+        """`embedded` are the target embeddings: a query is W h + b + embedding, equation 1."""
+        h, past = self.windows.after(past, self.dropout(x))
+        h = F.glu(h, -1)
         with scope("cross"):
-            seen = self.attend((self.ask(found) + written) * ROOT_HALF, source)
-        return (x + (found + seen) * ROOT_HALF) * ROOT_HALF, past
+            context = self.attend((self.ask(h) + embedded) * ROOT_HALF, source)
+        return (x + (h + context) * ROOT_HALF) * ROOT_HALF, past
 
 
 class ConvS2S(AutoregressiveModel):
-    """Without the paper's weight norm, and without its scaling of the encoder's gradients, which Adam mostly undoes."""
+    """Gehring et al. 2017, without weight normalisation and scaled encoder gradients, which Adam mostly cancels."""
 
     def __init__(self, config: ConvS2SConfig):
         super().__init__()
         self.config = config
         self.source, self.target = both_sides(config, config.embedding_width, scaled=False)
-        outer, inner = config.embedding_width, config.width
-        self.encoder_in, self.encoder_out = nn.Linear(outer, inner), nn.Linear(inner, outer)
-        self.decoder_in, self.decoder_out = nn.Linear(outer, inner), nn.Linear(inner, outer)
+        outer = config.embedding_width
+        inner = config.width
+        self.encoder_in = nn.Linear(outer, inner)
+        self.encoder_out = nn.Linear(inner, outer)
+        self.decoder_in = nn.Linear(outer, inner)
+        self.decoder_out = nn.Linear(inner, outer)
         shape = config.kernel, config.dropout
         self.encoder = nn.ModuleList(ConvEncoderLayer(config.width, *shape) for _ in range(config.depth))
         self.decoder = nn.ModuleList(
@@ -113,36 +118,37 @@ class ConvS2S(AutoregressiveModel):
         return self.config.max_positions
 
     def encode(self, source: TokenBatch) -> Tensor:
-        return self._read(source, self.source(source.tokens))
+        return self._encode(source, self.source(source.tokens))
 
-    def _read(self, source: TokenBatch, embedded: Tensor) -> Tensor:
+    def _encode(self, source: TokenBatch, embedded: Tensor) -> Tensor:
         x = self.encoder_in(embedded)
         for layer in self.encoder:
-            x = layer(x * source.real[:, :, None])  # zeros beyond the end, as at the beginning
+            x = layer(x * source.real[:, :, None])  # padding is zero, as before the first position
         return self.encoder_out(x)
 
     def start(self, source: TokenBatch) -> State:
-        """One memory for all layers: keys are what was found, values also say what stood there. Equation 2."""
+        """One memory for all layers: keys are the encoder's outputs, values add the embeddings. Equation 2."""
         embedded = self.source(source.tokens)
-        found = self._read(source, embedded)
-        grown = source.lengths[:, None, None].sqrt().to(found.dtype)  # a mean of n would shrink by √n
-        value = (found + embedded) * ROOT_HALF * grown
-        memory = Memory(found[:, None], value[:, None], source.real)
-        return State(memory, Windows.empty(self.decoder, found))
+        states = self._encode(source, embedded)
+        scale = source.lengths[:, None, None].sqrt().to(states.dtype)  # a mean of n values has 1/√n of their deviation
+        value = (states + embedded) * ROOT_HALF * scale
+        memory = Memory(states[:, None], value[:, None], source.real)
+        return State(memory, Windows.empty(self.decoder, states))
 
     def decode(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         windows: Windows = state.hypothesis
-        written = self.target(tokens, windows.time)
-        x, later = self.decoder_in(written), []
+        embedded = self.target(tokens, windows.time)
+        x = self.decoder_in(embedded)
+        later = []
         with scope("decoder"):
-            for number, (layer, past) in enumerate(zip(self.decoder, windows.past, strict=True)):
-                with scope(f"blocks.{number}"):
-                    x, past = layer(x, past, written, state.source)
+            for index, (layer, past) in enumerate(zip(self.decoder, windows.past, strict=True)):
+                with scope(f"blocks.{index}"):
+                    x, past = layer(x, past, embedded, state.source)
                 later.append(past)
         return self.dropout(self.decoder_out(x)), State(state.source, Windows(tuple(later), windows.time + x.size(1)))
 
     def _initialise(self, module: nn.Module) -> None:
-        """Variance is kept from layer to layer; a gate takes three quarters of it. Gehring et al. 2017, section 3.5."""
+        """Keeps the variance from layer to layer; a GLU reduces it to a quarter. Gehring et al. 2017, section 3.5."""
         if isinstance(module, nn.Linear):
             _keep_variance(module, 1.0)
         elif isinstance(module, nn.Embedding):

@@ -1,14 +1,14 @@
-"""DeBERTa: an encoder that compares contents with contents, and with how far apart they stand. He et al. 2021.
+"""DeBERTa: an encoder with disentangled attention to contents and relative positions. He et al. 2021.
 
-    tokens (+ places, segments) ─▶ widen ─▶ norm ─▶ [ look at all, near or far ─▶ think ] × depth ─▶ states
-                                     distances, the same for all blocks ───┘
+    tokens (+ positions, segments) ─▶ norm ─▶ [ disentangled attention ─▶ feed-forward ] × depth ─▶ states
+                          distances, shared by all blocks ───┘
 
-What the versions differ in are fields of one config:
+The versions differ in fields of one config:
 
-    v1      a vector for each distance, projected apart from contents; keys have no bias          He et al. 2021
-    v2      far distances in buckets, normed, projected as contents are; a convolution beside     its second version,
-            the first block in the largest two                                                    2021
-    v3      v2 without the convolution, trained to tell replaced words                            He et al. 2023
+    v1      a vector for each distance, with projections of its own; keys have no bias            He et al. 2021
+    v2      log buckets of distances, normalised, projected as contents are; a convolution        its second version,
+            parallel to the first block in the largest two                                        2021
+    v3      v2 without the convolution, trained by replaced token detection                       He et al. 2023
 """
 
 from dataclasses import dataclass
@@ -32,17 +32,17 @@ class DebertaConfig:
     heads: int = 12
     depth: int = 12
     feedforward: int = 0  # 0: four times the width
-    embedding_width: int = 0  # the width of the table, from which it is widened to that of the states; 0: the same
-    token_types: int = 0  # texts in a row that are told apart; 0: none are
-    absolute: bool = False  # places are added to the embeddings as well
-    c2p: bool = True  # contents are compared with distances
-    p2c: bool = True  # distances are compared with contents
-    max_relative_positions: int = 0  # the distance from which on all are one; 0: max_positions
-    position_buckets: int = 0  # of distances, half of them for one each and half for the far ones; 0: each has its own
-    share_att_key: bool = True  # distances are projected as contents are
-    norm_rel_embeddings: bool = True  # distances are normed first
+    embedding_width: int = 0  # of the embedding table, projected to `width`; 0: as `width`
+    token_types: int = 0  # segment embeddings; 0: none
+    absolute: bool = False  # absolute positions are added to the embeddings
+    c2p: bool = True  # the content-to-position term
+    p2c: bool = True  # the position-to-content term
+    max_relative_positions: int = 0  # larger distances are clipped; 0: max_positions
+    position_buckets: int = 0  # log buckets: half of them are exact distances; 0: a vector for each distance
+    share_att_key: bool = True  # distances are projected by the weights of contents
+    norm_rel_embeddings: bool = True  # distances are normalised first
     key_bias: bool = True
-    kernel: int = 0  # places of the convolution beside the first block; 0: none
+    kernel: int = 0  # size of the convolution parallel to the first block; 0: none
     kernel_groups: int = 1
     kernel_activation: str = "tanh"
     activation: str = "gelu"
@@ -50,18 +50,18 @@ class DebertaConfig:
     tied: bool = True  # embedding and output share a table
     epsilon: float = 1e-7
     dropout: float = 0.1
-    max_positions: int = 512  # the longest text that is read
+    max_positions: int = 512  # the longest text
 
     CHOICES = dict.fromkeys(("activation", "pooler_activation", "kernel_activation"), tuple(ACTIVATIONS))
     output_activation = ""  # of the layer before the output: as in the blocks
 
     @property
     def relative(self) -> bool:
-        """Whether distances tell places apart."""
+        """Whether relative positions are used."""
         return self.c2p or self.p2c
 
     def problem(self) -> str | None:
-        """What does not fit together, in words."""
+        """Which fields are incompatible, as a message."""
         reach = self.max_relative_positions or self.max_positions
         if self.width % self.heads:
             return f"width {self.width} is not a multiple of heads {self.heads}"
@@ -75,7 +75,7 @@ class DebertaConfig:
                 f"max_relative_positions {reach}"
             )
         if self.kernel and not self.kernel % 2:
-            return f"kernel {self.kernel} should be odd: a place stands in its middle"
+            return f"kernel {self.kernel} should be odd: its windows are centred"
         if self.width % self.kernel_groups:
             return f"width {self.width} is not a multiple of kernel_groups {self.kernel_groups}"
         return None
@@ -104,22 +104,25 @@ PRESETS: dict[str, dict] = {
 
 
 class Deberta(Encoder):
-    pooler = None  # what is asked of the whole text brings its own
+    pooler = None  # classifiers bring their own
 
     def __init__(self, config: DebertaConfig):
         super().__init__()
         self.config = config
-        inside, norm = config.embedding_width or config.width, nn.LayerNorm(config.width, config.epsilon)
+        embedding_width = config.embedding_width or config.width
+        norm = nn.LayerNorm(config.width, config.epsilon)
         self.embed = InputEmbedding(
-            nn.Embedding(config.vocabulary, inside),
-            Learned(inside, config.max_positions) if config.absolute else None,
-            nn.Embedding(config.token_types, inside) if config.token_types else None,
-            nn.Sequential(nn.Linear(inside, config.width, bias=False), norm) if config.embedding_width else norm,
+            nn.Embedding(config.vocabulary, embedding_width),
+            Learned(embedding_width, config.max_positions) if config.absolute else None,
+            nn.Embedding(config.token_types, embedding_width) if config.token_types else None,
+            nn.Sequential(nn.Linear(embedding_width, config.width, bias=False), norm)
+            if config.embedding_width
+            else norm,
             config.dropout,
         )
-        self.embedding_projection = nn.Identity()  # embeddings are, before their norm
+        self.embedding_projection = nn.Identity()  # embeddings are projected before their norm
         self.distances = _distances(config) if config.relative else None
-        blocks = [_block(config, self.distances, number) for number in range(config.depth)]
+        blocks = [_block(config, self.distances, index) for index in range(config.depth)]
         self.encoder = Stack(blocks, nn.Identity())
         self.apply(initialise)
 
@@ -135,13 +138,13 @@ def _distances(config: DebertaConfig) -> Distances:
     )
 
 
-def _block(config: DebertaConfig, distances: Distances | None, number: int) -> Block:
-    parts = (
+def _block(config: DebertaConfig, distances: Distances | None, index: int) -> Block:
+    layers = (
         lambda: PostNorm(nn.LayerNorm(config.width, config.epsilon), config.dropout),
         disentangled(config.width, config.heads, _relation(config, distances), config.key_bias),
         FeedForward(config.width, config.feedforward or 4 * config.width, config.activation),
     )
-    return Block(*parts) if number or not config.kernel else Convolved(config, *parts)
+    return Block(*layers) if index or not config.kernel else Convolved(config, *layers)
 
 
 def _relation(config: DebertaConfig, distances: Distances | None) -> Disentangled | None:
@@ -155,21 +158,22 @@ def _relation(config: DebertaConfig, distances: Distances | None) -> Disentangle
 
 
 class Convolved(Block):
-    """A block, and a convolution over what it was given beside it: the neighbours of each place."""
+    """A block and, in parallel, a convolution over its input (DeBERTa v2's ConvLayer)."""
 
-    def __init__(self, config: DebertaConfig, *parts):
-        super().__init__(*parts)
+    def __init__(self, config: DebertaConfig, *layers):
+        super().__init__(*layers)
         self.convolution = nn.Conv1d(
             config.width, config.width, config.kernel, padding=config.kernel // 2, groups=config.kernel_groups
         )
-        self.activation, self.dropout = ACTIVATIONS[config.kernel_activation], Dropout(config.dropout)
+        self.activation = ACTIVATIONS[config.kernel_activation]
+        self.dropout = Dropout(config.dropout)
         self.norm = nn.LayerNorm(config.width, config.epsilon)
 
     def forward(
         self, x: Tensor, real: Tensor | None, past: Memory | None, source: Memory | None, rotation: Rotation | None
     ) -> tuple[Tensor, Memory]:
-        """Padding is zeros to its neighbours, as what lies beyond the ends."""
+        """The convolution sees zeros for padding, as beyond both ends."""
         y, memory = super().forward(x, real, past, source, rotation)
-        given = x if real is None else x.masked_fill(~real[..., None], 0.0)
-        beside = self.convolution(given.mT).mT
-        return self.norm(y + self.activation(self.dropout(beside))), memory
+        unpadded = x if real is None else x.masked_fill(~real[..., None], 0.0)
+        convolved = self.convolution(unpadded.mT).mT
+        return self.norm(y + self.activation(self.dropout(convolved))), memory

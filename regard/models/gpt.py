@@ -1,10 +1,9 @@
-"""GPT: the Transformer's decoder alone, which goes on with what it reads.
+"""GPT: a decoder-only Transformer, a causal language model.
 
-    tokens ─▶ embed + positions ─▶ [ look back ─▶ think ] × depth ─▶ logits of what comes next
+    tokens ─▶ embed + positions ─▶ [ causal self-attention ─▶ feed-forward ] × depth ─▶ logits of the next token
 
 GPT-1 (Radford et al. 2018) has its norms after each sum, GPT-2 (Radford et al. 2019) before each sublayer and one at
-the end. GPT-3 (Brown et al. 2020) is GPT-2 with every other block looking only at a band of recent places, as
-GPT-Neo's.
+the end. GPT-3 (Brown et al. 2020) is GPT-2 with a sliding window in every other block, as in GPT-Neo.
 """
 
 import math
@@ -32,19 +31,19 @@ class GPTConfig:
     attention_pattern: str = "g"  # a letter a block, repeated: global, or local (the last `window` positions)
     window: int = 256
     score: str = "scaled_dot"
-    scale_by_layer: bool = False  # scores are divided by the number of the block
+    scale_by_layer: bool = False  # scores are divided by the index of the block, from 1
     activation: str = "gelu_tanh"
     bias: bool = True
     projection_bias: bool = True  # of queries, keys and values
     tied: bool = True  # embedding and output share a table
     epsilon: float = 1e-5
     dropout: float = 0.1
-    max_positions: int = 1024  # the longest text that is seen at once
+    max_positions: int = 1024  # the context window
 
     CHOICES = {"norm": ("pre", "post"), "score": tuple(PRODUCTS), "activation": tuple(ACTIVATIONS)}
 
     def problem(self) -> str | None:
-        """What does not fit together, in words."""
+        """Which fields are incompatible, as a message."""
         if self.width % self.heads:
             return f"width {self.width} is not a multiple of heads {self.heads}"
         if not self.attention_pattern or set(self.attention_pattern) - set("gl"):
@@ -80,33 +79,32 @@ PRESETS: dict[str, dict] = {
 class GPT(TransformerLM):
     def __init__(self, config: GPTConfig):
         super().__init__()
-        self.config, self.rotary = config, None
+        self.config = config
+        self.rotary = None
         table = nn.Embedding(config.vocabulary, config.width)
         self.embed = Embedding(table, positions("learned", config.width, config.max_positions), False, config.dropout)
-        blocks = [self._block(config, number) for number in range(config.depth)]
+        blocks = [self._block(config, index) for index in range(config.depth)]
         self.decoder = Stack(blocks, _norm(config) if config.norm == "pre" else nn.Identity())
         self.output = nn.Linear(config.width, config.vocabulary, bias=False)
         self.apply(self._initialise)
         for name, parameter in self.named_parameters():
-            if name.endswith(
-                ("self_attention.output.weight", "down.weight")
-            ):  # a sum of 2 · depth keeps the variance of one
+            if name.endswith(("self_attention.output.weight", "down.weight")):  # 2 · depth residual layers are summed
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * config.depth))
         if config.tied:
             self.output.weight = table.weight
 
     @staticmethod
-    def _block(config: GPTConfig, number: int) -> Block:
+    def _block(config: GPTConfig, index: int) -> Block:
         residual = PreNorm if config.norm == "pre" else PostNorm
-        own = multihead(config.width, config.heads, score=_score(config, number), bias=config.bias)
+        attention = multihead(config.width, config.heads, score=_score(config, index), bias=config.bias)
         if not config.projection_bias:
-            for projection in (own.query, own.key, own.value):
+            for projection in (attention.query, attention.key, attention.value):
                 projection.register_parameter("bias", None)
         hidden = config.feedforward or 4 * config.width
-        thinking = FeedForward(config.width, hidden, config.activation, config.bias)
-        letter = config.attention_pattern[number % len(config.attention_pattern)]
+        feedforward = FeedForward(config.width, hidden, config.activation, config.bias)
+        letter = config.attention_pattern[index % len(config.attention_pattern)]
         rule: Rule = causal if letter == "g" else causal & Window(config.window)
-        return Block(lambda: residual(_norm(config), config.dropout), own, thinking, rule=rule)
+        return Block(lambda: residual(_norm(config), config.dropout), attention, feedforward, rule=rule)
 
     @property
     def max_positions(self) -> int:
@@ -123,6 +121,6 @@ def _norm(config: GPTConfig) -> nn.LayerNorm:
     return nn.LayerNorm(config.width, config.epsilon, bias=config.bias)
 
 
-def _score(config: GPTConfig, number: int) -> Product:
+def _score(config: GPTConfig, index: int) -> Product:
     score = PRODUCTS[config.score]
-    return Product(lambda width: score.scale(width) / (number + 1)) if config.scale_by_layer else score
+    return Product(lambda width: score.scale(width) / (index + 1)) if config.scale_by_layer else score

@@ -1,9 +1,9 @@
-"""Llama: today's decoder. Touvron et al. 2023.
+"""Llama: a decoder-only Transformer. Touvron et al. 2023.
 
-    tokens ─▶ embed ─▶ [ look back, turned by place ─▶ think, gated ] × depth ─▶ norm ─▶ logits of what comes next
+    tokens ─▶ embed ─▶ [ causal self-attention with RoPE ─▶ SwiGLU ] × depth ─▶ norm ─▶ logits of the next token
 
 GPT-2's blocks with RMSNorm for LayerNorm (Zhang & Sennrich 2019), rotary positions for learned ones (Su et al. 2021),
-heads of queries that share keys (Ainslie et al. 2023), a gated feed-forward network (Shazeer 2020), and no biases.
+grouped-query attention (Ainslie et al. 2023), a gated feed-forward network (Shazeer 2020), and no biases.
 """
 
 import math
@@ -32,20 +32,18 @@ class LlamaConfig:
     depth: int = 8
     feedforward: int = 0  # 0: 8/3 of the width, in multiples of 32
     activation: str = "swish"
-    rope_theta: float = 10000.0  # of the rotary speeds
+    rope_theta: float = 10000.0  # the base of the rotary frequencies
     rope_scaling: str = "none"  # "linear" or "llama3": a context longer than `original_max_positions` by `rope_factor`
     rope_factor: float = 1.0
     original_max_positions: int = 8192
-    low_freq_factor: float = (
-        1.0  # llama3's: below so many turns in `original_max_positions` places a speed is stretched whole,
-    )
-    high_freq_factor: float = 4.0  # above so many not at all
+    low_freq_factor: float = 1.0  # llama3: frequencies of fewer turns in `original_max_positions` are scaled fully,
+    high_freq_factor: float = 4.0  # those of more turns than this not at all
     bias: bool = False  # of the attention's projections
     feedforward_bias: bool = False
     tied: bool = False  # embedding and output share a table
     epsilon: float = 1e-5
     dropout: float = 0.0
-    max_positions: int = 2048  # the longest text that is seen at once
+    max_positions: int = 2048  # the context window
 
     CHOICES = {"activation": tuple(ACTIVATIONS), "rope_scaling": ("none", "linear", "llama3")}
 
@@ -54,13 +52,13 @@ class LlamaConfig:
         return self.feedforward or 32 * math.ceil(self.width / 12)
 
     def problem(self) -> str | None:
-        """What does not fit together, in words."""
+        """Which fields are incompatible, as a message."""
         if not self.head_width and self.width % self.heads:
             return f"width {self.width} is not a multiple of heads {self.heads}: set head_width"
         if self.heads % (self.key_heads or self.heads):
             return f"heads {self.heads} is not a multiple of key_heads {self.key_heads}"
         if (self.head_width or self.width // self.heads) % 2:
-            return f"head_width {self.head_width or self.width // self.heads} should be even: rotary places turn pairs"
+            return f"head_width {self.head_width or self.width // self.heads} should be even: RoPE rotates pairs"
         if self.rope_scaling != "none" and self.rope_factor < 1:
             return f"rope_factor {self.rope_factor} should be at least 1"
         if self.rope_scaling == "llama3" and not self.low_freq_factor < self.high_freq_factor:
@@ -91,7 +89,7 @@ class Llama(TransformerLM):
         super().__init__()
         self.config = config
         head_width = config.head_width or config.width // config.heads
-        self.rotary = Rotary(head_width, config.rope_theta, partial(_stretched, config=config))
+        self.rotary = Rotary(head_width, config.rope_theta, partial(_scale_frequencies, config=config))
         self.embed = Embedding(nn.Embedding(config.vocabulary, config.width), None, False, config.dropout)
         shape = config.width, config.heads, config.key_heads or config.heads, head_width
         blocks = [
@@ -114,7 +112,7 @@ class Llama(TransformerLM):
         return self.config.max_positions
 
     def _initialise(self, module: nn.Module) -> None:
-        """Sums over the width begin with the variance of one: in narrow networks heads find their use much sooner."""
+        """Outputs have unit variance: attention heads of narrow networks specialise much earlier than with 0.02."""
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=self.config.width**-0.5)
         if isinstance(module, nn.Linear) and module.bias is not None:
@@ -125,16 +123,16 @@ def _norm(config: LlamaConfig) -> nn.RMSNorm:
     return nn.RMSNorm(config.width, config.epsilon)
 
 
-def _stretched(speeds: Tensor, config: LlamaConfig) -> Tensor:
-    """Slower turns, so that a longer text is told apart with the angles known from training.
+def _scale_frequencies(frequencies: Tensor, config: LlamaConfig) -> Tensor:
+    """Lower frequencies, so that a longer context has the angles known from training.
 
-    "linear" slows all (Chen et al. 2023); "llama3" only those that turn seldom in the trained length, with a blend
-    between (Llama 3.1's configuration).
+    "linear" scales all (position interpolation, Chen et al. 2023); "llama3" only the low ones, with a smooth transition
+    (Llama 3.1's configuration).
     """
     if config.rope_scaling == "none":
-        return speeds
+        return frequencies
     if config.rope_scaling == "linear":
-        return speeds / config.rope_factor
-    turns = config.original_max_positions * speeds / (2 * math.pi)
+        return frequencies / config.rope_factor
+    turns = config.original_max_positions * frequencies / (2 * math.pi)
     kept = ((turns - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor)).clamp(0, 1)
-    return torch.lerp(speeds / config.rope_factor, speeds, kept)
+    return torch.lerp(frequencies / config.rope_factor, frequencies, kept)

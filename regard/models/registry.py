@@ -12,9 +12,10 @@ from regard.layers.encoder import Encoder
 from regard.models import bert, bytenet, convs2s, deberta, gpt, llama, seq2seq, transformer
 from regard.models import rnn_encoder as recurrent
 
-LARGEST, DEEPEST = 1 << 24, 1000  # no product of sizes overflows; building more blocks alone takes minutes
+LARGEST = 1 << 24  # no product of sizes overflows
+DEEPEST = 1000  # building more blocks takes minutes
 
-FEWER = ("depth", "sets", "inner_group_size", "kernel")  # fields of which DEEPEST is the most
+FEWER = ("depth", "sets", "inner_group_size", "kernel")  # fields that are limited by DEEPEST
 
 
 class Family(NamedTuple):
@@ -29,12 +30,12 @@ class Family(NamedTuple):
 
     @property
     def is_encoder(self) -> bool:
-        """Whether it reads a text and writes none."""
+        """Whether it is an encoder without a decoder."""
         return issubclass(self.network, Encoder)
 
     @property
     def is_encoder_decoder(self) -> bool:
-        """Whether it turns one text into another."""
+        """Whether it is an encoder–decoder."""
         return not self.is_causal_lm and not self.is_encoder
 
     @property
@@ -63,23 +64,23 @@ def family_of(network: nn.Module) -> str:
 
 
 def configure(model: dict[str, Any], **vocabulary: int) -> Any:
-    """A recipe's [model] table → that family's config, every field checked."""
-    given = current_model_keys(model)
-    name = given.pop("family", None)
+    """The config of a recipe's [model] table, with every field checked."""
+    options = current_model_keys(model)
+    name = options.pop("family", None)
     if name not in FAMILIES:
         raise UserError(f"model.family = '{name}' is unknown{nearest(str(name), FAMILIES)}")
     family = FAMILIES[name]
-    preset = given.pop("preset", None)
+    preset = options.pop("preset", None)
     if preset is not None and preset not in family.presets:
         raise UserError(f"model.preset = '{preset}' is unknown for family '{name}'{nearest(preset, family.presets)}")
-    given = {**(family.presets[preset] if preset else {}), **given, **vocabulary}
+    options = {**(family.presets[preset] if preset else {}), **options, **vocabulary}
     known = {field.name: field for field in fields(family.config)}
-    for key, value in given.items():
+    for key, value in options.items():
         if key not in known:
             raise UserError(f"model.{key} is unknown for family '{name}'{nearest(key, known)}")
         zero = key in getattr(family.config, "MAY_BE_ZERO", ())
         _check(key, value, known[key].default, family.config.CHOICES.get(key), zero)
-    config = family.config(**given)
+    config = family.config(**options)
     if getattr(config, "states", 1) < 1:
         raise UserError(f"[model] width {config.width} leaves no state for each direction: set encoder_width")
     if (blocks := getattr(config, "depth", 1) * getattr(config, "inner_group_size", 1)) > DEEPEST:
@@ -93,29 +94,29 @@ def configure(model: dict[str, Any], **vocabulary: int) -> Any:
 
 
 def sizes(family: str, source: int, target: int) -> dict[str, int]:
-    """The fields of a family's config that say how many tokens there are."""
+    """The vocabulary sizes, by the fields of a family's config."""
     both = {"vocabulary": target, "source_vocabulary": source, "target_vocabulary": target}
     return {name: both[name] for name in FAMILIES[family].vocabularies}
 
 
 def outline(model: dict[str, Any], joint: bool = True) -> Any:
-    """The config of a [model] table whose vocabulary is not known yet: what does not fit together shows at once."""
+    """The config of a [model] table before the vocabulary is known, to report incompatible fields early."""
     family = model.get("family")
     return configure(model, **(sizes(family, 1, 1 if joint else 2) if family in FAMILIES else {}))
 
 
 def _check(key: str, value: Any, default: Any, choices: tuple[str, ...] | None, zero: bool) -> None:
-    """Refuse a field's value by name: another type than the default's, no choice, or a size no network has."""
-    wanted = int if default is MISSING else type(default)
-    fits = isinstance(value, (int, float) if wanted is float else wanted)
-    if not fits or (wanted is not bool and isinstance(value, bool)):
-        raise UserError(f"model.{key} = {value!r} should be of type {wanted.__name__}, e.g. {default!r}")
+    """Raise an error that names the field if its type, choice or range is invalid."""
+    expected = int if default is MISSING else type(default)
+    fits = isinstance(value, (int, float) if expected is float else expected)
+    if not fits or (expected is not bool and isinstance(value, bool)):
+        raise UserError(f"model.{key} = {value!r} should be of type {expected.__name__}, e.g. {default!r}")
     if choices and value not in choices:
         raise UserError(f"model.{key} = '{value}' is not possible{nearest(value, choices)}")
-    if wanted not in (int, float):
+    if expected not in (int, float):
         return
-    least = 1 if wanted is int and default != 0 and not zero else 0  # one that is 0 by default is another's size then
-    most = DEEPEST if key.endswith(FEWER) else LARGEST if wanted is int else sys.float_info.max
+    least = 1 if expected is int and default != 0 and not zero else 0  # a default of 0 means the size of another field
+    most = DEEPEST if key.endswith(FEWER) else LARGEST if expected is int else sys.float_info.max
     if not value >= least:  # nor is NaN
         raise UserError(f"model.{key} = {value} should be at least {least}")
     if value > most:

@@ -1,10 +1,9 @@
-"""A recurrent encoder: a text is read one word after another, one way or both, and every place has a state.
+"""A recurrent encoder, unidirectional or bidirectional, with a state for each position.
 
-    tokens ─▶ embed ─▶ [ read forwards, read backwards ] × depth ─▶ states ─▶ last | mean | attention ─▶ one vector
+    tokens ─▶ embed ─▶ [ forward RNN, backward RNN ] × depth ─▶ states ─▶ last | mean | attention ─▶ one vector
 
-What labels were told from before BERT: the last state (Sutskever et al. 2014's vector), the mean of all, or all of them
-weighed by attention (Yang et al. 2016). With the cell "lstmn" it also looks back over its own states (Cheng et al.
-2016).
+A classifier pools the last state (Sutskever et al. 2014), the mean of all, or all by attention (Yang et al. 2016). The
+cell "lstmn" also attends to its previous states (Cheng et al. 2016).
 """
 
 from dataclasses import dataclass
@@ -26,13 +25,13 @@ class RecurrentConfig:
     depth: int = 1
     cell: str = "lstm"
     bidirectional: bool = True
-    pooling: str = "attention"  # the last state, the mean of all, or all weighed
-    score_width: int = 0  # width in which states are weighed; 0: as `width`
+    pooling: str = "attention"  # or the last state, or the mean of all
+    score_width: int = 0  # width of the attention score; 0: as `width`
     dropout: float = 0.3
-    max_positions: int = 1024  # the longest text that is read
+    max_positions: int = 1024  # the longest text
 
     CHOICES = {"cell": CELLS, "pooling": POOLINGS}
-    token_types = 0  # this and the rest: what heads of any encoder need
+    token_types = 0  # this and the following: needed by the heads of all encoders
     tied = True
     epsilon = 1e-5
     activation = "gelu"
@@ -40,11 +39,11 @@ class RecurrentConfig:
     pooler_activation = "tanh"
 
     def problem(self) -> str | None:
-        """What does not fit together, in words."""
+        """Which fields are incompatible, as a message."""
         if self.bidirectional and self.width % 2:
-            return f"width {self.width} is no sum of two directions: it should be even, or bidirectional = false"
+            return f"width {self.width} should be even for two directions; else set bidirectional = false"
         if self.cell == "lstmn" and self.bidirectional:
-            return "cell = 'lstmn' looks back over what it has read: set bidirectional = false"
+            return "cell = 'lstmn' attends to previous states only: set bidirectional = false"
         return None
 
     @property
@@ -65,7 +64,8 @@ class Recurrent(Encoder):
 
     def __init__(self, config: RecurrentConfig):
         super().__init__()
-        self.config, self.pooler = config, None
+        self.config = config
+        self.pooler = None
         table = nn.Embedding(config.vocabulary, config.embedding_width)
         nn.init.normal_(table.weight, std=0.1)
         self.embed = InputEmbedding(table, None, None, nn.Identity(), config.dropout)
@@ -80,8 +80,6 @@ class Recurrent(Encoder):
         if self.config.pooling == "last":
             return LastStatePooling(self.config.one_way)
         width = self.config.width
-        return (
-            mean_pooling(width)
-            if self.config.pooling == "mean"
-            else attention_pooling(width, self.config.score_width or width)
-        )
+        if self.config.pooling == "mean":
+            return mean_pooling(width)
+        return attention_pooling(width, self.config.score_width or width)

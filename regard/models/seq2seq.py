@@ -1,14 +1,13 @@
-"""Recurrent sequence to sequence, with every way of telling the decoder about the source.
+"""Recurrent sequence-to-sequence models, with or without attention.
 
-    source ─▶ embed ─▶ reader ─▶ states, last ─▶ bridge ─▶ first state of the decoder
+    source ─▶ embed ─▶ encoder ─▶ states, last ─▶ bridge ─▶ initial state of the decoder
                                    │
                                 memory ◀─ attend ─┐
     target ─▶ embed ───────────────────────▶ recurrent step ─▶ readout ─▶ logits
 
-What the decoder is informed by is always a memory: nothing beyond its first state (Sutskever et al. 2014), the last
-state alone (Cho et al. 2014), all states in equal parts, or all states weighed by a score (Bahdanau et al. 2015, Luong
-et al. 2015), whole or near one place. With the cell "lstmn" reader and decoder also look back over their own states
-(Cheng et al. 2016).
+The decoder's context is a memory: none besides its initial state (Sutskever et al. 2014), the last state (Cho et al.
+2014), the mean of all states, or global or local attention (Bahdanau et al. 2015, Luong et al. 2015). With the cell
+"lstmn" encoder and decoder also attend to their previous states (Cheng et al. 2016).
 """
 
 from dataclasses import dataclass
@@ -42,16 +41,16 @@ class Seq2SeqConfig:
     decoder_depth: int = 0  # 0: as the encoder's
     cell: str = "gru"
     bidirectional: bool = True
-    context: str = "attention"  # none beyond the first state, the last state at every step, the mean, or attention
+    context: str = "attention"  # or none besides the initial state, the last state at every step, or the mean
     score: str = "additive"
-    focus: str = "global"  # the whole source; "local-m": near the place being written; "local-p": near one predicted
-    local_window: int = 10  # how far from there a local focus sees
-    score_width: int = 0  # width in which query and key are compared, where the score has one; 0: as `width`
+    focus: str = "global"  # "local-m": near the position being decoded; "local-p": near a predicted one
+    local_window: int = 10  # positions on either side of a local focus
+    score_width: int = 0  # the hidden width of the score, if it has one; 0: as `width`
     order: str = "bahdanau"  # attend with the previous state, then step; "luong": step, then attend, then combine
-    input_feeding: bool = False  # Luong's: what was combined goes into the next step
+    input_feeding: bool = False  # Luong's: the attentional state is an input of the next step
     tied: str = "none"  # "output": target embedding and output share a table; "all": the source's too
     dropout: float = 0.3
-    max_positions: int = 1024  # the longest sequence it reads or writes
+    max_positions: int = 1024  # the longest source or target
 
     CHOICES = {"cell": CELLS, "context": CONTEXTS, "score": tuple(SCORES), "focus": tuple(FOCUS),
                "order": ("bahdanau", "luong"), "tied": ("all", "output", "none")}  # fmt: skip
@@ -68,14 +67,14 @@ class Seq2SeqConfig:
     def problem(self) -> str | None:
         if self.context == "attention" and self.score in NEED_EQUAL_WIDTHS and self.states != self.width:
             return (
-                f"score '{self.score}' compares states as they are, but the encoder's are {self.states} wide and the "
+                f"score '{self.score}' compares raw states, but the encoder's are {self.states} wide and the "
                 f"decoder's {self.width}: set encoder_width to {self.width // (2 if self.bidirectional else 1)}, or "
                 f"score = 'bilinear'"
             )
         if self.focus != "global" and self.context != "attention":
             return f"focus = '{self.focus}' needs context = 'attention'"
         if self.cell == "lstmn" and self.bidirectional:
-            return "cell = 'lstmn' looks back over what it has read: set bidirectional = false"
+            return "cell = 'lstmn' attends to previous states only: set bidirectional = false"
         if self.input_feeding and self.order != "luong":
             return "input_feeding is part of order = 'luong'; in Bahdanau's order the context is fed anyway"
         return untieable(self)
@@ -99,7 +98,7 @@ PRESETS: dict[str, dict] = {
 
 
 class Hidden(NamedTuple):
-    """A hypothesis: the decoder's state, what is fed into its next step, and the place that this will write."""
+    """A hypothesis: the decoder's state, the input feeding of its next step, and the next position."""
 
     state: Any
     fed: Tensor | None
@@ -160,8 +159,10 @@ class Seq2Seq(AutoregressiveModel):
         states, last = self.read(source)
         memory = None
         if self.attend is not None:
-            everything = self.config.context != "last"
-            memory = self.attend.remember(states, source.real) if everything else self.attend.remember(last[:, None])
+            if self.config.context == "last":
+                memory = self.attend.remember(last[:, None])
+            else:
+                memory = self.attend.remember(states, source.real)
         if self.config.context == "mean":
             last = (states * source.real[:, :, None]).sum(1) / source.lengths[:, None]
         first = torch.tanh(self.bridge(last)).unflatten(-1, (-1, self.depth, self.config.width))
@@ -169,15 +170,16 @@ class Seq2Seq(AutoregressiveModel):
         return State(memory, Hidden(self.decoder.begin(first), fed, 0))
 
     def decode(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        memory, hidden = state.source, state.hypothesis
+        memory = state.source
+        hidden = state.hypothesis
         embedded = self.dropout(self.target(tokens))
-        waits = self.config.order == "bahdanau" and self.config.context == "attention"
-        one_by_one = self.config.input_feeding or waits  # else no step needs to know what the last one saw
-        go = self._bahdanau if self.config.order == "bahdanau" else self._luong
+        previous_state = self.config.order == "bahdanau" and self.config.context == "attention"
+        stepwise = self.config.input_feeding or previous_state  # else the context does not depend on the last step
+        step = self._bahdanau if self.config.order == "bahdanau" else self._luong
         outputs = []
         with scope("decoder"):
-            for x in embedded.split(1, 1) if one_by_one else [embedded]:
-                combined, hidden = go(x, memory, hidden)
+            for x in embedded.split(1, 1) if stepwise else [embedded]:
+                combined, hidden = step(x, memory, hidden)
                 outputs.append(combined)
         combined = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
         return self.dropout(self.down(combined)), State(memory, hidden)
@@ -185,7 +187,7 @@ class Seq2Seq(AutoregressiveModel):
     def _bahdanau(self, x: Tensor, memory: Memory | None, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """c = attend(s₋₁); s = f(s₋₁, x, c); readout(s, c, x). Bahdanau et al. 2015, A.2.2."""
         before = self.decoder.last(hidden.state)[:, None].expand(-1, x.size(1), -1)
-        context = self._look(before, memory, hidden.time)
+        context = self._attend(before, memory, hidden.time)
         out, hidden = self._recur(torch.cat([x, *context], -1), hidden)
         return torch.tanh(self.combine(torch.cat([out, *context, x], -1))), hidden
 
@@ -193,11 +195,11 @@ class Seq2Seq(AutoregressiveModel):
         """s = f(s₋₁, x [, h̃₋₁]); c = attend(s); h̃ = tanh(W [s; c]). Luong et al. 2015, equation 5."""
         time = hidden.time
         out, hidden = self._recur(x if hidden.fed is None else torch.cat([x, hidden.fed], -1), hidden)
-        combined = torch.tanh(self.combine(torch.cat([out, *self._look(out, memory, time)], -1)))
+        combined = torch.tanh(self.combine(torch.cat([out, *self._attend(out, memory, time)], -1)))
         return combined, hidden if hidden.fed is None else hidden._replace(fed=combined)
 
-    def _look(self, x: Tensor, memory: Memory | None, time: int) -> tuple[Tensor, ...]:
-        """The context, or nothing where the decoder is told nothing."""
+    def _attend(self, x: Tensor, memory: Memory | None, time: int) -> tuple[Tensor, ...]:
+        """The context, if the decoder has one."""
         if self.attend is None or memory is None:
             return ()
         with scope("cross"):

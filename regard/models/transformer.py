@@ -30,25 +30,25 @@ class TransformerConfig:
     width: int = 256
     heads: int = 8
     depth: int = 3
-    feedforward: int = 1024  # 0: blocks without
+    feedforward: int = 1024  # 0: blocks without a feed-forward network
     decoder_heads: int = 0  # 0: as the encoder's
     decoder_depth: int = 0
     decoder_feedforward: int = 0
-    norm: str = "post"  # or "pre"; lessons are "none" (a residual without) and "no_residual" (Norm(f(x)))
+    norm: str = "post"  # or "pre"; ablations: "none" (x + f(x)) and "no_residual" (Norm(f(x)))
     score: str = "scaled_dot"  # "dot" leaves out 1/√d
     positions: str = "sinusoid"
     tied: str = "all"  # one table for source, target and output; "output" for the last two; "none"
     activation: str = "relu"
     scale_embedding: bool = True
     dropout: float = 0.1
-    max_positions: int = 512  # the longest sequence it reads or writes
+    max_positions: int = 512  # the longest source or target
 
     CHOICES = {"norm": tuple(RESIDUALS), "score": tuple(PRODUCTS), "positions": POSITIONS,
                "tied": ("all", "output", "none"), "activation": tuple(ACTIVATIONS)}  # fmt: skip
     MAY_BE_ZERO = ("feedforward",)
 
     def problem(self) -> str | None:
-        """What does not fit together, in words."""
+        """Which fields are incompatible, as a message."""
         for side, heads in (("heads", self.heads), ("decoder_heads", self.decoder_heads or self.heads)):
             if self.width % heads:
                 return f"width {self.width} is not a multiple of {side} {heads}"
@@ -64,7 +64,7 @@ PRESETS: dict[str, dict] = {
 
 
 def stack(config: TransformerConfig, depth: int, heads: int, feedforward: int, cross: bool) -> Stack:
-    """BlockBatch of one side; those of a decoder look at the source too, and not ahead."""
+    """The blocks of the encoder, or with `cross` of the decoder: causal, with cross-attention."""
 
     def residual() -> PostNorm:
         return RESIDUALS[config.norm](nn.LayerNorm(config.width), config.dropout)

@@ -1,4 +1,4 @@
-"""`regard doctor RECIPE`: what an hour of training would have found out, before it starts.
+"""`regard doctor RECIPE`: the problems of a training run, before it starts.
 
 recipe ─▶ data (counts, lengths, coverage, leaks) ─▶ network (size, memory, time) ─▶ machine (disk, memory, threads)
 """
@@ -29,7 +29,7 @@ STEPS = 5
 
 
 def examine(recipe: Recipe) -> Findings:
-    """Read the recipe's data, take a few real steps, and say what stands in the way."""
+    """Inspect the recipe's data, take a few real steps, and report problems."""
     findings = Findings()
     try:
         refuse_existing(Path(recipe.output))
@@ -44,7 +44,7 @@ def examine(recipe: Recipe) -> Findings:
 
 
 def _measure(network: nn.Module, task: TrainingTask, recipe: Recipe) -> Cost:
-    """A few steps on the device, with the threads and the precision that training would take."""
+    """A few steps on the device, with the threads and the precision of the run."""
     tune_malloc()
     torch.set_num_threads(choose_threads(recipe.train.threads))
     device = choose_device(recipe.train.device)
@@ -58,15 +58,16 @@ def _write_nothing(folder: Path) -> None:
 
 
 def _cost(cost: Cost, batches_per_epoch: int, recipe: Recipe, findings: Findings) -> None:
-    """Size, memory, time and disk of the whole run, against what the machine has."""
+    """Size, memory, time and disk space of the run, compared with the machine."""
     options = recipe.train
-    a_step = options.gradient_accumulation_steps / batches_per_epoch  # epochs
-    steps = options.max_steps or round(options.epochs / a_step) or round(60 * options.minutes / cost.seconds)
+    epochs_per_step = options.gradient_accumulation_steps / batches_per_epoch
+    steps = options.max_steps or round(options.epochs / epochs_per_step) or round(60 * options.minutes / cost.seconds)
     averaged = options.ema_decay > 0
-    memory, has = cost.memory_bytes(averaged), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    each = cost.checkpoint_bytes(averaged, adapted=bool(recipe.model.get("lora_rank")))
-    disk = each * _most_checkpoints(options, steps, scored=bool(recipe.data.validation))
-    needed = disk + each  # while one is written, those before it are still there
+    memory = cost.memory_bytes(averaged)
+    machine_memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    checkpoint_bytes = cost.checkpoint_bytes(averaged, adapted=bool(recipe.model.get("lora_rank")))
+    disk = checkpoint_bytes * _max_checkpoints(options, steps, scored=bool(recipe.data.validation))
+    needed = disk + checkpoint_bytes  # while one is written, those before it are still there
     free = shutil.disk_usage(_existing(Path(recipe.output))).free
     findings.facts["network"] = {
         "parameters": cost.parameters,
@@ -75,7 +76,7 @@ def _cost(cost: Cost, batches_per_epoch: int, recipe: Recipe, findings: Findings
         "optimizer_bytes": cost.state_bytes(averaged) - cost.weight_bytes,
         "activation_bytes": cost.activation_bytes,
         "memory_bytes": memory,
-        "machine_memory_bytes": has,
+        "machine_memory_bytes": machine_memory,
         "checkpoints_bytes": disk,
         "free_disk_bytes": free,
     }
@@ -85,12 +86,12 @@ def _cost(cost: Cost, batches_per_epoch: int, recipe: Recipe, findings: Findings
         "step_seconds": cost.seconds,
         "targets_per_second": round(cost.targets / cost.seconds),
         "steps": steps,
-        "epochs": steps * a_step,
+        "epochs": steps * epochs_per_step,
         "training_seconds": steps * cost.seconds,
     }
-    if memory > 0.8 * has:
+    if memory > 0.8 * machine_memory:
         findings.errors.append(
-            f"the run needs {in_bytes(memory)} of memory, the machine has {in_bytes(has)}: smaller batches?"
+            f"the run needs {in_bytes(memory)} of memory, the machine has {in_bytes(machine_memory)}: smaller batches?"
         )
     if needed > free:
         findings.errors.append(
@@ -102,8 +103,8 @@ def _cost(cost: Cost, batches_per_epoch: int, recipe: Recipe, findings: Findings
         )
 
 
-def _most_checkpoints(options: TrainOptions, steps: int, scored: bool) -> int:
-    """How many will lie in the run's folder: those that are kept and the best, if so many are written at all."""
+def _max_checkpoints(options: TrainOptions, steps: int, scored: bool) -> int:
+    """The largest number of checkpoints in the run folder: those that are kept, and the best."""
     written = {*range(options.save_steps, steps + 1, options.save_steps), steps}
     if scored:  # each score may be the best so far
         written |= {*range(options.eval_steps, steps + 1, options.eval_steps)}
@@ -111,5 +112,5 @@ def _most_checkpoints(options: TrainOptions, steps: int, scored: bool) -> int:
 
 
 def _existing(path: Path) -> Path:
-    """The nearest folder above that is there: what the run will be written into."""
-    return next(each for each in (path.absolute(), *path.absolute().parents) if each.is_dir())
+    """The nearest existing parent folder."""
+    return next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.is_dir())

@@ -21,7 +21,7 @@ class RunLength:
         self.options = options
 
     def steps(self, progress: Progress, batches_per_epoch: int, world: int) -> int:
-        """The steps of the whole run; 0 while a budget of minutes has not been measured."""
+        """The steps of the run; 0 while a budget of minutes has not been measured."""
         options = self.options
         if options.max_steps:
             return options.max_steps

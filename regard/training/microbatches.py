@@ -33,7 +33,7 @@ class Gradients:
         """The loss of batch `index` over `targets`, all targets of an update; its gradient is added."""
         microbatches = self.task.split(batch, self.workers)
         jobs = [partial(self._backward, microbatches[0], index, targets)]
-        jobs += [partial(self._separate, part, f"{index} {i}", targets) for i, part in enumerate(microbatches[1:], 1)]
+        jobs += [partial(self._separate, rest, f"{index} {i}", targets) for i, rest in enumerate(microbatches[1:], 1)]
         with torch_threads(torch.get_num_threads() * self.workers // len(microbatches)):  # a batch of one is not split
             (loss, _), *others = run_parallel(jobs)
         for other_loss, gradients in others:

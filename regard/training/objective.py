@@ -23,7 +23,7 @@ class BatchSource(Protocol):
         ...
 
     def epoch(self, batches: int) -> float:
-        """How often that many batches go through the data."""
+        """The number of epochs in that many batches."""
         ...
 
 

@@ -29,7 +29,7 @@ class Cost:
     activation_bytes: int
     seconds: float
     targets: float
-    gradients: int = 1  # copies of them: one per piece of a batch
+    gradients: int = 1  # copies of the gradients: one per micro-batch
 
     def state_bytes(self, averaged: bool) -> int:
         """Weights, AdamW's two moments and the moving average."""

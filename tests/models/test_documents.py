@@ -53,7 +53,7 @@ def plainly(row: list[int], segment: int, stride: int) -> list[list[int]]:
 @pytest.mark.parametrize(("segment", "stride"), [(10, 6), (10, 8), (5, 1), (12, 3)])
 def test_a_document_is_cut_into_all_its_segments(segment: int, stride: int) -> None:
     rows = documents()
-    cut = network(segment, stride).cut(pad(rows, 0))
+    cut = network(segment, stride).split_into_segments(pad(rows, 0))
     expected = [plainly(row, segment, stride) for row in rows]
     assert cut.counts.tolist() == [len(each) for each in expected]
     found = [row[:length] for row, length in zip(cut.text.tokens.tolist(), cut.text.lengths.tolist(), strict=True)]
@@ -63,7 +63,7 @@ def test_a_document_is_cut_into_all_its_segments(segment: int, stride: int) -> N
 
 def test_a_text_of_one_token_is_one_token() -> None:
     """As `module` may be given it, without what a tokenizer puts round a text."""
-    cut = network().cut(pad([[7], [1, 5, 2]], 0))
+    cut = network().split_into_segments(pad([[7], [1, 5, 2]], 0))
     assert cut.text.lengths.tolist() == [1, 3] and cut.text.tokens.tolist() == [[7, 0, 0], [1, 5, 2]]
     assert cut.last.sum(1).tolist() == [1, 3]
 
@@ -154,7 +154,7 @@ def test_every_segment_is_seen(tmp_path: Path) -> None:
     last = trace.sites[-1]
     assert trace.labels(last)[0][1:-1] == trace.source[13:-1] and len(trace.labels(last)[0]) == 7
     alone = model.network.body.eval()
-    cut = model.network.cut(pad([model.vocabulary.target.inner.encode(text).ids], 0)).text
+    cut = model.network.split_into_segments(pad([model.vocabulary.target.inner.encode(text).ids], 0)).text
     with record() as recorder, torch.no_grad():
         alone.encode(TokenBatch(cut.tokens[2:, :7], cut.lengths[2:]))
     expected = Trace(recorder).weights("encoder.blocks.1.self")

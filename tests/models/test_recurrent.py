@@ -134,7 +134,7 @@ def test_stopped_and_resumed_is_never_stopped(pooling: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"width": 23}, "width 23 is no sum of two directions"),
+        ({"width": 23}, "width 23 should be even for two directions"),
         ({"cell": "lstmn"}, "set bidirectional = false"),
         ({"pooling": "max"}, r"model\.pooling = 'max' is not possible"),
     ],

@@ -252,7 +252,7 @@ def test_the_predicted_place_is_learnt() -> None:
         (dict(family="convs2s", tied="all"), "joint"),
         (dict(family="bytenet", width=7), "even"),
         (dict(family="bytenet", kernel=2), "odd"),
-        (dict(family="bytenet", dilations=40), "places"),
+        (dict(family="bytenet", dilations=40), "positions"),
         (dict(family="bytenet", stretch=0.9), "at least 1"),
         (dict(family="convs2s", positions="sinusoid"), "possible"),
         (dict(family="transformer", norm="none_"), "possible"),

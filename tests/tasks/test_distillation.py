@@ -184,7 +184,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         of_labels(tmp_path, f'from = "{place}"\ndepth = 2\nlora_rank = 2', 3)
     read = 'family = "recurrent"\nembedding = 8\nwidth = 8'
     start(of_labels(tmp_path, read, 1, f"output={tmp_path / 'reader'}"), quiet=True)
-    with pytest.raises(UserError, match=r"model\.depth = 1: only an encoder of blocks"):
+    with pytest.raises(UserError, match=r"model\.depth = 1: only encoders of Transformer blocks"):
         prepared(of_labels(tmp_path, f'from = "{tmp_path / "reader"}"\ndepth = 1', 1))
     lay_out_texts(tmp_path)
     with pytest.raises(UserError, match="is a Classifier, its student a MaskedLM"):

@@ -1,12 +1,12 @@
-"""What encoders are trained for and made into: a few layers over their states. Devlin et al. 2019, sections 3.1 and 4.
+"""Heads: layers over the hidden states of a body. Devlin et al. 2019, sections 3.1 and 4.
 
-    states ─▶ dense, bend, norm ─▶ table of the embedding ─▶ which word was hidden              MaskedLM
-    first state ─▶ pooler ─▶ whether the second text follows the first, or their order          Pretraining has both
-    means of two texts ─▶ their product, dense, bend ─▶ the same, where a body has no pooler    Comparison
-    states ─▶ a label for each token                                                            TokenClassifier
-    states ─▶ where an answer begins, where it ends                                             SpanClassifier
+    states ─▶ dense, activation, norm ─▶ embedding table ─▶ logits of masked tokens             MaskedLM
+    first state ─▶ pooler ─▶ next sentence prediction, or sentence order                        Pretraining: both
+    means of two texts ─▶ product, dense, activation ─▶ the same, without a pooler              PairPooler
+    states ─▶ logits of the labels of each token                                                TokenClassifier
+    states ─▶ logits of the start and the end of an answer                                      SpanClassifier
 
-Labels of whole texts are in classifier.py.
+Classifiers of texts are in sequence.py, of long documents in hierarchical.py.
 
 Shapes: states (batch, length, width).
 """
@@ -19,7 +19,7 @@ from regard.layers.inputs import TokenBatch
 
 
 class Head(nn.Module):
-    """A body that gives each place a state (`encode`), with something on top of it."""
+    """A body with hidden states (`encode`), and layers on top of it."""
 
     task: str  # set by each head
 
@@ -42,9 +42,9 @@ class Head(nn.Module):
 
     @property
     def max_positions(self) -> int:
-        """The longest text that is read."""
+        """The longest text."""
         return self.body.max_positions
 
     def encode(self, text: TokenBatch) -> Tensor:
-        """The state of each place."""
+        """The hidden state of each position."""
         return self.body.encode(text)

@@ -12,15 +12,15 @@ from regard.models.heads.base import Head
 
 
 class MLMHead(nn.Module):
-    """States → logits of the vocabulary, through the table of the embedding unless the config unties it."""
+    """Logits over the vocabulary; the output layer is the embedding table if the config ties them."""
 
     def __init__(self, config: Any, table: nn.Embedding):
         super().__init__()
-        vocabulary, inside = table.num_embeddings, table.embedding_dim
-        self.dense = nn.Linear(config.width, inside)
+        embedding_width = table.embedding_dim
+        self.dense = nn.Linear(config.width, embedding_width)
         self.activation = ACTIVATIONS[config.output_activation or config.activation]
-        self.norm = nn.LayerNorm(inside, config.epsilon)
-        self.output = nn.Linear(inside, vocabulary)
+        self.norm = nn.LayerNorm(embedding_width, config.epsilon)
+        self.output = nn.Linear(embedding_width, table.num_embeddings)
         self.apply(initialise)
         if config.tied:
             self.output.weight = table.weight
@@ -30,7 +30,7 @@ class MLMHead(nn.Module):
 
 
 class MaskedLM(Head):
-    """Says which word stands at each place."""
+    """Masked language modelling. Devlin et al. 2019, section 3.1, task 1."""
 
     task = "fill"
 
@@ -39,20 +39,21 @@ class MaskedLM(Head):
         self.words = MLMHead(body.config, body.embed.table)
 
     def forward(self, text: TokenBatch, at: Tensor | None = None) -> Tensor:
-        """Logits (batch, length, vocabulary), or (places, vocabulary) where `at` is True: no others are made."""
+        """Logits (batch, length, vocabulary), or (positions, vocabulary) only where `at` is True."""
         states = self.encode(text)
         return self.words(states if at is None else states[at])
 
 
 class PairPooler(nn.Module):
-    """What two texts have in common: the product of their mean states, through one more layer.
+    """A pooled vector of two texts: a dense layer over the product of their mean states.
 
-    A layer over the first state has to find it there, which takes a small model millions of pairs.
+    With a layer over the first state instead, a small model needs millions of pairs.
     """
 
     def __init__(self, width: int, activation: str):
         super().__init__()
-        self.dense, self.activation = nn.Linear(width, width), ACTIVATIONS[activation]
+        self.dense = nn.Linear(width, width)
+        self.activation = ACTIVATIONS[activation]
         self.apply(initialise)
 
     def forward(self, states: Tensor, text: TokenBatch) -> Tensor:
@@ -65,15 +66,17 @@ class PairPooler(nn.Module):
 
 
 class PretrainingLogits(NamedTuple):
-    """What pre-training asks for: logits of hidden words, and (batch, 2) of how two texts stand to each other."""
+    """Logits of masked tokens, and of the sentence pair task (batch, 2)."""
 
     words: Tensor
     relation: Tensor
 
 
 class Pretraining(MaskedLM):
-    """Hidden words, and how two texts stand to each other: 0, the second follows the first (BERT) or the two are in
-    their order (ALBERT); 1, they are from different places or swapped."""
+    """Masked language modelling, and a sentence pair task: next sentence prediction (BERT) or order (ALBERT).
+
+    Label 0: the second text follows the first, or the order is right. Label 1: a random text, or swapped.
+    """
 
     def __init__(self, body: Encoder):
         super().__init__(body)

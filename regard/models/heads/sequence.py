@@ -1,9 +1,9 @@
-"""Labels from one vector for a text: one more product over what a network knows of it.
+"""Sequence classification: a linear head over one vector for a text.
 
-    text, end ─▶ language model ─▶ the state at the end ─▶ head ─▶ logits of the labels     Radford et al. 2018, 3.2
-                   └───▶ every state ─▶ the body's own output: the auxiliary loss
-    begin, text ─▶ encoder ─▶ the state at the beginning, pooled ─▶ head ─▶ logits          Devlin et al. 2019, 4.1
-                     └───▶ the mean of all states ─▶ head ─▶ logits, where the encoder was trained to be read so
+    text, end ─▶ language model ─▶ last state ─▶ head ─▶ logits of the labels     Radford et al. 2018, 3.2
+                   └───▶ all states ─▶ LM head: the auxiliary loss
+    begin, text ─▶ encoder ─▶ first state, pooled ─▶ head ─▶ logits               Devlin et al. 2019, 4.1
+                     └───▶ mean of all states ─▶ head ─▶ logits, if the encoder was trained with mean pooling
 
 Shapes: states (batch, length, width), logits (batch, labels), of a value (batch, 1).
 """
@@ -25,7 +25,7 @@ KINDS = ("single_label", "multi_label", "regression")  # one of the labels, any 
 
 
 def last(states: Tensor, text: TokenBatch) -> Tensor:
-    """The state of each text's last token, the only one that has seen all of it."""
+    """The state of the last token of each text, the only one that attends to all of it."""
     return states[torch.arange(len(states), device=states.device), text.lengths - 1]
 
 

@@ -5,10 +5,10 @@ from regard.models.heads.token import TokenClassifier
 
 
 class SpanClassifier(TokenClassifier):
-    """Where an answer begins and where it ends: logits (batch, length, 2)."""
+    """Logits of the start and the end of an answer (batch, length, 2)."""
 
     task = "answer"
 
     def __init__(self, body: Encoder, allows_no_answer: bool = False):
         super().__init__(body, ("start", "end"))
-        self.allows_no_answer = allows_no_answer  # whether it was trained on questions that have none
+        self.allows_no_answer = allows_no_answer  # whether it was trained on unanswerable questions

@@ -11,19 +11,20 @@ from regard.models.heads.base import Head
 
 
 class TokenClassifier(Head):
-    """A label for each token."""
+    """Logits of the labels of each token. Devlin et al. 2019, section 5.3."""
 
     task = "tag"
 
     def __init__(self, body: Encoder, labels: Sequence[str]):
         super().__init__(body)
         self.labels = tuple(labels)
-        self.dropout, self.head = Dropout(body.config.dropout), nn.Linear(body.config.width, len(self.labels))
+        self.dropout = Dropout(body.config.dropout)
+        self.head = nn.Linear(body.config.width, len(self.labels))
         initialise(self.head)
 
     @property
     def trainable_modules(self) -> list[nn.Module]:
-        """What is trained whole also where the body is only adapted."""
+        """What is trained in full even where the body has adapters."""
         return [self.head]
 
     def forward(self, text: TokenBatch) -> Tensor:

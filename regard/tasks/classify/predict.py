@@ -134,7 +134,7 @@ def trace_classifier(network: Classifier, tokenizer: Tokenizer, row: EncodedText
     answer = _predicted_text(network, logits, row.truncated)
     source = Axis(tokenizer.pieces(row.tokens))
     if isinstance(network, Documents):
-        segments = network.cut(batch).text
+        segments = network.split_into_segments(batch).text
         rows = [
             tokens[:length] for tokens, length in zip(segments.tokens.tolist(), segments.lengths.tolist(), strict=True)
         ]
