@@ -10,12 +10,12 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "regard"
 
 LIMITS = {
-    "told": 27, "tell": 2, "tells": 2, "wanted": 35, "bend": 0, "bent": 0, "bends": 0, "abreast": 0, "beside": 7,
-    "chance": 2, "chances": 11, "thought": 0, "think": 0, "thinks": 0, "hasten": 0, "swift": 0, "turned": 0,
-    "asked": 13, "likely": 2, "likeliest": 1, "hidden_words": 1, "found": 106, "place": 29, "places": 31, "part": 55,
-    "parts": 31, "number": 96, "numbers": 26, "room": 11, "figures": 5, "given": 28, "said": 15, "look": 4,
-    "looks": 0, "looked": 0, "looking": 0, "whole": 7, "some": 30, "longest": 13, "ends": 20, "own": 4, "anew": 0,
-    "gone": 1, "told_from": 0, "cut": 7,
+    "told": 2, "tell": 0, "tells": 0, "wanted": 0, "bend": 0, "bent": 0, "bends": 0, "abreast": 0, "beside": 0,
+    "chance": 0, "chances": 0, "thought": 0, "think": 0, "thinks": 0, "hasten": 0, "swift": 0, "turned": 0,
+    "asked": 0, "likely": 0, "likeliest": 0, "hidden_words": 0, "found": 0, "place": 0, "places": 0, "part": 7,
+    "parts": 5, "number": 0, "numbers": 0, "room": 0, "figures": 0, "given": 0, "said": 0, "look": 0,
+    "looks": 0, "looked": 0, "looking": 0, "whole": 0, "some": 0, "longest": 0, "ends": 2, "own": 0, "anew": 0,
+    "gone": 0, "told_from": 0, "cut": 0,
 }  # fmt: skip
 """Word → at most so many definitions of it. No limit may be raised."""
 

@@ -122,7 +122,7 @@ def _check(key: str, value: Any, default: Any, choices: tuple[str, ...] | None, 
     if value > most:
         raise UserError(f"model.{key} = {value} should be at most {most}")
     if key == "epsilon" and not 0 < value < 1:
-        raise UserError(f"model.epsilon = {value} should lie between 0 and 1")
+        raise UserError(f"model.epsilon = {value} should be between 0 and 1")
     if key == "dropout" and value >= 1:
         raise UserError(f"model.dropout = {value} should be below 1")
 

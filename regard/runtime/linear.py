@@ -203,7 +203,7 @@ class DynamicInt8Linear(nn.Module):
 
 
 def quantize_weight(weight: Tensor, levels: int) -> tuple[Tensor, Tensor]:
-    """The scale of each output, and the weights as whole numbers from −levels to levels."""
+    """The scale of each output, and the weights as integers from −levels to levels."""
     scale = (weight.abs().amax(1) / levels).clamp(min=1e-30)
     return scale, weight.div(scale[:, None]).round_()
 

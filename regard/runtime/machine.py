@@ -39,9 +39,10 @@ def gc_frozen() -> Iterator[None]:
 def tune_malloc() -> bool:
     """Make glibc keep freed buffers; True on success.
 
-    By default malloc maps every large buffer anew and unmaps it at once. The page faults of touching fresh memory, for
-    the same buffers at each step, cost a tenth to a third of a training step. Kept buffers may also be on huge pages,
-    which saves another tenth: the heap reserves addresses once, and the kernel is advised to use huge pages for it.
+    By default malloc maps each large buffer on allocation and unmaps it when freed. The page faults of touching fresh
+    memory, for the same buffers at each step, cost a tenth to a third of a training step. Kept buffers may also be on
+    huge pages, which saves another tenth: the heap reserves addresses once, and the kernel is advised to use huge pages
+    for it.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

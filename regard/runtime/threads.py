@@ -78,7 +78,7 @@ def threads_divide_evenly() -> bool:
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """So many torch threads for the calling thread.
+    """Set the number of torch threads of the calling thread.
 
     Not for short sections: OpenMP threads that become idle spin for a while, and slow down those at work.
     """
@@ -96,7 +96,7 @@ def _set_threads(count: int) -> None:
 
 
 def _submit(task: Callable[[], T], workers: int) -> Future[T]:
-    """Run a task in a pool of so many workers, with the caller's torch threads, gradient mode and context variables."""
+    """Run a task in a pool of `workers`, with the caller's torch threads, gradient mode and context variables."""
     threads = torch.get_num_threads()
     gradients = torch.is_grad_enabled()
     inference = torch.is_inference_mode_enabled()
