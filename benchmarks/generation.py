@@ -54,7 +54,8 @@ def write(folder: Path) -> None:
     from regard.config.recipe import TokenizerOptions
     from regard.interop.folder import save
     from regard.models.registry import build
-    from regard.text.vocabulary import Vocabulary, train_tokenizer
+    from regard.text.train_tokenizer import train_tokenizer
+    from regard.text.vocabulary import Vocabulary
 
     options = TokenizerOptions(kind="words", vocab_size=VOCABULARY, min_frequency=1)
     words = train_tokenizer((f"w{index}" for index in range(VOCABULARY - 4)), options, ends=False)

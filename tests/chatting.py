@@ -16,7 +16,8 @@ from torch import nn
 from regard.config.recipe import TokenizerOptions
 from regard.interop import folder as folders
 from regard.models.registry import build
-from regard.text.vocabulary import Vocabulary, train_tokenizer
+from regard.text.train_tokenizer import train_tokenizer
+from regard.text.vocabulary import Vocabulary
 
 LIMIT = 211
 CHATML = (

@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from regard.layers.inputs import TokenBatch
-from regard.text.vocabulary import Tokenizer, Vocabulary
+from regard.text.tokenizer import Tokenizer
+from regard.text.vocabulary import Vocabulary
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 MODELS = {

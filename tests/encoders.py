@@ -8,7 +8,7 @@ import tokenizers
 from needs import need
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import Tokenizer
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONFIG = {

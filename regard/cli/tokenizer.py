@@ -42,7 +42,7 @@ def train(
     from regard.config.recipe import TokenizerOptions
     from regard.data.documents import TRAINER_CHUNK, read_chunks
     from regard.data.files import lines
-    from regard.text.vocabulary import train_tokenizer
+    from regard.text.train_tokenizer import train_tokenizer
 
     if save.exists():
         raise UserError(f"{save} exists; choose another --output or remove it first")
@@ -105,7 +105,8 @@ def show(model: TokenizerPath, output: Output, side: Side = "source") -> None:
 
 
 def _load(path: Path, side: str) -> Any:
-    from regard.text.vocabulary import Tokenizer, Vocabulary
+    from regard.text.tokenizer import Tokenizer
+    from regard.text.vocabulary import Vocabulary
 
     if not path.exists():
         raise UserError(f"no tokenizer at {path}: name a tokenizer.json, or a checkpoint's folder")

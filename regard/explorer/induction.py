@@ -17,7 +17,7 @@ from regard.attention.trace import record
 from regard.data.synthetic.in_context import LESSONS, questions
 from regard.data.synthetic.prompts import completion
 from regard.layers.inputs import pad
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import Tokenizer
 
 ROWS, LENGTH = 32, 50  # random sequences, and the number of tokens repeated in each
 QUESTIONS, SHOTS = 200, 8

@@ -7,7 +7,8 @@ from typing import Any
 from regard.errors import UserError
 from regard.models.registry import FAMILIES, family_of
 from regard.text.id_only import IdOnlyTokenizer
-from regard.text.vocabulary import MISSING, Tokenizer, Vocabulary
+from regard.text.tokenizer import MISSING, Tokenizer
+from regard.text.vocabulary import Vocabulary
 
 TOKENIZERS = ("tokenizer.json", "source.spm", "merges.txt", "vocab.txt")
 

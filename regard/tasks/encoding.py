@@ -9,7 +9,7 @@ from regard.attention.trace import Axes, Axis, Trace, record
 from regard.errors import UserError
 from regard.layers.inputs import TokenBatch, pad
 from regard.tasks.batching import check_texts, too_long
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import Tokenizer
 
 Text = str | tuple[str, str]
 

@@ -16,12 +16,8 @@ from regard.errors import UserError
 from regard.text.bpe_files import load_merges
 from regard.text.id_only import IdOnlyTokenizer
 from regard.text.sentencepiece import SentencePieceTokenizer, load_marian, save_marian
-from regard.text.tokenizer import MISSING, ROLES, SPECIALS, Coverage, Tokenizer
-from regard.text.train_tokenizer import train_tokenizer
+from regard.text.tokenizer import MISSING, ROLES, Tokenizer
 from regard.text.wordpiece import load_wordpiece
-
-__all__ = ["MISSING", "SPECIALS", "Coverage", "SentencePieceTokenizer", "Tokenizer", "Vocabulary", "train_tokenizer"]
-
 
 FILES = ("tokenizer.json", "tokenizer_target.json", "tokenizer_config.json", "source.spm", "target.spm", "vocab.json",
          "merges.txt", "vocab.txt", "target_vocab.json", "special_tokens_map.json", "added_tokens.json",

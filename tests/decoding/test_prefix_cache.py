@@ -10,7 +10,7 @@ from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.search import Hypothesis, decode_steps, run_to_end
 from regard.layers.inputs import pad
 from regard.tasks.generate.text_generator import TextGenerator
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import Tokenizer
 from tests.models.test_language_models import LIMIT, MODELS, TOKENS, made, texts
 
 

@@ -17,7 +17,8 @@ from regard.data.synthetic.in_context import DATASETS
 from regard.explorer.induction import answer_scores, attention_share, head_scores, induction_scores, text_tokens
 from regard.interop import folder as folders
 from regard.models.registry import build, sizes
-from regard.text.vocabulary import Vocabulary, train_tokenizer
+from regard.text.train_tokenizer import train_tokenizer
+from regard.text.vocabulary import Vocabulary
 from tests.models.test_language_models import GPT, LLAMA, TOKENS, made
 
 

@@ -18,7 +18,8 @@ from regard.layers.state import State
 from regard.model import Model
 from regard.models.registry import FAMILIES, Family
 from regard.tasks.generate.likelihood import Likelihood, window_log_probabilities
-from regard.text.vocabulary import Vocabulary, train_tokenizer
+from regard.text.train_tokenizer import train_tokenizer
+from regard.text.vocabulary import Vocabulary
 
 TEXT = "the cat sat on the mat. the dog sat on the log. "
 

@@ -9,7 +9,7 @@ import pytest
 
 from regard.config.recipe import TokenizerOptions
 from regard.data.synthetic.pairs import SPLITS
-from regard.text.vocabulary import train_tokenizer
+from regard.text.train_tokenizer import train_tokenizer
 from road.text_to_sql import items as sql
 from road.text_to_sql.execute import MAX_LENGTH, Schema, Table, execute, is_correct
 from road.text_to_sql.grammar import CLAUSES, DIALECTS, KINDS, NUMBERS, OWN_WORDS, TABLES, VALUES

@@ -18,7 +18,7 @@ from regard.runtime.fused_decoder import FusedDecoder
 from regard.runtime.optimize import optimize_for_inference
 from regard.runtime.packed_qkv import PackedQKV
 from regard.tasks.generate.likelihood import log_probabilities
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import Tokenizer
 from tests.models.test_language_models import MODELS as SMALL
 from tests.models.test_language_models import made as built
 from tests.models.test_language_models import texts

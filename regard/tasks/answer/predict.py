@@ -18,7 +18,7 @@ from regard.tasks.answer.windows import Ask, live_windows
 from regard.tasks.encoding import EncodedText, encode_texts
 from regard.tasks.predictor import Predictor, Progress, RunInput, Segment, positive
 from regard.text.sentences import sentence_around
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import Tokenizer
 
 CHUNK = 256  # questions whose windows are built at once
 MIN_CANDIDATES = 20  # spans over which an answer's probability is computed

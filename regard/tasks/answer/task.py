@@ -31,8 +31,8 @@ from regard.tasks.answer.windows import Windows, prepare
 from regard.tasks.base import Preview, Task
 from regard.tasks.inspection import Findings
 from regard.text.special_tokens import with_mask_token
+from regard.text.train_tokenizer import train_tokenizer as learn_tokenizer
 from regard.text.vocabulary import Vocabulary
-from regard.text.vocabulary import train_tokenizer as learn_tokenizer
 
 
 class Answer(Task[Windows]):

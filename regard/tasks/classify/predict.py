@@ -18,7 +18,7 @@ from regard.tasks.classify.predictions import DEFAULT_THRESHOLD
 from regard.tasks.classify.problem_type import problem_type_of
 from regard.tasks.encoding import EncodedText, collate, encode_texts, split_pair
 from regard.tasks.predictor import Predictor, Progress, RunInput
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import Tokenizer
 
 BATCH = 64  # default number of texts per batch
 

@@ -25,8 +25,8 @@ from regard.tasks.classify.problem_type import training_problem_type
 from regard.tasks.distillation import Predicted
 from regard.tasks.inspection import Findings, inspect_coverage, inspect_leaks, inspect_lengths, inspect_samples
 from regard.text.special_tokens import with_end_token, with_mask_token
+from regard.text.train_tokenizer import train_tokenizer as learn_tokenizer
 from regard.text.vocabulary import Vocabulary
-from regard.text.vocabulary import train_tokenizer as learn_tokenizer
 
 
 class Classify(Task[PairDataset]):

@@ -8,7 +8,7 @@ from regard.data.token_stream import TokenStream
 from regard.tasks.fill.batches import MaskedBatch, MaskOptions, masked_rows, pair_budget, rows_per_epoch
 from regard.tasks.fill.options import FillData
 from regard.tasks.fill.sentences import SentenceDataset, prepare_sentences, prepare_stream
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import Tokenizer
 
 ROWS = 32  # of a batch
 SEED = 1  # of the masks

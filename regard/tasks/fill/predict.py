@@ -13,7 +13,7 @@ from regard.tasks.batching import encode_batches
 from regard.tasks.encoding import EncodedText, Text, collate, encode_texts, split_pair, trace_encoder
 from regard.tasks.predictor import Predictor, Progress, positive
 from regard.text.special_tokens import mask_token_of
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import Tokenizer
 
 BATCH = 64  # default number of texts per batch
 CANDIDATES = 5  # per mask, by default

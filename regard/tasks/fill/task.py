@@ -25,8 +25,8 @@ from regard.tasks.fill.scoring import predict, score_batches
 from regard.tasks.fill.sentences import SentenceDataset
 from regard.tasks.inspection import Findings
 from regard.text.special_tokens import mask_token_of, with_mask_token
+from regard.text.train_tokenizer import train_tokenizer as learn_tokenizer
 from regard.text.vocabulary import Vocabulary
-from regard.text.vocabulary import train_tokenizer as learn_tokenizer
 
 PREVIEW = 40  # tokens of a text in a preview
 

@@ -8,7 +8,7 @@ from regard.config.options import DocumentOptions
 from regard.config.recipe import Recipe
 from regard.data.synthetic.registry import in_context_dataset
 from regard.data.token_stream import TokenStream, prepare_documents, prepare_stream
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import Tokenizer
 
 
 def prepare_split(recipe: Recipe, split: str, tokenizer: Tokenizer, cache: Path) -> TokenStream | None:

@@ -7,7 +7,7 @@ from regard.data.duplicates import digests
 from regard.data.packing import blocks_per_epoch
 from regard.data.token_stream import TokenStream
 from regard.tasks.inspection import Findings, overlaps, warn_skipped, warn_without_validation
-from regard.text.vocabulary import MISSING
+from regard.text.tokenizer import MISSING
 
 if TYPE_CHECKING:
     from regard.tasks.generate.task import Generate

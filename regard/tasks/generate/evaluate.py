@@ -18,7 +18,7 @@ from regard.tasks.generate import few_shot
 from regard.tasks.generate.dataset import prepare_split
 from regard.tasks.generate.likelihood import window_log_probabilities
 from regard.tasks.scoring import Evaluation, EvaluationRequest, column_names, resolve_split
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import Tokenizer
 
 
 def select(recipe: Recipe | None, file: str | None, column: str, tokenizer: Tokenizer) -> tuple[str, TokenStream]:

@@ -19,7 +19,7 @@ from regard.errors import UserError
 from regard.metrics.bootstrap import bootstrap_mean
 from regard.tasks.generate.likelihood import ending_log_probabilities
 from regard.tasks.generate.text_generator import TextGenerator
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import Tokenizer
 
 Progress = Callable[[int], None]
 

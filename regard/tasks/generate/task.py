@@ -21,7 +21,8 @@ from regard.tasks.generate.likelihood import likelihood
 from regard.tasks.generate.predict import GeneratePredictor
 from regard.tasks.generate.text_generator import TextGenerator
 from regard.tasks.inspection import Findings
-from regard.text.vocabulary import Vocabulary, train_tokenizer
+from regard.text.train_tokenizer import train_tokenizer
+from regard.text.vocabulary import Vocabulary
 
 LOSSLESS = ("byte_bpe", "bytes", "characters")  # kinds of tokenizers that keep all of a text
 

@@ -16,7 +16,7 @@ from regard.errors import UserError
 from regard.layers.inputs import pad
 from regard.tasks.batching import Row, by_length, check_texts
 from regard.tasks.generate.likelihood import log_probabilities
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import Tokenizer
 
 NOT_FINITE = "the network's output is not finite: its weights are damaged, or its training diverged"
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from regard.attention.trace import Axes, Axis, Trace, record
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import Tokenizer
 
 
 @torch.no_grad()

@@ -30,7 +30,7 @@ from regard.tasks.tag.files import sentences
 from regard.tasks.tag.predictions import Tags, tags_of, word_positions
 from regard.tasks.tag.windows import Window, split_into_windows, tokenize_words
 from regard.text.special_tokens import padded, special_tokens_of
-from regard.text.vocabulary import MISSING, Tokenizer
+from regard.text.tokenizer import MISSING, Tokenizer
 
 BATCH = 64  # default number of windows per batch
 CONLL = (".conll", ".iob", ".bio")

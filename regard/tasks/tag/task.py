@@ -21,8 +21,8 @@ from regard.tasks.tag.options import TagData
 from regard.tasks.tag.predict import TagPredictor, metrics, tag, word_probabilities
 from regard.tasks.tag.predictions import tags_of
 from regard.text.special_tokens import with_mask_token
+from regard.text.train_tokenizer import train_tokenizer as learn_tokenizer
 from regard.text.vocabulary import Vocabulary
-from regard.text.vocabulary import train_tokenizer as learn_tokenizer
 
 
 class Tag(Task[TagDataset]):

@@ -22,7 +22,7 @@ from regard.tasks.answer.options import AnswerData
 from regard.tasks.answer.spans import WindowLogits, best_of, best_spans, best_threshold, rank_answers, report
 from regard.tasks.answer.windows import ABSENT, Windows, prepare, split_into_windows, token_span
 from regard.text.special_tokens import special_tokens_of
-from regard.text.vocabulary import Tokenizer
+from regard.text.tokenizer import Tokenizer
 
 CONTEXT = "Ada wrote notes. Bob, who read them, wrote a longer book about (Ada)."
 SQUAD = {

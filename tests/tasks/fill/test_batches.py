@@ -24,7 +24,8 @@ from regard.tasks.fill.options import FillData
 from regard.tasks.fill.sentences import SentenceDataset, paragraphs, prepare_sentences, prepare_stream
 from regard.text.sentences import sentences
 from regard.text.special_tokens import with_mask_token
-from regard.text.vocabulary import Tokenizer, train_tokenizer
+from regard.text.tokenizer import Tokenizer
+from regard.text.train_tokenizer import train_tokenizer
 
 WORDS = [f"{first}{second}" for first in "bdfgklmnprst" for second in "aeiou"]
 

@@ -18,7 +18,8 @@ from regard.data.token_stream import TokenStream
 from regard.errors import UserError
 from regard.layers.autoregressive import TransformerLM
 from regard.tasks.generate.evaluate import evaluate, scores, select
-from regard.text.vocabulary import Vocabulary, train_tokenizer
+from regard.text.train_tokenizer import train_tokenizer
+from regard.text.vocabulary import Vocabulary
 from tests.models.test_language_models import GPT, LIMIT, TOKENS, made
 
 TEXT = np.random.default_rng(5).integers(0, TOKENS, 307)

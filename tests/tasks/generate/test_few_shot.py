@@ -39,7 +39,9 @@ from regard.tasks.generate.prompting import (
     reject_long,
 )
 from regard.tasks.generate.text_generator import TextGenerator
-from regard.text.vocabulary import Tokenizer, Vocabulary, train_tokenizer
+from regard.text.tokenizer import Tokenizer
+from regard.text.train_tokenizer import train_tokenizer
+from regard.text.vocabulary import Vocabulary
 from road.text_to_sql import items as sql
 from road.text_to_sql.dataset import CATEGORIES
 

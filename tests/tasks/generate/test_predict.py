@@ -16,7 +16,7 @@ from regard.errors import UserError
 from regard.model import Model
 from regard.models.registry import build
 from regard.tasks.generate.text_generator import TextGenerator, _split
-from regard.text.vocabulary import train_tokenizer
+from regard.text.train_tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,8 @@ from regard.tasks.tag.dataset import TagDataset, collate, prepare, stream
 from regard.tasks.tag.files import learn_tags, read, sentences
 from regard.tasks.tag.options import TagData
 from regard.tasks.tag.windows import split_into_windows, tokenize_words
-from regard.text.vocabulary import Tokenizer, train_tokenizer
+from regard.text.tokenizer import Tokenizer
+from regard.text.train_tokenizer import train_tokenizer
 
 CONLL = """-DOCSTART- -X- -X- O
 

@@ -9,7 +9,7 @@ import pytest
 from regard.config.recipe import Recipe, TokenizerOptions
 from regard.tasks.translate.dataset import corpus, learn_vocabulary
 from regard.tasks.translate.options import TranslateData
-from regard.text.vocabulary import train_tokenizer
+from regard.text.train_tokenizer import train_tokenizer
 
 
 @pytest.mark.parametrize("joint", [True, False])
