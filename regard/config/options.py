@@ -151,6 +151,21 @@ class TrainOptions:
 
 
 @dataclass(frozen=True)
+class FineTuneOptions(TrainOptions):
+    """Defaults for encoders: Devlin et al. 2019, appendix A.3."""
+
+    schedule: Schedule = "linear"
+    warmup_steps: int = 100
+    betas: tuple[float, float] = (0.9, 0.999)
+    label_smoothing: float = 0.0
+
+
+@dataclass(frozen=True)
+class WordPieceOptions(TokenizerOptions):
+    kind: TokenizerKind = "wordpiece"
+
+
+@dataclass(frozen=True)
 class DistilOptions:
     """Knowledge distillation from a teacher, and the weight of each loss term. Sanh et al. 2019, section 3."""
 

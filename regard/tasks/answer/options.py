@@ -2,15 +2,7 @@
 
 from dataclasses import dataclass
 
-from regard.config.options import (
-    DataOptions,
-    Schedule,
-    TaskOptions,
-    TokenizerKind,
-    TokenizerOptions,
-    TrainOptions,
-    require,
-)
+from regard.config.options import DataOptions, FineTuneOptions, TaskOptions, WordPieceOptions, require
 
 
 @dataclass(frozen=True)
@@ -27,17 +19,4 @@ class AnswerData(DataOptions):
         require(self.stride >= 0, f"data.stride = {self.stride}: must be 0 or more")
 
 
-@dataclass(frozen=True)
-class AnswerTrain(TrainOptions):
-    schedule: Schedule = "linear"
-    warmup_steps: int = 100
-    betas: tuple[float, float] = (0.9, 0.999)
-    label_smoothing: float = 0.0
-
-
-@dataclass(frozen=True)
-class AnswerTokenizer(TokenizerOptions):
-    kind: TokenizerKind = "wordpiece"
-
-
-OPTIONS = TaskOptions(AnswerData, AnswerTrain, AnswerTokenizer)
+OPTIONS = TaskOptions(AnswerData, FineTuneOptions, WordPieceOptions)

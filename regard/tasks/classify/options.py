@@ -5,11 +5,11 @@ from typing import Literal
 
 from regard.config.options import (
     DataOptions,
+    FineTuneOptions,
     Schedule,
     TaskOptions,
     TokenizerKind,
     TokenizerOptions,
-    TrainOptions,
     require,
 )
 
@@ -61,11 +61,9 @@ class ClassifyData(DataOptions):
 
 
 @dataclass(frozen=True)
-class ClassifyTrain(TrainOptions):
+class ClassifyTrain(FineTuneOptions):
     schedule: Schedule = "cosine"
     warmup_steps: int = 50
-    betas: tuple[float, float] = (0.9, 0.999)
-    label_smoothing: float = 0.0
     class_weights: Literal["none", "balanced"] = "none"  # "balanced": rare labels count as much as frequent ones
     lm_loss_weight: float = 0.0  # of the language modelling loss on the text, for causal models
 

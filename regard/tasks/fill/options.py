@@ -3,15 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.config.options import (
-    DocumentOptions,
-    Schedule,
-    TaskOptions,
-    TokenizerKind,
-    TokenizerOptions,
-    TrainOptions,
-    require,
-)
+from regard.config.options import DocumentOptions, FineTuneOptions, TaskOptions, WordPieceOptions, require
 
 
 @dataclass(frozen=True)
@@ -31,16 +23,8 @@ class FillData(DocumentOptions):
 
 
 @dataclass(frozen=True)
-class FillTrain(TrainOptions):
-    schedule: Schedule = "linear"
+class FillTrain(FineTuneOptions):
     warmup_steps: int = 500
-    betas: tuple[float, float] = (0.9, 0.999)
-    label_smoothing: float = 0.0
 
 
-@dataclass(frozen=True)
-class FillTokenizer(TokenizerOptions):
-    kind: TokenizerKind = "wordpiece"
-
-
-OPTIONS = TaskOptions(FillData, FillTrain, FillTokenizer)
+OPTIONS = TaskOptions(FillData, FillTrain, WordPieceOptions)

@@ -2,15 +2,7 @@
 
 from dataclasses import dataclass
 
-from regard.config.options import (
-    DataOptions,
-    Schedule,
-    TaskOptions,
-    TokenizerKind,
-    TokenizerOptions,
-    TrainOptions,
-    require,
-)
+from regard.config.options import DataOptions, FineTuneOptions, TaskOptions, WordPieceOptions, require
 
 
 @dataclass(frozen=True)
@@ -28,17 +20,4 @@ class TagData(DataOptions):
         )
 
 
-@dataclass(frozen=True)
-class TagTrain(TrainOptions):
-    schedule: Schedule = "linear"
-    warmup_steps: int = 100
-    betas: tuple[float, float] = (0.9, 0.999)
-    label_smoothing: float = 0.0
-
-
-@dataclass(frozen=True)
-class TagTokenizer(TokenizerOptions):
-    kind: TokenizerKind = "wordpiece"
-
-
-OPTIONS = TaskOptions(TagData, TagTrain, TagTokenizer)
+OPTIONS = TaskOptions(TagData, FineTuneOptions, WordPieceOptions)
