@@ -201,7 +201,7 @@ def _reject_other_tasks(table: dict[str, Any], location: Callable[[str], str]) -
                 continue
             default = getattr(getattr(options_of(tasks[0]), section), name)
             require(
-                options[name] in (default, ""),
+                not options[name] or options[name] == default,
                 f"{location(f'{section}.{name}')}: {section}.{name} = {show(options[name])} is not an option of task = "
                 f"'{task}': remove it; it is for {', '.join(tasks)}",
             )

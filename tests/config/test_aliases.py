@@ -148,3 +148,61 @@ def test_an_old_key_may_depend_on_the_family(path: Path, tmp_path: Path) -> None
     (tmp_path / "child.toml").write_text('base = "small.toml"\n[model]\nreach = 9\n')
     assert load_recipe(tmp_path / "child.toml").model["max_relative_positions"] == 9
     assert load_recipe(path, ["model.family=seq2seq", "model.reach=7"]).model["local_window"] == 7
+
+
+FORMER = """
+task = "{task}"
+output = "runs/former"
+seed = 1
+
+[data]
+train = "a.tsv"
+validation = ""
+test = ""
+generate = ""
+source = ""
+target = ""
+columns = []
+prefix = ""
+text = ""
+text2 = ""
+label = ""
+label_until = ""
+label_kind = "one"
+label_separator = ","
+stratify = {stratify}
+question = ""
+context = ""
+answer = ""
+segment = 0
+stride = 0
+pairs = "none"
+masked = 0.15
+whole_words = false
+split_by = "source"
+max_length = 256
+
+[model]
+family = "{family}"
+
+[train]
+batch_size = 8
+max_steps = 9
+average_decay = 0.5
+class_weights = "none"
+auxiliary = 0.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("task", "family"),
+    [("translate", "transformer"), ("generate", "gpt"), ("classify", "bert"), ("tag", "bert"), ("fill", "bert")],
+)
+def test_a_recipe_that_an_earlier_version_wrote_out_loads(task: str, family: str, tmp_path: Path) -> None:
+    """It has the keys of all tasks, with their defaults."""
+    stratify = str(task == "classify").lower()
+    (tmp_path / "recipe.toml").write_text(FORMER.format(task=task, family=family, stratify=stratify))
+    recipe = load_recipe(tmp_path / "recipe.toml")
+    assert recipe.train.ema_decay == 0.5 and recipe.data.max_length == 256
+    (tmp_path / "again.toml").write_text(to_toml(recipe))
+    assert load_recipe(tmp_path / "again.toml") == recipe
