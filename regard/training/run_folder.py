@@ -9,10 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from regard.config.aliases import canonical_key, canonical_value
 from regard.config.recipe import Recipe, load_recipe, to_toml
 from regard.errors import UserError
 from regard.interop.model_path import find_folder
 from regard.runtime import machine
+from regard.tasks.registry import options_of
 from regard.training import checkpoint
 from regard.training.distributed import rank
 
@@ -120,9 +122,15 @@ def check_environment(
 
 
 def _refuse_changes(folder: Path, then: Mapping[str, Any], recipe: Recipe) -> None:
-    """A key that did not exist when the run started had its default."""
+    """A key that is not recorded had its default. Earlier versions also recorded the keys of other tasks."""
     now = immutable_options(recipe)
-    then = {**immutable_options(Recipe(recipe.task, recipe.output)), **then}
+    tables = options_of(recipe.task)
+    default = Recipe(recipe.task, recipe.output, data=tables.data(), tokenizer=tables.tokenizer(), train=tables.train())
+    family = str(recipe.model.get("family", ""))
+    recorded = {canonical_key(key, family): value for key, value in then.items()}
+    recorded = {key: canonical_value(key, value) for key, value in recorded.items()}
+    others = {key for key in recorded.keys() - now.keys() if not key.startswith("model.")}
+    then = {**immutable_options(default), **{key: recorded[key] for key in recorded.keys() - others}}
     for key in sorted(then.keys() | now.keys()):
         if then.get(key) != now.get(key):
             raise UserError(

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from calling import Call
 
 import regard
 from regard.config.recipe import load_recipe
+from regard.errors import UserError
 from regard.metrics import bleu as scores
 from regard.model import Model
 from regard.tasks.translate.dataset import Sample
@@ -20,6 +22,7 @@ from regard.tasks.translate.evaluate import Selection, evaluate
 from regard.tasks.translate.predict import Translation
 from regard.training import checkpoint
 from regard.training.build import start
+from regard.training.run_folder import check_environment, start_run
 
 RECIPE = """
 task = "translate"
@@ -310,3 +313,21 @@ def test_load_gives_a_model(trained: Path) -> None:
     model = regard.load(str(trained))
     assert isinstance(model, Model)
     assert not model.network.training
+
+
+def test_a_run_of_an_earlier_version_can_be_resumed(tmp_path: Path) -> None:
+    """Its environment.json has the former names of keys, and those of all tasks."""
+    recipe = replace(load_recipe("reverse"), output=str(tmp_path / "run"))
+    run = start_run(recipe)
+    check_environment(run, 1, {}, recipe)
+    path = run / "environment.json"
+    recorded = json.loads(path.read_text())
+    options = recorded["recipe"]
+    options["data.generate"] = options.pop("data.synthetic")
+    options["train.average_decay"] = options.pop("train.ema_decay")
+    options |= {"data.text2": "", "data.stratify": False, "data.masked": 0.15, "data.answer": ""}
+    path.write_text(json.dumps(recorded))
+    check_environment(run, 1, {}, recipe)
+    changed = replace(recipe, data=replace(recipe.data, synthetic="dates"))
+    with pytest.raises(UserError, match=r"data\.synthetic = dates, but the run started with reverse"):
+        check_environment(run, 1, {}, changed)
