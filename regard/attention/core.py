@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from regard.attention.masks import Bias, Padding, Rule, causal
 from regard.attention.positions import Rotation
+from regard.attention.recording import AttentionRecord, recorder
 from regard.attention.scores import Product, Score, scaled_dot, weigh
-from regard.attention.trace import AttentionRecord, recorder, stores_weights
 from regard.kernels.ops import scaled_dot_product_attention
 
 BAND = 1 << 22  # elements of a mask or bias that are materialised at a time
@@ -100,7 +100,7 @@ def _allocate(x: Tensor, length: int) -> Tensor:
     return buffer
 
 
-class Relation(Protocol):
+class PositionBias(Protocol):
     """Computes a bias from queries and keys: relative positions."""
 
     def __call__(self, attention: "Attention", query: Tensor, memory: Memory) -> Bias: ...
@@ -119,9 +119,9 @@ class Attention(nn.Module):
         score: Score = scaled_dot,
         heads: int = 1,
         key_heads: int | None = None,
-        relation: Relation | None = None,
+        position_bias: PositionBias | None = None,
     ):
-        """A `relation` adds a bias to the scores of self-attention."""
+        """A `position_bias` adds a bias to the scores of self-attention."""
         super().__init__()
         self.query = query
         self.key = key
@@ -130,7 +130,7 @@ class Attention(nn.Module):
         self.score = score
         self.heads = heads
         self.key_heads = key_heads or heads
-        self.relation = relation
+        self.position_bias = position_bias
         self.qkv: Callable[[Tensor], Tensor] | None = None  # all three projections in one product, if packed
         self.sizes: tuple[int, ...] = (0, 0, 0)  # widths of queries, keys and values in it
 
@@ -163,7 +163,7 @@ class Attention(nn.Module):
             key = rotation(key)
         memory = Memory(key, value, real)
         memory = memory if past is None else past.append(memory)
-        bias = None if self.relation is None else self.relation(self, query, memory)
+        bias = None if self.position_bias is None else self.position_bias(self, query, memory)
         return self._attend(query, memory, rule, bias), memory
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -182,7 +182,7 @@ class Attention(nn.Module):
         attend = self.fused if isinstance(self.score, Product) else self._unfused
         context, weights = attend(query, memory, rule, bias)
         if active := recorder():
-            key, stored = (None, weights) if stores_weights(self.score) else (memory.key, None)
+            key, stored = (memory.key, None) if isinstance(self.score, Product) else (None, weights)
             proof = (memory.value, context) if active.prove else (None, None)
             active.add(AttentionRecord(self.score, query, key, rule, bias, memory.start, memory.length, stored, *proof))
         return self.output(context.transpose(1, 2).flatten(2))

@@ -5,7 +5,7 @@
                                        position       content
 
 K and Q are the projected rows of the table. Both terms are a bias, computed tile by tile: each query and each key of a
-tile is multiplied by the rows of the tile's distances, and one index, the same for all heads, selects the products.
+tile is multiplied by the rows of the tile's distances, and one index, the same for all heads, selects the dot products.
 
 Shapes, throughout:
     query     (batch, heads, queries, width)
@@ -58,7 +58,7 @@ def logarithmic(distances: Tensor, buckets: int, reach: int) -> Tensor:
 
 
 class Disentangled(nn.Module):
-    """The relation of one attention layer: shared distance vectors, with projections of its own."""
+    """The position bias of one attention layer: shared distance vectors, with projections of its own."""
 
     def __init__(self, distances: Distances, key: nn.Module | None, query: nn.Module | None):
         """`key` projects for the content-to-position term, `query` for position-to-content; None omits the term."""

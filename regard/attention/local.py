@@ -16,7 +16,7 @@ Focused = tuple[Rule | None, Bias | None]
 
 
 @dataclass(frozen=True, eq=False)
-class Near(Rule):
+class LocalWindow(Rule):
     """Each query, from position `first` on, attends to keys at most `reach` from its centre (batch, queries)."""
 
     centre: Tensor
@@ -31,16 +31,16 @@ class Near(Rule):
 
 
 @dataclass(frozen=True, eq=False)
-class Fading(Bias):
+class GaussianBias(Bias):
     """The logarithm of a Gaussian around the centre: σ = reach / 2."""
 
-    near: Near
+    window: LocalWindow
 
     def rows(self, query: Tensor, key: Tensor) -> Tensor:
-        return self.near.distance(query, key).square() * (-2.0 / self.near.reach**2)
+        return self.window.distance(query, key).square() * (-2.0 / self.window.reach**2)
 
 
-class Everywhere(nn.Module):
+class GlobalFocus(nn.Module):
     """Global attention, to the full memory."""
 
     def __init__(self, width: int, reach: int):
@@ -60,7 +60,7 @@ class Monotonic(nn.Module):
 
     def forward(self, x: Tensor, memory: Memory, time: int) -> Focused:
         positions = torch.arange(time, time + x.size(1), device=x.device)
-        return _near(torch.minimum(positions, _lengths(memory, x.size(0)) - 1), memory, self.reach), None
+        return _window(torch.minimum(positions, _lengths(memory, x.size(0)) - 1), memory, self.reach), None
 
 
 class Predictive(nn.Module):
@@ -76,13 +76,13 @@ class Predictive(nn.Module):
 
     def forward(self, x: Tensor, memory: Memory, time: int) -> Focused:
         share = self.predict(x).squeeze(-1).float().sigmoid()  # bfloat16 has no integers beyond 256
-        near = _near(_lengths(memory, x.size(0)) * share, memory, self.reach)
-        return near, Fading(near)
+        window = _window(_lengths(memory, x.size(0)) * share, memory, self.reach)
+        return window, GaussianBias(window)
 
 
-def _near(centre: Tensor, memory: Memory, reach: int) -> Near:
+def _window(centre: Tensor, memory: Memory, reach: int) -> LocalWindow:
     centre = centre.reshape(memory.key.size(0), -1)  # the hypotheses of one source are queries of one row
-    return Near(centre, reach, memory.end - centre.size(1))
+    return LocalWindow(centre, reach, memory.end - centre.size(1))
 
 
 def _lengths(memory: Memory, rows: int) -> Tensor:
@@ -94,7 +94,7 @@ def _lengths(memory: Memory, rows: int) -> Tensor:
 
 
 FOCUS: dict[str, Callable[[int, int], nn.Module]] = {
-    "global": Everywhere,
+    "global": GlobalFocus,
     "local-m": Monotonic,
     "local-p": Predictive,
 }

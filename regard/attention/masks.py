@@ -4,18 +4,20 @@ Rules take positions in the memory, counted from its first key ever: queries (qu
 Masks are boolean, True = may attend, and broadcast to (batch, heads, queries, length).
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from torch import Tensor
 
 
-class Rule:
+class Rule(ABC):
     """A mask, materialised for a band of queries at a time, never n × n."""
 
     by_query = True  # False where the mask is the same for every query
 
+    @abstractmethod
     def rows(self, query: Tensor, key: Tensor) -> Tensor:
-        raise NotImplementedError
+        """The mask of these queries and keys, by their positions."""
 
     def span(self, first: int, last: int) -> tuple[int, int | None]:
         """The range [start, end) of keys that queries first … last may attend to; None is the last key."""
@@ -95,13 +97,14 @@ class Padding(Rule):
         return self.real[:, None, None, key - self.start]
 
 
-class Bias:
+class Bias(ABC):
     """A term added to the scores, materialised like a mask for a band of queries at a time."""
 
     heads = 1  # the heads that it differs for: the more, the fewer queries in a band
 
+    @abstractmethod
     def rows(self, query: Tensor, key: Tensor) -> Tensor:
-        raise NotImplementedError
+        """The term for these queries and keys, by their positions."""
 
     def rows_of(self, texts: slice, heads: slice, query: Tensor, key: Tensor) -> Tensor:
         """The rows of these texts and heads."""

@@ -1,13 +1,9 @@
-"""Traces: the exact attention weights of any site, head and query, computed on demand.
+"""Traces: the exact attention weights of any site, head and query, computed on demand from its records.
 
-While a recorder is active, the fused kernel still runs: a record keeps queries and keys, and weights are recomputed
-later, for the requested queries. A site is a name in the computation (`decoder.blocks.2.cross`), built by nested
-`scope`s. The task defines what the positions at a site are (tokens, later patches or frames), as `Axes`.
+The task defines what the positions at a site are (tokens, later patches or frames), as `Axes`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,103 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.masks import Bias, Rule
-from regard.attention.scores import Product, Score, weigh
+from regard.attention.recording import AttentionRecord, Recorder
 from regard.errors import UserError, nearest
-
-# ── recording ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True)
-class AttentionRecord:
-    """One use of attention over `length` positions of a memory, from `start` on: enough to recompute its weights."""
-
-    score: Score
-    query: Tensor
-    key: Tensor | None  # absent where weights are stored: a growing past would be kept once for each step
-    rule: Rule | None
-    bias: Bias | None
-    start: int
-    length: int
-    stored_weights: Tensor | None = None  # where the score is not a product
-    value: Tensor | None = None  # with the context, on request: the proof that these weights were used
-    context: Tensor | None = None
-
-    @property
-    def queries(self) -> int:
-        return self.query.size(-2)
-
-    def weights(self, queries: slice = slice(None), heads: slice = slice(None), batch: slice = slice(None)) -> Tensor:
-        """(batch, heads, queries, length), for a slice of each; no others are computed."""
-        if self.key is None:
-            assert self.stored_weights is not None
-            return self.stored_weights[batch, heads, queries]
-        keys = torch.arange(self.start, self.start + self.length, device=self.key.device)
-        positions = (keys[-1] + 1 - self.queries + torch.arange(self.queries, device=self.key.device))[queries]
-        group_size = self.query.size(1) // self.key.size(1)  # query heads that share one key head
-        key = self.key[batch] if group_size == 1 else self.key[batch].repeat_interleave(group_size, 1)
-        scores = self.score(self.query[batch, heads, queries], key[:, heads])
-        if self.bias is not None:
-            scores = scores + self.bias.rows_of(batch, heads, positions, keys).to(scores.dtype)
-        mask = None if self.rule is None else self.rule.rows(positions, keys)
-        if mask is not None and mask.dim() == 4 and mask.size(0) > 1:  # one mask for each sequence of the batch
-            mask = mask[batch]
-        return weigh(scores, mask)
-
-
-@dataclass
-class Recorder:
-    """Collects the attention records of one pass, by site, in order."""
-
-    prove: bool = False
-    records: dict[str, list[AttentionRecord]] = field(default_factory=dict)
-    path: list[str] = field(default_factory=list)
-
-    def add(self, record: AttentionRecord) -> None:
-        self.records.setdefault(".".join(self.path), []).append(record)
-
-
-_recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
-
-
-def recorder() -> Recorder | None:
-    """The active recorder of this computation, if any."""
-    return _recorder.get()
-
-
-@contextmanager
-def record(prove: bool = False) -> Iterator[Recorder]:
-    """Record every use of attention while the model runs. With `prove`, keep values and contexts too."""
-    active = Recorder(prove)
-    token = _recorder.set(active)
-    try:
-        yield active
-    finally:
-        _recorder.reset(token)
-
-
-class scope:
-    """`with scope("encoder"): …` names a part of the computation; costs nothing while nothing is recorded."""
-
-    def __init__(self, name: str):
-        self.name = name
-
-    def __enter__(self) -> None:
-        self.active = _recorder.get()
-        if self.active:
-            self.active.path.append(self.name)
-
-    def __exit__(self, *_: object) -> None:
-        if self.active:
-            self.active.path.pop()
-
-
-def stores_weights(score: Score) -> bool:
-    """Whether weights are stored, as for any score but a product, whose weights are recomputed."""
-    return not isinstance(score, Product)
-
-
-# ── axes ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -150,18 +51,18 @@ class Axes:
 
     @classmethod
     def causal(cls, target: Axis, output: Axis) -> "Axes":
-        """Of a causal language model: each output attends to the inputs before it."""
-        return cls({"*": (output, target)}, target=target, output=output)
+        """Of a causal language model: each input token attends to itself and to those before it."""
+        return cls({"*": (target, target)}, target=target, output=output)
 
     @classmethod
     def encoder_decoder(cls, source: Axis, target: Axis, output: Axis) -> "Axes":
-        """Of an encoder–decoder."""
+        """Of an encoder–decoder: rows of cross-attention are labelled with the token generated from it."""
         sites = {
             "encoder.*.past": (source, _before(source)),
             "encoder.*": (source, source),
             "*.cross": (output, source),
-            "*.past": (output, _before(target)),
-            "*": (output, target),
+            "*.past": (target, _before(target)),
+            "*": (target, target),
         }
         return cls(sites, source, target, output)
 
@@ -169,9 +70,6 @@ class Axes:
 def _before(axis: Axis) -> Axis:
     """The states before each position: an initial one, and that after each position but the last."""
     return Axis(["·", *axis.labels[:-1]], axis.unit)
-
-
-# ── traces ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Trace:
@@ -183,6 +81,19 @@ class Trace:
         self.axes = axes or Axes()
         self.answer = answer
         self.batch = slice(batch_index, batch_index + 1)
+
+    def __repr__(self) -> str:
+        sides = {"source": self.source, "target": self.target}
+        counts = [f"{len(tokens)} {side} tokens" for side, tokens in sides.items() if tokens]
+        ends = " … ".join(dict.fromkeys((self.sites[0], self.sites[-1]))) if self.sites else "none"
+        layers = f"{len(self.sites)} attention layer{'' if len(self.sites) == 1 else 's'}: {ends}"
+        return f"{type(self).__name__}({', '.join([*counts, layers])})"
+
+    def _repr_html_(self) -> str | None:
+        """The attention viewer in a notebook; None, which shows the `repr`, where there is no attention."""
+        from regard.explorer.page import inline
+
+        return inline(self) if self.sites else None
 
     @property
     def source(self) -> list[str]:

@@ -29,11 +29,11 @@ def grouped(width: int, heads: int, key_heads: int, head_width: int, bias: bool 
     return Attention(*(nn.Linear(*size, bias=bias) for size in sizes), heads=heads, key_heads=key_heads)
 
 
-def disentangled(width: int, heads: int, relation: Disentangled | None, key_bias: bool = True) -> Attention:
+def disentangled(width: int, heads: int, position_bias: Disentangled | None, key_bias: bool = True) -> Attention:
     """Content scores, plus those of relative positions. He et al. 2021, section 3.1."""
     query, key, value, output = (nn.Linear(width, width, bias=bias) for bias in (True, key_bias, True, True))
-    score = product(relation.terms if relation else 0)
-    return Attention(query, key, value, output, score=score, heads=heads, relation=relation)
+    score = product(position_bias.terms if position_bias else 0)
+    return Attention(query, key, value, output, score=score, heads=heads, position_bias=position_bias)
 
 
 def bahdanau(width: int, source: int, hidden: int) -> Attention:

@@ -3,6 +3,7 @@
 Shapes: tokens (rows, new), x (rows, new, width), logits (rows, new, vocabulary).
 """
 
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import torch
@@ -10,16 +11,16 @@ from torch import Tensor, nn
 
 from regard.attention.core import Memory
 from regard.attention.positions import Rotary
-from regard.attention.trace import scope
+from regard.attention.recording import scope
 from regard.layers.blocks import Stack
 from regard.layers.embedding import Embedding
 from regard.layers.inputs import TokenBatch
-from regard.layers.state import State
+from regard.layers.pytree import State
 
 EMPTY = State(None, None)  # of a language model, before any token
 
 
-class AutoregressiveModel(nn.Module):
+class AutoregressiveModel(nn.Module, ABC):
     """A family implements `start` and `decode`; steps and the teacher-forced pass follow from them."""
 
     task = "translate"  # what the network is for, unless a recipe names another task
@@ -29,18 +30,23 @@ class AutoregressiveModel(nn.Module):
     output: nn.Module
 
     @property
+    def max_positions(self) -> int:
+        """The longest source or target; of a language model, the longest text in the context at once."""
+        return self.config.max_positions
+
+    @property
     def dummy_inputs(self) -> tuple:
         """The smallest arguments of `forward`, for example to list the attention sites."""
         source = self.input_type.minimal(next(self.parameters()).device)
         return source, source.tokens
 
+    @abstractmethod
     def start(self, source: TokenBatch) -> State:
         """The state before the first token."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decode(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """The decoder's hidden states at new tokens, (rows, new, width), before the output layer; and the new state."""
-        raise NotImplementedError
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Logits (rows, new, vocabulary) of what follows each new token."""
@@ -72,7 +78,7 @@ class KVCache(NamedTuple):
 class TransformerLM(AutoregressiveModel):
     """A causal language model of Transformer blocks. Source and target are one text, the state is a KV cache.
 
-    A text may grow beyond `max_positions`: the older half of the context is then dropped.
+    A text may grow beyond `max_positions`: the context then shifts, and its oldest tokens are dropped.
     """
 
     task = "generate"
@@ -85,22 +91,17 @@ class TransformerLM(AutoregressiveModel):
     def dummy_inputs(self) -> tuple:
         return (self.input_type.minimal(next(self.parameters()).device).tokens,)
 
-    @property
-    def max_positions(self) -> int:
-        """The longest text in the context at once."""
-        raise NotImplementedError
-
     def start(self, source: TokenBatch) -> State:
         """The state after each prompt except its last token, which is the first input of `step`."""
         length = int(source.lengths.max())
         gap = length - source.lengths
         if not gap.any():
-            return self.read(source.tokens[:, : length - 1])
+            return self.prefill(source.tokens[:, : length - 1])
         positions = torch.arange(length - 1, device=source.tokens.device) - gap[:, None]
         tokens = source.tokens.gather(1, positions.clamp(min=0)).masked_fill(positions < 0, -1)
-        return self.read(tokens, gap)
+        return self.prefill(tokens, gap)
 
-    def read(self, tokens: Tensor, gap: Tensor | None = None) -> State:
+    def prefill(self, tokens: Tensor, gap: Tensor | None = None) -> State:
         """The state after these tokens; `gap` is the padding before each row."""
         if not tokens.size(1):
             return State(None, KVCache((), tokens, gap))
@@ -135,7 +136,7 @@ class TransformerLM(AutoregressiveModel):
         tokens = cache.tokens[:, cache.tokens.size(1) - length :]
         if self.rotary is not None:
             return KVCache(tuple(memory.keep_last(length) for memory in cache.memories), tokens, cache.gap)
-        return self.read(tokens).hypothesis
+        return self.prefill(tokens).hypothesis
 
     def state_length(self, state: State) -> int:
         """The number of tokens in the cache."""

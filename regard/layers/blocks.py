@@ -11,9 +11,16 @@ from torch import Tensor, nn
 from regard.attention.core import Attention, Memory
 from regard.attention.masks import Rule
 from regard.attention.positions import Rotation
-from regard.attention.trace import scope
-from regard.layers.activations import ACTIVATIONS
+from regard.attention.recording import scope
 from regard.layers.dropout import Dropout
+
+ACTIVATIONS: dict[str, nn.Module] = {
+    "relu": nn.ReLU(),
+    "gelu": nn.GELU(),  # Hendrycks & Gimpel 2016
+    "gelu_tanh": nn.GELU("tanh"),  # as GPT-2 computes it
+    "swish": nn.SiLU(),  # Ramachandran et al. 2017
+    "tanh": nn.Tanh(),
+}
 
 
 class FeedForward(nn.Module):
@@ -154,7 +161,15 @@ class Stack(nn.Module):
             memories.append(memory)
         return self.final(x), tuple(memories)
 
-    def read(self, source: Tensor, real: Tensor | None) -> tuple[Memory, ...]:
+    def remember(self, source: Tensor, real: Tensor | None) -> tuple[Memory, ...]:
         """The keys and values of an encoded source for each block; computed once, for all steps and hypotheses."""
         blocks = cast(list[Block], list(self.blocks))
         return tuple(block.cross.remember(source, real) for block in blocks)
+
+
+def init_weights(module: nn.Module, std: float = 0.02) -> None:
+    """Matrices with this standard deviation (0.02: BERT's and GPT-2's), biases zero; for `nn.Module.apply`."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=std)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

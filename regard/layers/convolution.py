@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class Convolution(nn.Module):
-    """A dilated convolution, as one product over the concatenated positions of each window."""
+    """A dilated convolution, as one linear layer over the concatenated positions of each window."""
 
     def __init__(self, width: int, outputs: int, kernel: int, dilation: int = 1):
         super().__init__()
@@ -20,7 +20,7 @@ class Convolution(nn.Module):
         self.dilation = dilation
         self.reach = (kernel - 1) * dilation  # from the first position of a window to its last
         self.width = width
-        self.product = nn.Linear(kernel * width, outputs)
+        self.linear = nn.Linear(kernel * width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """Windows centred on each position, zero-padded on both sides."""
@@ -34,17 +34,17 @@ class Convolution(nn.Module):
     def _convolve(self, x: Tensor) -> Tensor:
         length = x.size(1) - self.reach
         shifted = [x[:, start : start + length] for start in range(0, self.reach + 1, self.dilation)]
-        return self.product(torch.cat(shifted, -1))
+        return self.linear(torch.cat(shifted, -1))
 
 
-class Windows(NamedTuple):
+class ConvState(NamedTuple):
     """The state of a convolutional decoder: the cached inputs of each layer, and the next position."""
 
     past: tuple[Tensor, ...]
     time: int
 
     @classmethod
-    def empty(cls, layers: Iterable[Any], source: Tensor) -> "Windows":
-        """The state before the first token: zeros for the `windows` of each layer, in the batch size of the source."""
-        sizes = [(source.size(0), layer.windows.reach, layer.windows.width) for layer in layers]
+    def empty(cls, layers: Iterable[Any], source: Tensor) -> "ConvState":
+        """The state before the first token: zeros for the `convolution` of each layer, in the source's batch size."""
+        sizes = [(source.size(0), layer.convolution.reach, layer.convolution.width) for layer in layers]
         return cls(tuple(source.new_zeros(size) for size in sizes), 0)

@@ -1,6 +1,6 @@
 """Dropout with a quarter of the random numbers.
 
-Drawing one number for each element takes a tenth of a training step on a CPU. Here one draw of 64 bits decides four.
+Drawing one number for each element takes 10 % of a training step on a CPU. Here one draw of 64 bits decides four.
 """
 
 from collections.abc import Iterator

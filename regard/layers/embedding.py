@@ -1,6 +1,7 @@
 """Embeddings of tokens and positions."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -30,32 +31,27 @@ class Embedding(nn.Module):
 
 
 def both_sides(config: Any, width: int, scaled: bool) -> tuple[Embedding, Embedding]:
-    """Source and target embeddings, which share one table if `tied` is "all"."""
+    """Source and target embeddings, which share their matrix if `tied` is "all"."""
     source = nn.Embedding(config.source_vocabulary, width)
     target = source if config.tied == "all" else nn.Embedding(config.target_vocabulary, width)
 
     def embedding(table: nn.Embedding) -> Embedding:
-        return Embedding(table, positions(config.positions, width, config.max_positions), scaled, config.dropout)
+        positions = POSITIONS[config.positions](width, config.max_positions)
+        return Embedding(table, positions, scaled, config.dropout)
 
     return embedding(source), embedding(target)
 
 
 def untieable(config: Any) -> str | None:
-    """Why both sides cannot share one table, as a message; None if they can."""
+    """Why both sides cannot share one embedding matrix, as a message; None if they can."""
     if config.tied == "all" and config.source_vocabulary != config.target_vocabulary:
         return 'tied = "all" needs one vocabulary for both sides: set tokenizer.joint = true or tied = "output"'
     return None
 
 
-def positions(kind: str, width: int, max_positions: int) -> nn.Module | None:
-    """Position embeddings by their name in recipes: sinusoid, sinusoid_halves, learned or none."""
-    kinds = {
-        "sinusoid": lambda: Sinusoid(width),
-        "sinusoid_halves": lambda: Sinusoid(width, halves=True),
-        "learned": lambda: Learned(width, max_positions),
-        "none": lambda: None,
-    }
-    return kinds[kind]()
-
-
-POSITIONS = ("sinusoid", "sinusoid_halves", "learned", "none")
+POSITIONS: dict[str, Callable[[int, int], nn.Module | None]] = {  # by (width, max_positions)
+    "sinusoid": lambda width, max_positions: Sinusoid(width),
+    "sinusoid_halves": lambda width, max_positions: Sinusoid(width, halves=True),
+    "learned": Learned,
+    "none": lambda width, max_positions: None,
+}

@@ -12,13 +12,13 @@ from typing import Any, Self
 from torch import Tensor, nn
 
 from regard.attention.positions import Learned
-from regard.attention.trace import scope
-from regard.layers.activations import ACTIVATIONS
-from regard.layers.blocks import Stack
+from regard.attention.recording import scope
+from regard.errors import UserError
+from regard.layers.blocks import ACTIVATIONS, Stack
 from regard.layers.dropout import Dropout
 from regard.layers.inputs import TokenBatch
 
-Summary = Callable[[Tensor, TokenBatch], Tensor]
+Pool = Callable[[Tensor, TokenBatch], Tensor]
 
 
 class InputEmbedding(nn.Module):
@@ -76,7 +76,7 @@ class Encoder(nn.Module):
     config: Any
     embed: InputEmbedding
     embedding_projection: nn.Module  # the identity, unless embeddings are narrower than states
-    encoder: Stack
+    encoder: nn.Module  # a `Stack` of Transformer blocks, or a recurrent encoder
     pooler: Pooler | None
 
     @property
@@ -92,7 +92,8 @@ class Encoder(nn.Module):
     def encode(self, text: TokenBatch) -> Tensor:
         """The hidden state of each position. Padding does not affect them; its own states are undefined."""
         with scope("encoder"):
-            return self.encoder(self.embedding_projection(self.embed(text.tokens, text.segments)), unpadded(text))[0]
+            x = self.embedding_projection(self.embed(text.tokens, text.segments))
+            return self.encoder(x, padding_mask(text))[0]
 
     def forward(self, text: TokenBatch) -> Tensor:
         return self.encode(text)
@@ -109,19 +110,30 @@ class Encoder(nn.Module):
             self.config = replace(self.config, pooler=False)
         return self
 
-    def summary(self) -> Summary:
+    def classification_pool(self) -> Pool:
         """The pooling for classification: the pooler it was trained with, or a new one."""
         return self.pooled if self.pooler is not None else Pooler(self.config.width, self.config.pooler_activation)
 
 
-def unpadded(text: TokenBatch) -> Tensor | None:
+def padding_mask(text: TokenBatch) -> Tensor | None:
     """The padding mask; None without padding, because kernels without a mask are faster."""
     return None if int(text.lengths.min()) == text.tokens.size(1) else text.real
 
 
-def initialise(module: nn.Module) -> None:
-    """BERT's initialisation: matrices with a standard deviation of 0.02, biases zero."""
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=0.02)
-    if isinstance(module, nn.Linear) and module.bias is not None:
-        nn.init.zeros_(module.bias)
+def spaced(layers: int, kept: int) -> list[int]:
+    """The indices of evenly spaced layers, from the first to the last; six of 12 are 0 2 4 7 9 11."""
+    return [round(index * (layers - 1) / max(kept - 1, 1)) for index in range(kept)]
+
+
+def shorten(network: nn.Module, depth: int) -> None:
+    """Keep `depth` evenly spaced layers of an encoder, in place: a smaller student. Sanh et al. 2019, section 3."""
+    body = getattr(network, "body", network)
+    if not isinstance(body, Encoder) or not isinstance(body.encoder, Stack):
+        raise UserError(f"model.depth = {depth}: only encoders of Transformer blocks can be shortened; remove it")
+    if getattr(body.config, "hidden_groups", 0):
+        raise UserError(f"model.depth = {depth}: the layers of model.from share their weights, so none can be removed")
+    blocks = body.encoder.blocks
+    if type(depth) is not int or not 1 <= depth <= len(blocks):
+        raise UserError(f"model.depth = {depth}: model.from has {len(blocks)} layers; give 1 … {len(blocks)} of them")
+    body.encoder.blocks = nn.ModuleList(blocks[index] for index in spaced(len(blocks), depth))
+    body.config = replace(body.config, depth=depth)

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.core import Attention
+from regard.attention.recording import scope
 from regard.attention.scores import Additive
-from regard.attention.trace import scope
 from regard.attention.variants import mean
-from regard.layers.encoder import unpadded
+from regard.layers.encoder import padding_mask
 from regard.layers.inputs import TokenBatch
 
 POOLINGS = ("last", "mean", "attention")
@@ -30,26 +30,26 @@ class LastStatePooling(nn.Module):
 
 
 class AttentionPooling(nn.Module):
-    """A weighted mean of all states: one query, the `question`, attends to them."""
+    """A weighted mean of all states: one query, `query`, attends to them."""
 
-    question: Tensor
+    query: Tensor
 
-    def __init__(self, attend: Attention, question: Tensor):
+    def __init__(self, attend: Attention, query: Tensor):
         super().__init__()
         self.attend = attend
-        if isinstance(question, nn.Parameter):
-            self.question = question
+        if isinstance(query, nn.Parameter):
+            self.query = query
         else:
-            self.register_buffer("question", question, persistent=False)
+            self.register_buffer("query", query, persistent=False)
 
     def forward(self, states: Tensor, text: TokenBatch) -> Tensor:
         with scope("pooling"):
-            memory = self.attend.remember(states, unpadded(text))
-            return self.attend(self.question.expand(len(states), 1, -1), memory)[:, 0]
+            memory = self.attend.remember(states, padding_mask(text))
+            return self.attend(self.query.expand(len(states), 1, -1), memory)[:, 0]
 
 
 def attention_pooling(width: int, hidden: int) -> AttentionPooling:
-    """v · tanh(b + W h), where the learned question is the bias b. Yang et al. 2016, equations 5–7."""
+    """v · tanh(b + W h), where the learned query is the bias b. Yang et al. 2016, equations 5–7."""
     key = nn.Linear(width, hidden, bias=False)
     same = nn.Identity()
     return AttentionPooling(Attention(same, key, same, same, score=Additive(hidden)), nn.Parameter(torch.zeros(hidden)))

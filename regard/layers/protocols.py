@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from regard.layers.inputs import Batch, TokenBatch
-from regard.layers.state import State
+from regard.layers.pytree import State
 
 
 class Network(Protocol):
@@ -33,6 +33,8 @@ class Network(Protocol):
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
 
+    def modules(self) -> Iterator[nn.Module]: ...
+
     def __call__(self, *inputs: Any, **options: Any) -> Any: ...
 
 
@@ -52,6 +54,7 @@ class Decodable(Protocol):
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]: ...
 
 
+@runtime_checkable
 class Seq2SeqModel(EncoderModel, Decodable, Protocol):
     """An encoder–decoder. `forward(source, target)` gives the teacher-forced logits."""
 

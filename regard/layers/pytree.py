@@ -1,10 +1,12 @@
-"""Functions over nested tuples of tensors, such as batches. The first axis of each tensor is the samples."""
+"""Nested tuples of tensors whose first axis is the samples: batches, and the state between two decoding steps."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+
+from regard.attention.core import Memory
 
 N = TypeVar("N")
 
@@ -14,11 +16,11 @@ def tree_map(nest: N, function: Callable[[Tensor], Tensor]) -> N:
     return _map(nest, function)
 
 
-def _map(nest: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(nest, Tensor):
+def _map(nest: Any, function: Callable[..., Any], leaves: type | tuple[type, ...] = Tensor) -> Any:
+    if isinstance(nest, leaves):
         return function(nest)
     if isinstance(nest, tuple):
-        items = [_map(item, function) for item in nest]
+        items = [_map(item, function, leaves) for item in nest]
         return type(nest)(*items) if hasattr(nest, "_fields") else tuple(items)
     return nest
 
@@ -37,3 +39,28 @@ def select_rows(nest: N, rows: slice) -> N:
 def select_ragged(mask: Tensor, values: Tensor, rows: slice) -> Tensor:
     """Select rows of `values`, which has one element for each True of `mask` (batch, length), in order."""
     return torch.cat([*values.split(mask.sum(1).tolist())[rows], values[:0]])
+
+
+class State(NamedTuple):
+    """State with one row per source, and state with one row per hypothesis (those of one source are adjacent)."""
+
+    source: Any
+    hypothesis: Any
+
+
+def reorder(state: N, rows: Tensor) -> N:
+    """Select rows of a nested state, as a search copies, reorders and drops hypotheses; other values are kept."""
+
+    def select(leaf: Tensor | Memory) -> Tensor | Memory:
+        return leaf.select(rows) if isinstance(leaf, Memory) else leaf.index_select(0, rows)
+
+    return _map(state, select, (Tensor, Memory))
+
+
+def tensors(state: object) -> Iterator[Tensor]:
+    """All tensors of a nested state, in order."""
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, tuple):
+        for item in state:
+            yield from tensors(item)

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.core import Attention, Memory
+from regard.attention.recording import scope
 from regard.attention.scores import Additive
-from regard.attention.trace import scope
 from regard.layers.dropout import Dropout
+from regard.layers.protocols import Network
 
 TORCH: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
@@ -73,8 +74,8 @@ class LSTMNLayer(nn.Module):
         query = nn.Linear(inputs + width, score_width, bias=False)
         key = StateProjection(width, score_width, bias=False)
         self.attend = Attention(query, key, nn.Identity(), nn.Identity(), score=Additive(score_width))
-        self.see = nn.Linear(inputs, 4 * width)
-        self.recall = nn.Linear(width, 4 * width, bias=False)
+        self.input_gates = nn.Linear(inputs, 4 * width)
+        self.hidden_gates = nn.Linear(width, 4 * width, bias=False)
 
     def begin(self, first: Tensor) -> LSTMNState:
         """The state from one hidden state and its cell, (rows, 2, width)."""
@@ -84,10 +85,10 @@ class LSTMNLayer(nn.Module):
         past, summary = state
         outputs = []
         with scope("past"):
-            for token, projected in zip(x.unbind(1), self.see(x).unbind(1), strict=True):
+            for token, projected in zip(x.unbind(1), self.input_gates(x).unbind(1), strict=True):
                 attended = self.attend(torch.cat([token, summary], -1)[:, None], past)[:, 0]
                 summary, cell = attended.chunk(2, -1)
-                input_gate, forget_gate, output_gate, candidate = (projected + self.recall(summary)).chunk(4, -1)
+                input_gate, forget_gate, output_gate, candidate = (projected + self.hidden_gates(summary)).chunk(4, -1)
                 cell = forget_gate.sigmoid() * cell + input_gate.sigmoid() * candidate.tanh()
                 hidden = output_gate.sigmoid() * cell.tanh()
                 past = past.append(self.attend.remember(torch.cat([hidden, cell], -1)[:, None]))
@@ -190,6 +191,6 @@ class RNNEncoder(nn.Module):
         return RNNStates(x, torch.cat(final, -1) if self.backwards else final[0])
 
 
-def recurs(network: nn.Module) -> bool:
+def recurs(network: nn.Module | Network) -> bool:
     """Whether a network has recurrent layers."""
     return any(isinstance(module, nn.RNNBase | LSTMN) for module in network.modules())

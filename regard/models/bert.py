@@ -7,7 +7,7 @@ Related models are fields of one config:
     RoBERTa, CamemBERT   positions start after the row of the padding (`position_offset`),     Liu et al. 2019
                          one token type
     DistilBERT           no token types, no pooler; half the blocks                            Sanh et al. 2019
-    ALBERT               a narrow table with a projection (`embedding_width`), shared blocks    Lan et al. 2020
+    ALBERT               factorised embeddings (`embedding_width`), shared blocks               Lan et al. 2020
                          (`hidden_groups` of `inner_group_size` blocks)
 """
 
@@ -17,9 +17,8 @@ from torch import nn
 
 from regard.attention.positions import Learned
 from regard.attention.variants import multihead
-from regard.layers.activations import ACTIVATIONS
-from regard.layers.blocks import Block, FeedForward, PostNorm, Stack
-from regard.layers.encoder import Encoder, InputEmbedding, Pooler, initialise
+from regard.layers.blocks import ACTIVATIONS, Block, FeedForward, PostNorm, Stack, init_weights
+from regard.layers.encoder import Encoder, InputEmbedding, Pooler
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ class Bert(Encoder):
         )
         self.encoder = Stack(_blocks(config), nn.Identity())
         self.pooler = Pooler(config.width, config.pooler_activation) if config.pooler else None
-        self.apply(initialise)
+        self.apply(init_weights)
 
 
 def _blocks(config: BertConfig) -> list[Block]:

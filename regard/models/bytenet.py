@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.layers.autoregressive import AutoregressiveModel
-from regard.layers.convolution import Convolution, Windows
+from regard.layers.convolution import Convolution, ConvState
 from regard.layers.dropout import Dropout
 from regard.layers.inputs import TokenBatch
-from regard.layers.state import State
+from regard.layers.pytree import State
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ BYTENET_PRESETS: dict[str, dict] = {
 }
 
 
-class Dilated(nn.Module):
+class DilatedBlock(nn.Module):
     """1×1, dilated and 1×1 convolution, each after norm and ReLU. Kalchbrenner et al. 2016, figure 3, left."""
 
     def __init__(self, width: int, kernel: int, dilation: int, dropout: float):
@@ -66,14 +66,14 @@ class Dilated(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(size) for size in (width, inner, inner))
         self.down = nn.Linear(width, inner)
         self.up = nn.Linear(inner, width)
-        self.windows = Convolution(inner, inner, kernel, dilation)
+        self.convolution = Convolution(inner, inner, kernel, dilation)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, real: Tensor) -> Tensor:
-        return self._up(x, self.windows(self._down(x) * real))
+        return self._up(x, self.convolution(self._down(x) * real))
 
     def step(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-        convolved, past = self.windows.after(past, self._down(x))
+        convolved, past = self.convolution.after(past, self._down(x))
         return self._up(x, convolved), past
 
     def _down(self, x: Tensor) -> Tensor:
@@ -100,11 +100,7 @@ class ByteNet(AutoregressiveModel):
     @staticmethod
     def _blocks(config: ByteNetConfig) -> nn.ModuleList:
         rates = [2**power for _ in range(config.sets) for power in range(config.dilations)]
-        return nn.ModuleList(Dilated(config.width, config.kernel, rate, config.dropout) for rate in rates)
-
-    @property
-    def max_positions(self) -> int:
-        return self.config.max_positions
+        return nn.ModuleList(DilatedBlock(config.width, config.kernel, rate, config.dropout) for rate in rates)
 
     def encode(self, source: TokenBatch) -> Tensor:
         return self._encode(source)[:, : source.tokens.size(1)]
@@ -121,16 +117,16 @@ class ByteNet(AutoregressiveModel):
 
     def start(self, source: TokenBatch) -> State:
         states = self._encode(source)
-        return State(states, Windows.empty(self.decoder, states))
+        return State(states, ConvState.empty(self.decoder, states))
 
     def decode(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        windows: Windows = state.hypothesis
-        encoded = state.source[:, windows.time : windows.time + tokens.size(1)]
+        cache: ConvState = state.hypothesis
+        encoded = state.source[:, cache.time : cache.time + tokens.size(1)]
         encoded = F.pad(encoded, (0, 0, 0, tokens.size(1) - encoded.size(1)))  # zeros beyond the encoder's states
         encoded = encoded.repeat_interleave(tokens.size(0) // encoded.size(0), 0)
         x = self.join(torch.cat([self.target(tokens), encoded], -1))
         later = []
-        for block, past in zip(self.decoder, windows.past, strict=True):
-            x, past = cast(Dilated, block).step(x, past)
+        for block, past in zip(self.decoder, cache.past, strict=True):
+            x, past = cast(DilatedBlock, block).step(x, past)
             later.append(past)
-        return self.final(x), State(state.source, Windows(tuple(later), windows.time + tokens.size(1)))
+        return self.final(x), State(state.source, ConvState(tuple(later), cache.time + tokens.size(1)))

@@ -15,14 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.core import Attention, Memory
+from regard.attention.recording import scope
 from regard.attention.scores import dot
-from regard.attention.trace import scope
 from regard.layers.autoregressive import AutoregressiveModel
-from regard.layers.convolution import Convolution, Windows
+from regard.layers.convolution import Convolution, ConvState
 from regard.layers.dropout import Dropout
 from regard.layers.embedding import both_sides, untieable
 from regard.layers.inputs import TokenBatch
-from regard.layers.state import State
+from regard.layers.pytree import State
 
 ROOT_HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
 
@@ -61,11 +61,11 @@ class ConvEncoderLayer(nn.Module):
 
     def __init__(self, width: int, kernel: int, dropout: float):
         super().__init__()
-        self.windows = Convolution(width, 2 * width, kernel)
+        self.convolution = Convolution(width, 2 * width, kernel)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x + F.glu(self.windows(self.dropout(x)), -1)) * ROOT_HALF
+        return (x + F.glu(self.convolution(self.dropout(x)), -1)) * ROOT_HALF
 
 
 class ConvDecoderLayer(nn.Module):
@@ -73,18 +73,18 @@ class ConvDecoderLayer(nn.Module):
 
     def __init__(self, width: int, embedding: int, kernel: int, dropout: float):
         super().__init__()
-        self.windows = Convolution(width, 2 * width, kernel)
+        self.convolution = Convolution(width, 2 * width, kernel)
         self.dropout = Dropout(dropout)
-        self.ask = nn.Linear(width, embedding)
+        self.query = nn.Linear(width, embedding)
         same = nn.Identity()  # keys and values are not projected: one memory serves all layers
         self.attend = Attention(same, same, same, nn.Linear(embedding, width), score=dot)
 
     def forward(self, x: Tensor, past: Tensor, embedded: Tensor, source: Memory) -> tuple[Tensor, Tensor]:
         """`embedded` are the target embeddings: a query is W h + b + embedding, equation 1."""
-        h, past = self.windows.after(past, self.dropout(x))
+        h, past = self.convolution.after(past, self.dropout(x))
         h = F.glu(h, -1)
         with scope("cross"):
-            context = self.attend((self.ask(h) + embedded) * ROOT_HALF, source)
+            context = self.attend((self.query(h) + embedded) * ROOT_HALF, source)
         return (x + (h + context) * ROOT_HALF) * ROOT_HALF, past
 
 
@@ -113,10 +113,6 @@ class ConvS2S(AutoregressiveModel):
         if config.tied != "none":
             self.output.weight = self.target.table.weight
 
-    @property
-    def max_positions(self) -> int:
-        return self.config.max_positions
-
     def encode(self, source: TokenBatch) -> Tensor:
         return self._encode(source, self.source(source.tokens))
 
@@ -133,19 +129,19 @@ class ConvS2S(AutoregressiveModel):
         scale = source.lengths[:, None, None].sqrt().to(states.dtype)  # a mean of n values has 1/√n of their deviation
         value = (states + embedded) * ROOT_HALF * scale
         memory = Memory(states[:, None], value[:, None], source.real)
-        return State(memory, Windows.empty(self.decoder, states))
+        return State(memory, ConvState.empty(self.decoder, states))
 
     def decode(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        windows: Windows = state.hypothesis
-        embedded = self.target(tokens, windows.time)
+        cache: ConvState = state.hypothesis
+        embedded = self.target(tokens, cache.time)
         x = self.decoder_in(embedded)
         later = []
         with scope("decoder"):
-            for index, (layer, past) in enumerate(zip(self.decoder, windows.past, strict=True)):
+            for index, (layer, past) in enumerate(zip(self.decoder, cache.past, strict=True)):
                 with scope(f"blocks.{index}"):
                     x, past = layer(x, past, embedded, state.source)
                 later.append(past)
-        return self.dropout(self.decoder_out(x)), State(state.source, Windows(tuple(later), windows.time + x.size(1)))
+        return self.dropout(self.decoder_out(x)), State(state.source, ConvState(tuple(later), cache.time + x.size(1)))
 
     def _initialise(self, module: nn.Module) -> None:
         """Keeps the variance from layer to layer; a GLU reduces it to a quarter. Gehring et al. 2017, section 3.5."""
@@ -154,7 +150,7 @@ class ConvS2S(AutoregressiveModel):
         elif isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=0.1)
         elif isinstance(module, ConvEncoderLayer | ConvDecoderLayer):
-            _keep_variance(module.windows.product, 4.0 * (1 - self.config.dropout))
+            _keep_variance(module.convolution.linear, 4.0 * (1 - self.config.dropout))
 
 
 def _keep_variance(linear: nn.Linear, gain: float) -> None:

@@ -19,10 +19,9 @@ from regard.attention.core import Memory
 from regard.attention.disentangled import Disentangled, Distances, Shared
 from regard.attention.positions import Learned, Rotation
 from regard.attention.variants import disentangled
-from regard.layers.activations import ACTIVATIONS
-from regard.layers.blocks import Block, FeedForward, PostNorm, Stack
+from regard.layers.blocks import ACTIVATIONS, Block, FeedForward, PostNorm, Stack, init_weights
 from regard.layers.dropout import Dropout
-from regard.layers.encoder import Encoder, InputEmbedding, initialise
+from regard.layers.encoder import Encoder, InputEmbedding
 
 
 @dataclass(frozen=True)
@@ -121,33 +120,26 @@ class Deberta(Encoder):
             config.dropout,
         )
         self.embedding_projection = nn.Identity()  # embeddings are projected before their norm
-        self.distances = _distances(config) if config.relative else None
+        self.distances = None
+        if config.relative:
+            norm = nn.LayerNorm(config.width, config.epsilon) if config.norm_rel_embeddings else nn.Identity()
+            reach = config.max_relative_positions or config.max_positions
+            self.distances = Distances(config.width, reach, config.position_buckets, norm, Dropout(config.dropout))
         blocks = [_block(config, self.distances, index) for index in range(config.depth)]
         self.encoder = Stack(blocks, nn.Identity())
-        self.apply(initialise)
-
-
-def _distances(config: DebertaConfig) -> Distances:
-    norm = nn.LayerNorm(config.width, config.epsilon) if config.norm_rel_embeddings else nn.Identity()
-    return Distances(
-        config.width,
-        config.max_relative_positions or config.max_positions,
-        config.position_buckets,
-        norm,
-        Dropout(config.dropout),
-    )
+        self.apply(init_weights)
 
 
 def _block(config: DebertaConfig, distances: Distances | None, index: int) -> Block:
     layers = (
         lambda: PostNorm(nn.LayerNorm(config.width, config.epsilon), config.dropout),
-        disentangled(config.width, config.heads, _relation(config, distances), config.key_bias),
+        disentangled(config.width, config.heads, _position_bias(config, distances), config.key_bias),
         FeedForward(config.width, config.feedforward or 4 * config.width, config.activation),
     )
-    return Block(*layers) if index or not config.kernel else Convolved(config, *layers)
+    return Block(*layers) if index or not config.kernel else ConvolvedBlock(config, *layers)
 
 
-def _relation(config: DebertaConfig, distances: Distances | None) -> Disentangled | None:
+def _position_bias(config: DebertaConfig, distances: Distances | None) -> Disentangled | None:
     if distances is None:
         return None
     if config.share_att_key:
@@ -157,7 +149,7 @@ def _relation(config: DebertaConfig, distances: Distances | None) -> Disentangle
     return Disentangled(distances, key, nn.Linear(width, width) if config.p2c else None)
 
 
-class Convolved(Block):
+class ConvolvedBlock(Block):
     """A block and, in parallel, a convolution over its input (DeBERTa v2's ConvLayer)."""
 
     def __init__(self, config: DebertaConfig, *layers):

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from torch import nn
 
 from regard.attention.masks import Rule, Window, causal
+from regard.attention.positions import Learned
 from regard.attention.scores import PRODUCTS, Product
 from regard.attention.variants import multihead
-from regard.layers.activations import ACTIVATIONS
 from regard.layers.autoregressive import TransformerLM
-from regard.layers.blocks import Block, FeedForward, PostNorm, PreNorm, Stack
-from regard.layers.embedding import Embedding, positions
+from regard.layers.blocks import ACTIVATIONS, Block, FeedForward, PostNorm, PreNorm, Stack, init_weights
+from regard.layers.embedding import Embedding
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ class GPT(TransformerLM):
         self.config = config
         self.rotary = None
         table = nn.Embedding(config.vocabulary, config.width)
-        self.embed = Embedding(table, positions("learned", config.width, config.max_positions), False, config.dropout)
+        self.embed = Embedding(table, Learned(config.width, config.max_positions), False, config.dropout)
         blocks = [self._block(config, index) for index in range(config.depth)]
         self.decoder = Stack(blocks, _norm(config) if config.norm == "pre" else nn.Identity())
         self.output = nn.Linear(config.width, config.vocabulary, bias=False)
-        self.apply(self._initialise)
+        self.apply(init_weights)
         for name, parameter in self.named_parameters():
             if name.endswith(("self_attention.output.weight", "down.weight")):  # 2 · depth residual layers are summed
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * config.depth))
@@ -105,16 +105,6 @@ class GPT(TransformerLM):
         letter = config.attention_pattern[index % len(config.attention_pattern)]
         rule: Rule = causal if letter == "g" else causal & Window(config.window)
         return Block(lambda: residual(_norm(config), config.dropout), attention, feedforward, rule=rule)
-
-    @property
-    def max_positions(self) -> int:
-        return self.config.max_positions
-
-    def _initialise(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
 
 
 def _norm(config: GPTConfig) -> nn.LayerNorm:

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from regard.attention.masks import causal
 from regard.attention.positions import Rotary
 from regard.attention.variants import grouped
-from regard.layers.activations import ACTIVATIONS
 from regard.layers.autoregressive import TransformerLM
-from regard.layers.blocks import Block, GatedFeedForward, PreNorm, Stack
+from regard.layers.blocks import ACTIVATIONS, Block, GatedFeedForward, PreNorm, Stack, init_weights
 from regard.layers.embedding import Embedding
 
 
@@ -103,20 +102,10 @@ class Llama(TransformerLM):
         ]
         self.decoder = Stack(blocks, _norm(config))
         self.output = nn.Linear(config.width, config.vocabulary, bias=False)
-        self.apply(self._initialise)
+        # Outputs have unit variance: attention heads of small networks specialise much earlier than with 0.02.
+        self.apply(partial(init_weights, std=config.width**-0.5))
         if config.tied:
             self.output.weight = self.embed.table.weight
-
-    @property
-    def max_positions(self) -> int:
-        return self.config.max_positions
-
-    def _initialise(self, module: nn.Module) -> None:
-        """Outputs have unit variance: attention heads of narrow networks specialise much earlier than with 0.02."""
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=self.config.width**-0.5)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
 
 
 def _norm(config: LlamaConfig) -> nn.RMSNorm:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from regard.config.aliases import current_model_keys
+from regard.config.aliases import current_model_keys, suggestion
 from regard.errors import UserError, nearest
 from regard.layers.encoder import Encoder
 from regard.models import bert, bytenet, convs2s, deberta, gpt, llama, seq2seq, transformer
@@ -57,8 +57,8 @@ FAMILIES = {
 }
 
 
-def family_of(network: nn.Module) -> str:
-    """A network's family; that of one with a head is its body's."""
+def family_of(network: object) -> str:
+    """A network's family; that of one with a head is its backbone's."""
     network = getattr(network, "body", network)
     return next(name for name, family in FAMILIES.items() if isinstance(network, family.network))
 
@@ -77,7 +77,7 @@ def configure(model: dict[str, Any], **vocabulary: int) -> Any:
     known = {field.name: field for field in fields(family.config)}
     for key, value in options.items():
         if key not in known:
-            raise UserError(f"model.{key} is unknown for family '{name}'{nearest(key, known)}")
+            raise UserError(f"model.{key} is unknown for family '{name}'{suggestion(key, 'model', known)}")
         zero = key in getattr(family.config, "MAY_BE_ZERO", ())
         _check(key, value, known[key].default, family.config.CHOICES.get(key), zero)
     config = family.config(**options)
@@ -91,6 +91,21 @@ def configure(model: dict[str, Any], **vocabulary: int) -> Any:
     if problem := config.problem():
         raise UserError(f"[model] {problem}")
     return config
+
+
+def accepts(family: str, name: str, value: Any) -> bool:
+    """Whether a family's config has this field, or preset, with this value."""
+    config, _, presets = FAMILIES[family]
+    if name == "preset":
+        return value in presets
+    defaults = {field.name: field.default for field in fields(config)}
+    if name not in defaults:
+        return False
+    try:
+        _check(name, value, defaults[name], config.CHOICES.get(name), name in getattr(config, "MAY_BE_ZERO", ()))
+    except UserError:
+        return False
+    return True
 
 
 def sizes(family: str, source: int, target: int) -> dict[str, int]:

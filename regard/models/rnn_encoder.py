@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from regard.attention.trace import scope
-from regard.layers.encoder import Encoder, InputEmbedding, Summary
+from regard.attention.recording import scope
+from regard.layers.encoder import Encoder, InputEmbedding, Pool
 from regard.layers.inputs import TokenBatch
 from regard.layers.pooling import POOLINGS, LastStatePooling, attention_pooling, mean_pooling
 from regard.layers.recurrent import CELLS, RNNEncoder
@@ -60,8 +60,6 @@ PRESETS: dict[str, dict] = {
 
 
 class Recurrent(Encoder):
-    encoder: RNNEncoder  # pyright: ignore[reportIncompatibleVariableOverride]
-
     def __init__(self, config: RecurrentConfig):
         super().__init__()
         self.config = config
@@ -76,7 +74,7 @@ class Recurrent(Encoder):
         with scope("encoder"):
             return self.encoder(self.embed(text.tokens), text.lengths).states
 
-    def summary(self) -> Summary:
+    def classification_pool(self) -> Pool:
         if self.config.pooling == "last":
             return LastStatePooling(self.config.one_way)
         width = self.config.width

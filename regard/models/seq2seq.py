@@ -18,14 +18,14 @@ from torch import Tensor, nn
 
 from regard.attention.core import Memory
 from regard.attention.local import FOCUS
-from regard.attention.trace import scope
+from regard.attention.recording import scope
 from regard.attention.variants import NEED_EQUAL_WIDTHS, SCORES
 from regard.layers.autoregressive import AutoregressiveModel
 from regard.layers.dropout import Dropout
 from regard.layers.embedding import untieable
 from regard.layers.inputs import TokenBatch
+from regard.layers.pytree import State
 from regard.layers.recurrent import CELLS, RNNEncoder, RNNStates, recurrence
-from regard.layers.state import State
 
 CONTEXTS = ("none", "last", "mean", "attention")
 
@@ -114,7 +114,7 @@ class Seq2Seq(AutoregressiveModel):
         self.target = nn.Embedding(config.target_vocabulary, config.embedding_width)
         self.dropout = Dropout(config.dropout)
         score_width = config.score_width or config.width
-        self.reader = RNNEncoder(
+        self.encoder = RNNEncoder(
             config.cell,
             config.embedding_width,
             config.one_way,
@@ -144,19 +144,15 @@ class Seq2Seq(AutoregressiveModel):
         if config.tied == "all":
             self.source = self.target
 
-    @property
-    def max_positions(self) -> int:
-        return self.config.max_positions
-
-    def read(self, source: TokenBatch) -> RNNStates:
+    def _encode(self, source: TokenBatch) -> RNNStates:
         with scope("encoder"):
-            return self.reader(self.dropout(self.source(source.tokens)), source.lengths)
+            return self.encoder(self.dropout(self.source(source.tokens)), source.lengths)
 
     def encode(self, source: TokenBatch) -> Tensor:
-        return self.read(source).states
+        return self._encode(source).states
 
     def start(self, source: TokenBatch) -> State:
-        states, last = self.read(source)
+        states, last = self._encode(source)
         memory = None
         if self.attend is not None:
             if self.config.context == "last":

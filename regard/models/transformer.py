@@ -12,15 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.masks import causal
+from regard.attention.recording import scope
 from regard.attention.scores import PRODUCTS
-from regard.attention.trace import scope
 from regard.attention.variants import multihead
-from regard.layers.activations import ACTIVATIONS
 from regard.layers.autoregressive import AutoregressiveModel
-from regard.layers.blocks import RESIDUALS, Block, FeedForward, PostNorm, Stack
+from regard.layers.blocks import ACTIVATIONS, RESIDUALS, Block, FeedForward, PostNorm, Stack
 from regard.layers.embedding import POSITIONS, both_sides, untieable
 from regard.layers.inputs import TokenBatch
-from regard.layers.state import State
+from regard.layers.pytree import State
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class TransformerConfig:
     dropout: float = 0.1
     max_positions: int = 512  # the longest source or target
 
-    CHOICES = {"norm": tuple(RESIDUALS), "score": tuple(PRODUCTS), "positions": POSITIONS,
+    CHOICES = {"norm": tuple(RESIDUALS), "score": tuple(PRODUCTS), "positions": tuple(POSITIONS),
                "tied": ("all", "output", "none"), "activation": tuple(ACTIVATIONS)}  # fmt: skip
     MAY_BE_ZERO = ("feedforward",)
 
@@ -101,16 +100,12 @@ class Transformer(AutoregressiveModel):
         if config.tied != "none":
             self.output.weight = self.target.table.weight
 
-    @property
-    def max_positions(self) -> int:
-        return self.config.max_positions
-
     def encode(self, source: TokenBatch) -> Tensor:
         with scope("encoder"):
             return self.encoder(self.source(source.tokens), real=source.real)[0]
 
     def start(self, source: TokenBatch) -> State:
-        return State(self.decoder.read(self.encode(source), source.real), ())
+        return State(self.decoder.remember(self.encode(source), source.real), ())
 
     def decode(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         past = state.hypothesis

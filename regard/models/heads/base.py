@@ -1,4 +1,4 @@
-"""Heads: layers over the hidden states of a body. Devlin et al. 2019, sections 3.1 and 4.
+"""Heads: layers over the hidden states of a backbone. Devlin et al. 2019, sections 3.1 and 4.
 
     states ─▶ dense, activation, norm ─▶ embedding table ─▶ logits of masked tokens             MaskedLM
     first state ─▶ pooler ─▶ next sentence prediction, or sentence order                        Pretraining: both
@@ -19,7 +19,7 @@ from regard.layers.inputs import TokenBatch
 
 
 class Head(nn.Module):
-    """A body with hidden states (`encode`), and layers on top of it."""
+    """A backbone with hidden states (`encode`), and layers on top of it."""
 
     task: str  # set by each head
 

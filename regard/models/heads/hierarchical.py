@@ -15,16 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.attention.trace import recorder
+from regard.attention.recording import recorder
 from regard.layers.inputs import TokenBatch
 from regard.layers.recurrent import RNNEncoder
-from regard.models.heads.sequence import Classifier, Labelling
+from regard.models.heads.sequence import Classifier, ClassifierOutput
 
 WIDTH = 100  # of the LSTM: section 4.3
 
 MAX_LENGTH = 1 << 16  # tokens of a document
 
-AT_ONCE = 64  # segments encoded at a time, so that memory does not grow with the document
+SEGMENTS_AT_ONCE = 64  # segments encoded at a time, so that memory does not grow with the document
 
 
 class Segments(NamedTuple):
@@ -54,7 +54,7 @@ class Documents(Classifier):
         super().__init__(body, labels, problem_type=problem_type, scale=scale, width=WIDTH, mean_pooled=mean_pooled)
         self.segment = segment
         self.stride = stride
-        self.reader = RNNEncoder("lstm", body.config.width, WIDTH, depth=1, bidirectional=False, dropout=0.0)
+        self.rnn = RNNEncoder("lstm", body.config.width, WIDTH, depth=1, bidirectional=False, dropout=0.0)
 
     @property
     def max_positions(self) -> int:
@@ -62,7 +62,7 @@ class Documents(Classifier):
 
     @property
     def trainable_modules(self) -> list[nn.Module]:
-        return [*super().trainable_modules, self.reader]
+        return [*super().trainable_modules, self.rnn]
 
     def split_into_segments(self, text: TokenBatch) -> Segments:
         """The segments of all documents, in order."""
@@ -88,22 +88,22 @@ class Documents(Classifier):
         segments = self.split_into_segments(text)
         return self._scatter(self._encode(segments)[0], segments, text)
 
-    def label(self, text: TokenBatch) -> Labelling:
+    def label(self, text: TokenBatch) -> ClassifierOutput:
         segments = self.split_into_segments(text)
         states, vectors = self._encode(segments)
         rows = pad_sequence(list(vectors.split(segments.counts.tolist())), batch_first=True)
-        last = self.reader(rows, segments.counts).last
-        return Labelling(self._scatter(states, segments, text), self.logits_from_pooled(last))
+        last = self.rnn(rows, segments.counts).last
+        return ClassifierOutput(self._scatter(states, segments, text), self.logits_from_pooled(last))
 
     def _encode(self, segments: Segments) -> tuple[Tensor, Tensor]:
-        """The hidden states of all segments, and their pooled vectors; AT_ONCE at a time, unless they are recorded."""
+        """The hidden states of all segments and their pooled vectors, SEGMENTS_AT_ONCE at a time unless recorded."""
         tokens, lengths, _ = segments.text
-        size = len(tokens) if recorder() else AT_ONCE
+        size = len(tokens) if recorder() else SEGMENTS_AT_ONCE
         states = []
         vectors = []
         for batch in map(TokenBatch, tokens.split(size), lengths.split(size)):
             states.append(self.body.encode(batch))
-            vectors.append(self.summary(states[-1], batch))
+            vectors.append(self.pool(states[-1], batch))
         return torch.cat(states), torch.cat(vectors)
 
     def _scatter(self, states: Tensor, segments: Segments, text: TokenBatch) -> Tensor:

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.layers.activations import ACTIVATIONS
-from regard.layers.encoder import Encoder, initialise
+from regard.layers.blocks import ACTIVATIONS, init_weights
+from regard.layers.encoder import Encoder
 from regard.layers.inputs import TokenBatch
 from regard.models.heads.base import Head
 
@@ -21,7 +21,7 @@ class MLMHead(nn.Module):
         self.activation = ACTIVATIONS[config.output_activation or config.activation]
         self.norm = nn.LayerNorm(embedding_width, config.epsilon)
         self.output = nn.Linear(embedding_width, table.num_embeddings)
-        self.apply(initialise)
+        self.apply(init_weights)
         if config.tied:
             self.output.weight = table.weight
 
@@ -36,12 +36,12 @@ class MaskedLM(Head):
 
     def __init__(self, body: Encoder):
         super().__init__(body)
-        self.words = MLMHead(body.config, body.embed.table)
+        self.lm_head = MLMHead(body.config, body.embed.table)
 
     def forward(self, text: TokenBatch, at: Tensor | None = None) -> Tensor:
         """Logits (batch, length, vocabulary), or (positions, vocabulary) only where `at` is True."""
         states = self.encode(text)
-        return self.words(states if at is None else states[at])
+        return self.lm_head(states if at is None else states[at])
 
 
 class PairPooler(nn.Module):
@@ -54,7 +54,7 @@ class PairPooler(nn.Module):
         super().__init__()
         self.dense = nn.Linear(width, width)
         self.activation = ACTIVATIONS[activation]
-        self.apply(initialise)
+        self.apply(init_weights)
 
     def forward(self, states: Tensor, text: TokenBatch) -> Tensor:
         second = text.real & (text.segments == 1) if text.segments is not None else torch.zeros_like(text.real)
@@ -68,27 +68,27 @@ class PairPooler(nn.Module):
 class PretrainingLogits(NamedTuple):
     """Logits of masked tokens, and of the sentence pair task (batch, 2)."""
 
-    words: Tensor
-    relation: Tensor
+    mlm: Tensor
+    nsp: Tensor
 
 
 class Pretraining(MaskedLM):
     """Masked language modelling, and a sentence pair task: next sentence prediction (BERT) or order (ALBERT).
 
-    Label 0: the second text follows the first, or the order is right. Label 1: a random text, or swapped.
+    Label 0: two consecutive texts, or in their order. Label 1: a random second text, or swapped.
     """
 
     def __init__(self, body: Encoder):
         super().__init__(body)
         config = body.config
-        self.compare = PairPooler(config.width, config.pooler_activation) if body.pooler is None else None
-        self.relation = nn.Linear(config.width, 2)
-        initialise(self.relation)
+        self.pair_pooler = PairPooler(config.width, config.pooler_activation) if body.pooler is None else None
+        self.nsp_head = nn.Linear(config.width, 2)
+        init_weights(self.nsp_head)
 
     def forward(self, text: TokenBatch, at: Tensor | None = None) -> PretrainingLogits:  # pyright: ignore[reportIncompatibleMethodOverride]
         states = self.encode(text)
-        return PretrainingLogits(self.words(states if at is None else states[at]), self.nsp_logits(states, text))
+        return PretrainingLogits(self.lm_head(states if at is None else states[at]), self.nsp_logits(states, text))
 
     def nsp_logits(self, states: Tensor, text: TokenBatch) -> Tensor:
-        """Logits (batch, 2) from the body's states."""
-        return self.relation(self.body.pooled(states) if self.compare is None else self.compare(states, text))
+        """Logits (batch, 2) from the backbone's states."""
+        return self.nsp_head(self.body.pooled(states) if self.pair_pooler is None else self.pair_pooler(states, text))

@@ -21,15 +21,13 @@ from regard.layers.pooling import mean_pooling
 from regard.layers.protocols import CausalLM
 from regard.models.heads.base import Head
 
-KINDS = ("single_label", "multi_label", "regression")  # one of the labels, any of them (a sigmoid each), or a value
-
 
 def last(states: Tensor, text: TokenBatch) -> Tensor:
     """The state of the last token of each text, the only one that attends to all of it."""
     return states[torch.arange(len(states), device=states.device), text.lengths - 1]
 
 
-class Labelling(NamedTuple):
+class ClassifierOutput(NamedTuple):
     """Logits, and the hidden states that they come from."""
 
     states: Tensor
@@ -62,7 +60,8 @@ class Classifier(Head):
         self.scale = scale  # of regression targets: the head predicts in units of it, so that it learns equally fast
         is_encoder = isinstance(body, Encoder)
         self.mean_pooled = mean_pooled
-        self.summary = mean_pooling(body.config.width) if mean_pooled else body.summary() if is_encoder else last
+        pool = body.classification_pool if is_encoder else lambda: last
+        self.pool = mean_pooling(body.config.width) if mean_pooled else pool()
         self.dropout = Dropout(body.config.dropout if is_encoder else 0.0)
         self.head = nn.Linear(width or body.config.width, len(self.labels), bias=is_encoder)
         nn.init.normal_(self.head.weight, std=0.02)
@@ -72,7 +71,7 @@ class Classifier(Head):
     @property
     def trainable_modules(self) -> list[nn.Module]:
         """What is trained in full even where the backbone has adapters: the head, and the pooler before it."""
-        pooler = self.summary if isinstance(self.summary, nn.Module) else getattr(self.body, "pooler", None)
+        pooler = self.pool if isinstance(self.pool, nn.Module) else getattr(self.body, "pooler", None)
         return [self.head] if pooler is None else [self.head, pooler]
 
     @property
@@ -83,14 +82,14 @@ class Classifier(Head):
     def forward(self, text: TokenBatch) -> Tensor:
         return self.label(text).logits
 
-    def label(self, text: TokenBatch) -> Labelling:
+    def label(self, text: TokenBatch) -> ClassifierOutput:
         """Logits, with the hidden states."""
         states = self.encode(text)
-        return Labelling(states, self.logits_from_states(states, text))
+        return ClassifierOutput(states, self.logits_from_states(states, text))
 
     def logits_from_states(self, states: Tensor, text: TokenBatch) -> Tensor:
         """Logits, or values, from the backbone's hidden states."""
-        return self.logits_from_pooled(self.summary(states, text))
+        return self.logits_from_pooled(self.pool(states, text))
 
     def logits_from_pooled(self, pooled: Tensor) -> Tensor:
         """Logits, or values, from one vector for each text."""

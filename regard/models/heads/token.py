@@ -1,11 +1,12 @@
-"""Token classification head."""
+"""Heads over each token: token classification, and the spans of extractive question answering."""
 
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from regard.layers.blocks import init_weights
 from regard.layers.dropout import Dropout
-from regard.layers.encoder import Encoder, initialise
+from regard.layers.encoder import Encoder
 from regard.layers.inputs import TokenBatch
 from regard.models.heads.base import Head
 
@@ -20,11 +21,11 @@ class TokenClassifier(Head):
         self.labels = tuple(labels)
         self.dropout = Dropout(body.config.dropout)
         self.head = nn.Linear(body.config.width, len(self.labels))
-        initialise(self.head)
+        init_weights(self.head)
 
     @property
     def trainable_modules(self) -> list[nn.Module]:
-        """What is trained in full even where the body has adapters."""
+        """What is trained in full even where the backbone has adapters."""
         return [self.head]
 
     def forward(self, text: TokenBatch) -> Tensor:
@@ -32,5 +33,15 @@ class TokenClassifier(Head):
         return self.logits_from_states(self.encode(text))
 
     def logits_from_states(self, states: Tensor) -> Tensor:
-        """Logits from the body's states."""
+        """Logits from the backbone's states."""
         return self.head(self.dropout(states))
+
+
+class SpanClassifier(TokenClassifier):
+    """Logits of the start and the end of an answer (batch, length, 2). Devlin et al. 2019, section 4.2."""
+
+    task = "answer"
+
+    def __init__(self, body: Encoder, allows_no_answer: bool = False):
+        super().__init__(body, ("start", "end"))
+        self.allows_no_answer = allows_no_answer  # whether it was trained on unanswerable questions
