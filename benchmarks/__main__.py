@@ -16,7 +16,7 @@ SUBJECTS = {
     "translation": "transformers' MarianMTModel, 6+6 layers of 512, 8,000 tokens, beam 5, 20 tokens out",
     "training": "a plain loop around torch's nn.Transformer, 3+3 layers of 256, 8,000 tokens, some 1,000 a batch",
     "language": "nanoGPT and transformers' GPT2LMHeadModel, a training step of GPTs of 4×128 and 6×384",
-    "kernels": "regard without FlashAttention or micro-batches, a training step of the same GPTs",
+    "microbatches": "regard without micro-batches in threads, a training step of the same GPTs",
     "encoding": "transformers' DebertaV2Model, version 3, 12 layers of 768, states of texts",
 }
 

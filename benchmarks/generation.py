@@ -58,7 +58,7 @@ def write(folder: Path) -> None:
     from regard.text.vocabulary import Vocabulary
 
     options = TokenizerOptions(kind="words", vocab_size=VOCABULARY, min_frequency=1)
-    words = train_tokenizer((f"w{index}" for index in range(VOCABULARY - 4)), options, ends=False)
+    words = train_tokenizer((f"w{index}" for index in range(VOCABULARY - 4)), options, append_eos=False)
     torch.manual_seed(1)
     save(folder, build({"family": "gpt", "preset": "gpt2"}, vocabulary=VOCABULARY), Vocabulary(words, words), {})
 

@@ -39,7 +39,7 @@ def measure(rounds: int, threads: int) -> list[Result]:
         root = Path(folder)
         (root / "recipe.toml").write_text(RECIPE)
         write_corpus(root / "train.tsv")
-        tokens = sum(int(batch.target.lengths.sum() - len(batch.index)) for batch in islice(batches(folder), STEPS))
+        tokens = sum(int(batch.target.lengths.sum() - len(batch.indices)) for batch in islice(batches(folder), STEPS))
         sides = {"regard": (ours, folder, threads), "peer": (theirs, folder, threads)}
         return [compare("training step, small", "target tokens/s", tokens, sides, rounds, agreement)]
 

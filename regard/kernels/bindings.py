@@ -60,13 +60,6 @@ class AttentionArgs(ctypes.Structure):
     ]  # fmt: skip
 
 
-class AttentionGrads(ctypes.Structure):
-    _fields_ = [
-        ("context", c_void_p), ("logsumexp", c_void_p), ("context_grad", View),
-        ("query_grad", c_void_p), ("key_grad", c_void_p), ("value_grad", c_void_p),
-    ]  # fmt: skip
-
-
 def declare(library: Any) -> Any:
     """The library with the types of its functions."""
     signatures: dict[str, tuple[Any, list[Any]]] = {
@@ -78,8 +71,7 @@ def declare(library: Any) -> Any:
             c_int,
             [c_void_p] * 2 + [c_int, c_void_p, c_int, c_int, c_long, c_void_p, c_int],
         ),
-        "regard_attention_forward": (c_int, [c_void_p] * 3 + [c_int]),
-        "regard_attention_backward": (c_int, [c_void_p] * 2 + [c_int]),
+        "regard_attention": (c_int, [c_void_p] * 2 + [c_int]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)
@@ -104,12 +96,8 @@ def _open() -> Any:
             library = ctypes.CDLL(str(path))
             if not library.regard_runs_here():
                 return None
-            sizes = (
-                library.regard_size_of_block(),
-                library.regard_size_of_attention_args(),
-                library.regard_size_of_attention_grads(),
-            )
-            if sizes == tuple(map(ctypes.sizeof, (Block, AttentionArgs, AttentionGrads))) and not is_outdated(path):
+            sizes = (library.regard_size_of_block(), library.regard_size_of_attention_args())
+            if sizes == (ctypes.sizeof(Block), ctypes.sizeof(AttentionArgs)) and not is_outdated(path):
                 return declare(library)
             problem = "it was built from other sources"
         except (OSError, AttributeError) as error:

@@ -48,12 +48,6 @@ static inline void gemm_tile(int rows, const float *x, long stride, const float 
     WITH_CONSTANT_ROWS(x, stride, 1, panel, length, initial, y, y_stride)
 }
 
-/* y = initial + xᵀ · panel */
-static inline void gemm_tile_transposed(int rows, const float *x, long stride, const float *panel, long length,
-                                        const float *initial, float *y, long y_stride) {
-    WITH_CONSTANT_ROWS(x, 1, stride, panel, length, initial, y, y_stride)
-}
-
 /* ── packing into panels ────────────────────────────────────────────────────────────────────────────────────────── */
 
 static const float ZEROS[TILE_COLUMNS] = {0};

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from regard.kernels import bindings
-from regard.kernels.bindings import AttentionArgs, AttentionGrads, Linear, Norm, Rotary, View
+from regard.kernels.bindings import AttentionArgs, Linear, Norm, Rotary, View
 
 SMALL_BATCH = 64  # rows up to which `linear_small` is faster than torch,
 SMALL_INPUT = 1 << 18  # and numbers in them
@@ -161,7 +160,7 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """softmax(scale · query · keyᵀ + mask) · value without the matrix of all weights; a mask may be boolean."""
     if mask is None and supports_attention(query, key, value, causal):
-        return FlashAttention.apply(query, key, value, scale, causal)  # pyright: ignore[reportReturnType]
+        return flash_attention(query, key, value, scale, causal)
     grouped = key.size(1) != query.size(1)
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
@@ -170,7 +169,7 @@ def scaled_dot_product_attention(
 
 def supports_attention(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> bool:
     """Whether our FlashAttention takes these, and is faster for them than torch."""
-    if not available() or not is_cpu_float32(query) or query.ndim != 4 or key.ndim != 4 or key.shape != value.shape:
+    if not available() or not is_inference(query) or query.ndim != 4 or key.ndim != 4 or key.shape != value.shape:
         return False
     batch, heads, queries, width = query.shape
     key_batch, key_heads, length, key_width = key.shape
@@ -179,33 +178,13 @@ def supports_attention(query: Tensor, key: Tensor, value: Tensor, causal: bool) 
     return fits and readable and queries >= MIN_QUERIES and 0 < length <= MAX_KEYS
 
 
-class FlashAttention(torch.autograd.Function):
-    """Dao et al. 2022: backward recomputes the weights from the logsumexp of each row (flash_attention.c)."""
-
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> Tensor:
-        batch, heads, queries, width = query.shape
-        context = query.new_empty(batch, queries, heads, width)
-        logsumexp = query.new_empty(batch, heads, queries)
-        args = _attention_args(query, key, value, scale, causal)
-        _check(bindings.KERNELS.regard_attention_forward, byref(args), context.data_ptr(), logsumexp.data_ptr())
-        ctx.save_for_backward(query, key, value, context, logsumexp)
-        ctx.scale = scale
-        ctx.causal = causal
-        return context.transpose(1, 2)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, context_grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, context, logsumexp = ctx.saved_tensors
-        if context_grad.stride(-1) != 1:
-            context_grad = context_grad.contiguous()
-        grads = [part.new_empty(part.transpose(1, 2).shape) for part in (query, key, value)]
-        pointers = [grad.data_ptr() for grad in grads]
-        args = _attention_args(query, key, value, ctx.scale, ctx.causal)
-        more = AttentionGrads(context.data_ptr(), logsumexp.data_ptr(), _view(context_grad), *pointers)
-        _check(bindings.KERNELS.regard_attention_backward, byref(args), byref(more))
-        return *[grad.transpose(1, 2) for grad in grads], None, None
+def flash_attention(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> Tensor:
+    """Dao et al. 2022, without gradients (flash_attention.c)."""
+    batch, heads, queries, width = query.shape
+    context = query.new_empty(batch, queries, heads, width)
+    args = _attention_args(query, key, value, scale, causal)
+    _check(bindings.KERNELS.regard_attention, byref(args), context.data_ptr())
+    return context.transpose(1, 2)
 
 
 def attention_varlen(qkv: Tensor, lengths: list[int], heads: int, scale: float) -> Tensor:
@@ -221,7 +200,7 @@ def attention_varlen(qkv: Tensor, lengths: list[int], heads: int, scale: float) 
     args.starts = ctypes.addressof(starts)
     args.batch = len(lengths)
     args.queries = args.length = max(lengths)
-    _check(bindings.KERNELS.regard_attention_forward, byref(args), context.data_ptr(), None)
+    _check(bindings.KERNELS.regard_attention, byref(args), context.data_ptr())
     return context
 
 

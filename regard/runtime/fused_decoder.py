@@ -12,8 +12,8 @@ from torch import Tensor
 from regard.attention.core import Memory
 from regard.attention.masks import Both, Window, causal
 from regard.attention.positions import Rotation
+from regard.attention.recording import recorder
 from regard.attention.scores import Product
-from regard.attention.trace import recorder
 from regard.kernels import bindings, ops
 from regard.layers.blocks import Block, FeedForward, GatedFeedForward, PostNorm, PreNorm, Stack
 from regard.runtime.linear import WeightOnlyInt8Linear
@@ -25,12 +25,13 @@ class FusedDecoder(Stack):
 
     def __init__(self, stack: Stack):
         super().__init__(list(stack.blocks), stack.final)  # type: ignore[arg-type]
-        self.addresses: list[int] = []  # of the parameters that `args` points to
+        self.members: list[tuple[dict[str, Any], str, Any]] = []  # submodules and parameters that `args` was made from
+        self.addresses: list[int] = []  # of these parameters
         self.args: Any = None
         self.train(stack.training)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"addresses": [], "args": None}  # pointers are not valid in a copy
+        return self.__dict__ | {"members": [], "addresses": [], "args": None}  # pointers are not valid in a copy
 
     def forward(
         self,
@@ -54,14 +55,23 @@ class FusedDecoder(Stack):
 
     def block_args(self) -> Any:
         """The blocks for the kernels; None where weights have been replaced by what they cannot read."""
+        unchanged = self.members and all(holder.get(name) is member for holder, name, member in self.members)
+        if unchanged and self._parameter_addresses() == self.addresses:
+            return self.args
+        self.members = [
+            (holder, name, member)
+            for module in self.modules()
+            for holder in (module._modules, module._parameters)
+            for name, member in holder.items()
+        ]
+        self.addresses = self._parameter_addresses()
         packed = [qkv for block in self.blocks if isinstance(qkv := block.self_attention.qkv, PackedQKV)]  # type: ignore[union-attr]
-        if not all(qkv.is_current for qkv in packed) or not all(map(ops.is_contiguous_float32, self.parameters())):
-            return None
-        addresses = [parameter.data_ptr() for parameter in self.parameters()]
-        if self.args is None or self.addresses != addresses:
-            self.addresses = addresses
-            self.args = (bindings.Block * len(self.blocks))(*map(_block_args, self.blocks))
+        readable = all(qkv.is_current for qkv in packed) and all(map(ops.is_contiguous_float32, self.parameters()))
+        self.args = (bindings.Block * len(self.blocks))(*map(_block_args, self.blocks)) if readable else None
         return self.args
+
+    def _parameter_addresses(self) -> list[int]:
+        return [member.data_ptr() for _, _, member in self.members if isinstance(member, Tensor)]
 
 
 def is_supported(stack: Stack) -> bool:
@@ -74,7 +84,7 @@ def is_supported(stack: Stack) -> bool:
 def _is_supported_block(block: Block) -> bool:
     return (
         isinstance(block.self_attention.score, Product)
-        and block.self_attention.relation is None
+        and block.self_attention.position_bias is None
         and block.self_attention.qkv is not None
         and block.self_attention.sizes[1] == block.self_attention.sizes[2]
         and type(block.self_attention_residual) in (PreNorm, PostNorm)

@@ -22,7 +22,7 @@ _fbgemm_linear = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp
 
 _onednn_linear = torch.ops.onednn.qlinear_pointwise.default
 
-INT8_ZERO = 128  # the byte that stands for zero, where inputs may have either sign
+INT8_ZERO = 128  # the byte that represents zero, where inputs may have either sign
 
 MIN_WEIGHTS = 1 << 12  # smaller layers are left as they are
 
@@ -142,8 +142,8 @@ class WeightOnlyInt8Linear(nn.Module):
 class FbgemmInt8Linear(nn.Module):
     """The same without our kernels, by torch's fbgemm: inputs are quantized too, each row by its own range.
 
-    torch's own dynamic quantization takes one range for all rows, which costs a language model a tenth of its
-    perplexity, and more with outliers.
+    torch's own dynamic quantization takes one range for all rows, which raises the perplexity of a language
+    model by 10 %, and more with outliers.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
@@ -209,7 +209,7 @@ def quantize_weight(weight: Tensor, levels: int) -> tuple[Tensor, Tensor]:
 
 
 def to_uint8(x: Tensor, zero: int) -> Tensor:
-    """Numbers rounded to bytes, of which `zero` stands for 0."""
+    """Numbers rounded to bytes, where `zero` represents 0."""
     quantized = torch.quantize_per_tensor(x, 1.0, zero, torch.quint8)
     return torch.empty(0, dtype=torch.uint8).set_(quantized.untyped_storage(), 0, x.shape, x.stride())
 

@@ -9,7 +9,7 @@ from torch import nn
 from regard.attention.core import Attention
 from regard.kernels import ops
 from regard.layers.autoregressive import TransformerLM
-from regard.layers.blocks import FeedForward
+from regard.layers.blocks import FeedForward, Stack
 from regard.layers.encoder import Encoder
 from regard.runtime import fused_decoder, unpadded
 from regard.runtime.fused_decoder import FusedDecoder
@@ -64,10 +64,12 @@ def small_batch_int8() -> type[WeightOnlyInt8Linear | FbgemmInt8Linear]:
 
 def optimize_encoder(encoder: Encoder, precision: str) -> None:
     """Its blocks, over real tokens alone."""
+    stack = encoder.encoder
+    assert isinstance(stack, Stack)
     int8_linear: Int8Linear = DynamicInt8Linear if torch.backends.mkldnn.is_available() else small_batch_int8()
-    for attention in [module for module in encoder.encoder.modules() if isinstance(module, Attention)]:
+    for attention in [module for module in stack.modules() if isinstance(module, Attention)]:
         pack_qkv(attention, precision, int8_linear, many_rows=True)
-    for module in list(encoder.encoder.modules()):
+    for module in list(stack.modules()):
         for name, child in list(module.named_children()):
             if type(child) is not nn.Linear or _is_packed(module, name):
                 continue
@@ -81,11 +83,11 @@ def optimize_encoder(encoder: Encoder, precision: str) -> None:
                 setattr(module, name, PackedLinear(child))
             else:
                 store_column_major(child)
-    encoder.encoder = Unpadded(encoder.encoder)
+    encoder.encoder = Unpadded(stack)
 
 
 def pack_qkv(attention: Attention, precision: str, int8_linear: Int8Linear, many_rows: bool = False) -> None:
-    """Compute queries, keys and values in one product."""
+    """Compute queries, keys and values by one matrix product."""
     layers = packable(attention)
     if not layers:
         return

@@ -1,10 +1,11 @@
-"""Queries, keys and values of the same x in one product.
+"""Queries, keys and values of the same x by one matrix product.
 
 The three weights become views of one tensor, and stay the parameters that they were for saving and training: with
 gradients, each is multiplied by itself.
 Shapes: x (…, inputs), weight (outputs of all three, inputs).
 """
 
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any, cast
 
@@ -50,7 +51,7 @@ class PackedQKV:
         return biases and _are_views(self.weight, [layer.weight for layer in self.layers])
 
 
-def _are_views(concatenated: Tensor, parameters: list[Any]) -> bool:
+def _are_views(concatenated: Tensor, parameters: Sequence[Tensor]) -> bool:
     address = concatenated.data_ptr()
     for parameter in parameters:
         if parameter.data_ptr() != address:
@@ -59,7 +60,7 @@ def _are_views(concatenated: Tensor, parameters: list[Any]) -> bool:
     return True
 
 
-def _concatenate(parameters: list[Any], row_major: bool) -> Tensor:
+def _concatenate(parameters: Sequence[Tensor], row_major: bool) -> Tensor:
     """One tensor, of which the parameters' data become views."""
     concatenated = torch.cat([parameter.detach() for parameter in parameters])
     if concatenated.ndim == 2 and not row_major:

@@ -1,6 +1,6 @@
 """Several Python threads at work, each with its share of torch's threads.
 
-torch divides every product among the cores and waits for the last of them; where products are small, this takes a tenth
+torch divides every matrix product among the cores and waits for the last of them; where they are small, this takes 10 %
 of the time and more. Independent tasks, each on cores of its own, wait only once.
 """
 

@@ -2,21 +2,21 @@
 
     rows of several lengths ─▶ concatenated tokens ─▶ [ linear layers · attention within each text ] × depth ─▶ rows
 
-Products are few and large, and see real tokens only; each text attends to itself, without a mask. Results are those of
-the blocks. Training, recording and anything else goes through the blocks themselves.
+Matrix products are few and large, over real tokens only; each text attends to itself, without a mask. Results are those
+of the blocks. Training, recording and anything else goes through the blocks themselves.
 
 Shapes: rows (batch, length, width); x (tokens, width), the tokens of equally long texts next to each other.
 """
 
-from typing import Any, NamedTuple, TypeGuard, cast
+from typing import NamedTuple, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
 
 from regard.attention.core import Attention, Memory
 from regard.attention.positions import Rotation
+from regard.attention.recording import recorder
 from regard.attention.scores import Product
-from regard.attention.trace import recorder
 from regard.kernels import ops
 from regard.layers.blocks import Block, FeedForward, PostNorm, PreNorm, Stack
 from regard.runtime.linear import PackedLinear, PackedWeights
@@ -82,12 +82,12 @@ def is_supported(stack: nn.Module) -> TypeGuard[Stack]:
     return isinstance(stack, Stack) and all(map(_is_supported_block, stack.blocks))
 
 
-def _is_supported_block(block: Any) -> bool:
+def _is_supported_block(block: nn.Module) -> bool:
     return (
         type(block) is Block
         and type(block.self_attention) is Attention
         and isinstance(block.self_attention.score, Product)
-        and block.self_attention.relation is None
+        and block.self_attention.position_bias is None
         and block.self_attention.heads == block.self_attention.key_heads
         and bool(packable(block.self_attention))
         and type(block.self_attention_residual) in (PreNorm, PostNorm)
@@ -106,11 +106,10 @@ def apply_block(block: Block, x: Tensor, groups: list[tuple[int, int]]) -> Tenso
     context = attend(attention, attention.qkv(block.self_attention_residual.before(x)), groups)
     x = _normalize_after(block.self_attention_residual, add_linear(x, attention.output, context))
     normed = block.feedforward_residual.before(x)
-    up: Any = feedforward.up
-    if isinstance(up, PackedLinear):
-        hidden = up.packed(normed, activation=ops.activation_id(feedforward.activation))
+    if isinstance(feedforward.up, PackedLinear):
+        hidden = feedforward.up.packed(normed, activation=ops.activation_id(feedforward.activation))
     else:
-        hidden = feedforward.activation(up(normed))
+        hidden = feedforward.activation(feedforward.up(normed))
     return _normalize_after(block.feedforward_residual, add_linear(x, feedforward.down, hidden))
 
 
@@ -129,7 +128,7 @@ def attend(attention: Attention, qkv: Tensor, groups: list[tuple[int, int]]) -> 
     return contexts
 
 
-def add_linear(x: Tensor, linear: Any, y: Tensor) -> Tensor:
+def add_linear(x: Tensor, linear: nn.Module, y: Tensor) -> Tensor:
     """x + linear(y), added by the product itself where possible."""
     if isinstance(linear, PackedLinear):
         return linear.packed(y, residual=x)
