@@ -1,11 +1,13 @@
-"""The error that users see: what was given, what is possible, and where."""
+"""The error that users see, and the lists and suggestions in its message."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+MAX_LISTED = 10  # names in a message
+
 
 class UserError(Exception):
-    """Something in a file, a request or a command line is wrong; the message says how to correct it.
+    """A mistake in a file, a request or a command line; the message names the problem, what is expected, and a fix.
 
     With an `index`, it is about one of several inputs: "input 3 is empty".
     """
@@ -16,10 +18,19 @@ class UserError(Exception):
         super().__init__(message if index is None else f"input {index + 1} {message}")
 
 
-def nearest(word: str, options: Iterable[str]) -> str:
-    """The end of an error about an unknown word: the closest possible one, or all of them."""
-    possible = sorted(options)
-    close = get_close_matches(word, possible, n=1, cutoff=0.6)
-    if close:
+def listed(names: Iterable[str], command: str = "") -> str:
+    """Names with commas between; a long list is truncated, and `command` shows all of it."""
+    names = list(names)
+    hidden = len(names) - MAX_LISTED
+    more = f", … and {hidden} more" + (f" (`{command}`)" if command else "")
+    return ", ".join(names[:MAX_LISTED]) + (more if hidden > 0 else "")
+
+
+def nearest(word: str, options: Iterable[str], command: str = "") -> str:
+    """The end of an error about an unknown name: the most similar option, or else all; of many the most similar."""
+    options = sorted(options)
+    if close := get_close_matches(word, options, n=1, cutoff=0.6):
         return f"; did you mean '{close[0]}'?"
-    return f"; possible: {', '.join(possible)}"
+    if len(options) > MAX_LISTED:
+        options = get_close_matches(word, options, n=len(options), cutoff=0.0)
+    return f"; expected one of: {listed(options, command)}"

@@ -1,4 +1,4 @@
-"""Prepared data in the cache folder: its key, atomic writing, opening, and a report of what became of the samples."""
+"""Prepared data in the cache folder: its key, atomic writing, opening, and a report of skipped samples."""
 
 import hashlib
 import json
@@ -10,13 +10,19 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, BinaryIO, Self, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from regard.data.splits import SPLITS
+
+if TYPE_CHECKING:
+    from regard.config.options import DataOptions
 
 FORMAT = "regard dataset 1"  # part of every key: increase it when the files of data/ragged.py change
 
 STALE = 24 * 3600  # seconds after which an unfinished folder must belong to a killed run
+
+
+Facts = dict[str, Any]  # of a JSON file
 
 
 @dataclass
@@ -29,7 +35,7 @@ class Skip:
 
 @dataclass
 class Report:
-    """What became of the samples: nothing disappears silently."""
+    """Samples read, kept, and skipped with the reason: nothing disappears silently."""
 
     read: int = 0
     kept: int = 0
@@ -38,7 +44,7 @@ class Report:
     unit: str = "samples"
 
     @classmethod
-    def of(cls, facts: dict[str, Any]) -> Self:
+    def of(cls, facts: Facts) -> Self:
         """The inverse of `asdict`."""
         skipped = {reason: Skip(**skip) for reason, skip in facts["skipped"].items()}
         return cls(**{**facts, "skipped": skipped})
@@ -60,7 +66,7 @@ def cache_path(cache: Path, contents: Sequence[str]) -> Path:
     return cache / hashlib.sha256("\0".join([FORMAT, *contents]).encode()).hexdigest()[:32]
 
 
-def options_key(options: Any, split: str, ignore: Collection[str] = ()) -> str:
+def options_key(options: "DataOptions", split: str, ignore: Collection[str] = ()) -> str:
     """The part of a cache key that comes from a [data] table: all its fields, so that none can be forgotten.
 
     Names of files are left out, because the files' hashes are part of a key too; so are the counts of other splits, and

@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 
 from regard.errors import UserError, nearest
 
-MAX_SHOWN = 160  # characters of a first line that may be no header
+MAX_SHOWN = 160  # characters of the first line
 
 HINTS = {  # for a file without header, by the kind of the options that name its columns
     "data.": 'name all columns with data.columns=["NAME", …]',
-    "--": "give a number in place of a name: 1 is the first column",
+    "--": "give a column number instead of a name: 1 is the first",
 }
 
 
 class NoColumn(UserError):
-    """Columns that a file does not have. If it has none of those required, line 1 may also be a sample already.
+    """Columns that a file does not have. If it has none of the required ones, line 1 may be a sample, not a header.
 
     `missing` maps the option that names a column, such as data.text or --column, to its name.
     """
@@ -34,9 +34,9 @@ class NoColumn(UserError):
         ways = [f"{option}{'=' if option.startswith('data.') else ' '}NAME" for option in dict.fromkeys(options)]
         message = self.problem
         if ways:
-            message += f"{' ' if message.endswith('?') else '; '}say which is meant with {' and '.join(ways)}"
+            message += f"{' ' if message.endswith('?') else '; '}choose one with {' and '.join(ways)}"
         if columns_hint and not self.header:
-            message += f"; where line 1 is already a sample, {columns_hint}"
+            message += f"; if line 1 is already a sample, {columns_hint}"
         return message
 
     def with_options(self, options: Mapping[str, str], columns_hint: str = "") -> UserError:

@@ -1,4 +1,4 @@
-"""Running text of any size, in chunks: memory does not grow with a file, and tokens do not depend on the chunks.
+"""Raw text of any size, in chunks: memory does not grow with a file, and tokens do not depend on the chunks.
 
 … the end of a line.⏎|The next line …     after a line break with words on both sides,
 … a word| and another …                   else before a space with words on both sides,
@@ -32,7 +32,7 @@ class Document(NamedTuple):
     """A text: its location, and a function that yields its chunks, which together are the text."""
 
     location: str
-    chunks: Callable[[int], Iterator[str]]  # of about so many bytes each
+    chunks: Callable[[int], Iterator[str]]  # of about this many bytes each
     has_end: bool  # whether an end token follows
     row: bool = False  # whether it is a row of a file, not a file
     group: str = ""  # what it belongs to, such as the article of a paragraph: its `data.split_by`
@@ -48,7 +48,7 @@ def documents(data: DocumentOptions, split: str, base_dir: Path | None = None) -
     files = expand(path)
     held_out = (0.0, 0.0) if own_file(data, split) else fractions(data)
     if data.text and not any(map(in_rows, files.values())):
-        raise UserError(f"data.text = '{data.text}', but {path} is running text: .jsonl, .tsv and .csv have columns")
+        raise UserError(f"data.text = '{data.text}', but {path} has no columns; expected a .jsonl, .tsv or .csv file")
     if "" in files and not in_rows(path):
         yield _section(path, split, held_out)
         return
@@ -81,7 +81,7 @@ def _rows(path: Path, data: DocumentOptions, split: str, held_out: tuple[float, 
 
 
 def unnamed_column(data: DocumentOptions, split: str, base_dir: Path | None = None) -> bool:
-    """Whether a header would be taken as a document, because no option names a column."""
+    """Whether a header would be read as a document, because no option names a column."""
     files = expand(file_of(data, split, base_dir)).values()
     separated = any(file.name.removesuffix(".gz").endswith((".tsv", ".csv")) for file in files)
     return separated and not data.text and not data.columns and data.split_by == "source"
@@ -181,8 +181,8 @@ def _section(path: Path, split: str, held_out: tuple[float, float]) -> Document:
     begin, end = {"train": (0, first), "validation": (first, second), "test": (second, length)}[split]
     if begin == end:
         raise UserError(
-            f"{path}: its {length} bytes are too few to hold out {validation} for validation and {test} for test: "
-            f"none are left for {split}"
+            f"{path}: too short ({length} bytes) to hold out {validation} for validation and {test} for test: "
+            f"the {split} split is empty"
         )
     return Document(str(path), lambda size: read_chunks(path, begin, end, size), False)
 

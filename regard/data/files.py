@@ -1,10 +1,10 @@
-"""Files → records: parallel files, columns with tabs or commas between, JSON lines; an error names file and line.
+"""Files → records: parallel files, TSV, CSV and JSON lines; an error names file and line.
 
 train.{de,en}.gz   one file a column, the names in the braces are the columns
 dates.tsv .txt     tab-separated; the first line is a header, or `columns` names them
-dates.csv          the same with commas or semicolons, and quotes round what holds one, a quote (twice), a line break
+dates.csv          the same with commas or semicolons; a field with a separator, quote or line break is quoted
 pairs.jsonl        an object a line
-each also as .gz; a pattern such as 2026-*.csv means all that match, in order, each with its own header
+each also as .gz; a pattern such as 2026-*.csv is all files that match, in order, each with its own header
 """
 
 import csv
@@ -20,17 +20,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from regard.data.cache import hash_file
+from regard.data.cache import Facts, hash_file
 from regard.data.columns import NoColumn
-from regard.errors import UserError
+from regard.errors import UserError, listed
 
 BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 
 STARS = re.compile(r"[*?\[]")
 
-LINE_LIMIT = 1 << 26  # bytes; beyond it the file is hardly lines of text, and memory must stay bounded
+LINE_LIMIT = 1 << 26  # bytes; a longer line is not text, and memory must stay bounded
 
 COLUMNS = (".tsv", ".txt", ".csv")
 
@@ -76,7 +76,7 @@ def _matches(path: Path) -> dict[str, Path]:
 
 
 def hash_files(path: Path) -> dict[str, str]:
-    """The hash of each file that a path stands for; files of one name, as in {de,en}/train.txt, by column and name."""
+    """The hash of each file of a path or pattern; files of one name, as in {de,en}/train.txt, by column and name."""
     files = expand(path)
     if several(path):
         return {name: hash_file(file) for name, file in files.items()}
@@ -98,10 +98,13 @@ def find(name: str, base_dir: Path | None = None) -> Path:
     if folder := next(filter(Path.is_dir, candidates), None):
         suffixes = (re.search(r"\.(csv|tsv|txt|jsonl)(\.gz)?$", file.name) for file in sorted(folder.iterdir()))
         pattern = next((f"*{suffix[0]}" for suffix in suffixes if suffix), "*.csv")
-        raise UserError(f"'{name}' is a folder ({folder}): a pattern means its files, such as {Path(name) / pattern}")
+        raise UserError(f"'{name}' is a folder ({folder}), expected a file or a pattern such as {Path(name) / pattern}")
     missing = [str(file) for path in candidates for file in expand(path).values() or [path] if not file.is_file()]
     problem = "matches no file" if STARS.search(name) else "not found"
-    raise UserError(f"data file '{name}' {problem}; looked for {', '.join(missing)}; REGARD_DATA may name more folders")
+    raise UserError(
+        f"data file '{name}' {problem}; searched: {listed(missing)}. "
+        f"Set REGARD_DATA to the folder that contains it (several folders: separated by '{os.pathsep}')"
+    )
 
 
 @contextmanager
@@ -111,7 +114,7 @@ def unpacked(path: Path, position: Callable[[], str]) -> Iterator[io.BufferedRea
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield io.BufferedReader(file, 1 << 18)  # type: ignore[arg-type]
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}: broken .gz after {position()} ({error}); fetch or compress it again") from None
+        raise UserError(f"{path}: broken .gz after {position()} ({error}); download or compress it again") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
@@ -120,7 +123,7 @@ def not_utf8(path: Path, line: int, column: int, byte: int) -> UserError:
     return UserError(f"{path}:{line}: not UTF-8 (byte 0x{byte:02x} at {column}); convert it, e.g. with iconv -t UTF-8")
 
 
-def json_lines(path: Path) -> Iterator[dict[str, Any] | None]:
+def json_lines(path: Path) -> Iterator[Facts | None]:
     """The object on each line of a .jsonl; None for an empty line."""
     for line_number, line in enumerate(lines(path), 1):
         if not line.strip():
@@ -131,18 +134,18 @@ def json_lines(path: Path) -> Iterator[dict[str, Any] | None]:
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path}:{line_number}: not a JSON object ({error})") from None
         if not isinstance(value, dict):
-            raise UserError(f"{path}:{line_number}: a {type(value).__name__}, but each line must be a JSON object")
+            raise UserError(f"{path}:{line_number}: expected a JSON object, found a {type(value).__name__}")
         yield value
 
 
 def lines(path: Path) -> Iterator[str]:
-    """Lines as UTF-8, split at \\n alone (a text may hold other separators), without \\r and byte order mark."""
+    """Lines as UTF-8, split at \\n only (text may contain other line separators), without \\r and byte order mark."""
     line_number = 0
     with unpacked(path, lambda: f"line {line_number}") as file:
         while raw := file.readline(LINE_LIMIT):
             line_number += 1
             if len(raw) == LINE_LIMIT:
-                raise UserError(f"{path}:{line_number}: a line of over {LINE_LIMIT >> 20} MB; is this a text file?")
+                raise UserError(f"{path}:{line_number}: line longer than {LINE_LIMIT >> 20} MB; is this a text file?")
             raw = raw.removeprefix(b"\xef\xbb\xbf") if line_number == 1 else raw
             try:
                 yield raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
@@ -173,7 +176,7 @@ def rows(
         return _separated(path, columns, required)
     if suffix == ".jsonl":
         return _objects(path, required, json_types)
-    raise UserError(f"{path}: cannot tell what kind of file this is; possible: {KINDS}")
+    raise UserError(f"{path}: unknown file type; expected {KINDS}")
 
 
 def _require(required: Mapping[str, str], names: list[str], location: str) -> None:
@@ -193,11 +196,12 @@ def _parallel(files: dict[str, Path]) -> Iterator[Row]:
         yield Row(dict(zip(files, texts, strict=True)), f"{first_file}:{line_number}")
     if len(set(counts.values())) > 1:
         lengths = ", ".join(f"{path} has {counts[name]} lines" for name, path in files.items())
-        raise UserError(f"{lengths}; parallel files need equally many, line by line the same sample")
+        raise UserError(f"{lengths}; parallel files need the same number of lines, one sample per line")
 
 
 def _separated(path: Path, columns: tuple[str, ...], required: Mapping[str, str]) -> Iterator[Row]:
-    stream = _comma_separated(path) if path.name.removesuffix(".gz").endswith(".csv") else _tab_separated(path)
+    tab_separated = ((line_number, line.split("\t")) for line_number, line in enumerate(lines(path), 1))
+    stream = _comma_separated(path) if path.name.removesuffix(".gz").endswith(".csv") else tab_separated
     first = next(stream)
     values = first[1]
     needed = set(required.values())
@@ -208,24 +212,20 @@ def _separated(path: Path, columns: tuple[str, ...], required: Mapping[str, str]
         missing = {option: name for option, name in required.items() if name not in names}
         raise NoColumn(f"{path}:1", missing, values, header=False)
     _require(required, names, f"{path}:1")
+    if repeated := [name for index, name in enumerate(names) if name in names[:index]]:
+        raise UserError(f"{path}:1: several columns are named '{repeated[0]}': rename all but one")
     for line_number, line in stream if header else itertools.chain([first], stream):
         fields = line if any(map(str.strip, line)) else [""] * len(names)  # blank: a sample without text, counted so
         if len(fields) != len(names):
             raise UserError(
-                f"{path}:{line_number}: {len(fields)} fields, but {len(names)} columns ({', '.join(names)}); "
-                "one separator must stand between fields and none inside"
+                f"{path}:{line_number}: {len(fields)} fields, but {len(names)} columns ({listed(names)}); "
+                "put exactly one separator between fields and none inside a field"
             )
         yield Row(dict(zip(names, fields, strict=True)), f"{path}:{line_number}")
 
 
-def _tab_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The line number and the fields of each line; quotes have no meaning."""
-    for line_number, line in enumerate(lines(path), 1):
-        yield line_number, line.split("\t")
-
-
 def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The same for CSV (RFC 4180), whose quoted fields may span several lines: the number is that of the first.
+    """The line number and the fields of each row of a CSV (RFC 4180); of a row of several lines, that of the first.
 
     If the first line has semicolons and no comma, as spreadsheets of many countries write it, they are the separator.
     """
@@ -257,23 +257,23 @@ def _objects(path: Path, required: Mapping[str, str], json_types: Mapping[str, t
             elif value not in ("", []):
                 kind = "text" if isinstance(value, str | list) else "numbers"
                 first_kind, first_location = first_seen.setdefault(name, (kind, location))
-                if kind != first_kind:  # one of both is surely a mistake
+                if kind != first_kind:  # mixed types are probably a mistake
                     raise UserError(
-                        f"{location}: '{name}' is {json.dumps(value):.40}, {kind}, but {first_kind} at "
-                        f"{first_location}: write all of them the same way"
+                        f"{location}: '{name}' = {json.dumps(value):.40}: {kind}, but {first_kind} at "
+                        f"{first_location}: use one type in the whole file"
                     )
             if type(values[name]) in types:
                 values[name] = json.dumps(value)
         for name in required.values():
             if not isinstance(values[name], str):
-                raise UserError(f"{location}: '{name}' is a {type(values[name]).__name__}, but must be a string")
+                raise UserError(f"{location}: '{name}': expected a string, found a {type(values[name]).__name__}")
             if not is_text(values[name]):
-                raise UserError(f"{location}: half a surrogate pair (\\ud800 to \\udfff) is not text")
+                raise UserError(f"{location}: not valid text: an unpaired surrogate (\\ud800 to \\udfff)")
         yield Row({name: field for name, field in values.items() if isinstance(field, str)}, location)
 
 
 def is_text(value: object) -> bool:
-    """Whether it is text that can be written: half a surrogate pair cannot."""
+    """Whether it is a string that can be encoded: an unpaired surrogate cannot."""
     return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 

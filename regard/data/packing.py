@@ -32,7 +32,7 @@ class BlockBatch(NamedTuple):
     """Blocks of a text: all tokens but the last are inputs, all but the first are targets."""
 
     tokens: Tensor  # (batch, length + 1)
-    index: Tensor  # (batch): the blocks' indices in their epoch
+    indices: Tensor  # (batch): the blocks' indices in their epoch
 
     def to(self, device: torch.device | str) -> "BlockBatch":
         return to_device(self, device)
@@ -55,8 +55,8 @@ class PackOptions:
 def blocks_per_epoch(stream: Sized, options: PackOptions) -> int:
     if len(stream) < options.length + 1:
         raise UserError(
-            f"the text has {len(stream)} tokens, but a block takes {options.length + 1} (data.max_length = "
-            f"{options.length}, and the target of the last one): lower data.max_length, or give more text"
+            f"text too short: {len(stream)} tokens, but one block needs {options.length + 1} "
+            f"(data.max_length = {options.length}, plus one target); lower data.max_length or add text"
         )
     return len(stream) // options.length
 
@@ -86,16 +86,11 @@ def packed(
             offset = int(np.random.default_rng(seed.spawn(1)[0]).integers(options.length))
             index[here] = permute(positions[here] % blocks, blocks, seed.generate_state(ROUNDS, np.uint64))
             for row in np.flatnonzero(here):
-                _read(stream, offset + int(index[row]) * options.length, tokens[row])
+                begin = (offset + int(index[row]) * options.length) % len(stream)
+                block = stream.tokens[begin : begin + options.length + 1]  # only these are read
+                tokens[row, : len(block)] = block
+                tokens[row, len(block) :] = stream.tokens[: options.length + 1 - len(block)]  # the ring closes
         yield BlockBatch(torch.from_numpy(tokens), torch.from_numpy(index))
-
-
-def _read(stream: TokenStream, begin: int, row: np.ndarray) -> None:
-    """The tokens of the ring from a position on; only these are read."""
-    begin %= len(stream)
-    block = stream.tokens[begin : begin + len(row)]
-    row[: len(block)] = block
-    row[len(block) :] = stream.tokens[: len(row) - len(block)]
 
 
 def windows(stream: Sized, length: int, stride: int) -> Iterator[tuple[int, int, int]]:
@@ -105,7 +100,7 @@ def windows(stream: Sized, length: int, stride: int) -> Iterator[tuple[int, int,
     last window reaches back, so that all have one length; a shorter text is one window.
     """
     if not 1 <= stride < length:
-        raise UserError(f"stride = {stride}: must lie within 1 … {length - 1}, below the window's {length} tokens")
+        raise UserError(f"stride = {stride}: must be between 1 and {length - 1}, below the window of {length} tokens")
     first = 1
     while first < len(stream):
         end = min(len(stream), first - 1 + length if first == 1 else first + stride)

@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from regard.data.cache import Report, cache_path, smallest_uint
+from regard.data.cache import Facts, Report, cache_path, smallest_uint
 from regard.data.files import Record
 from regard.data.ragged import SCALAR, TEXT, Column, DatasetWriter, Layout, RaggedDataset, prepare
 from regard.errors import UserError
-from regard.progress import Progress, shown
+from regard.progress import shown
 
 FORMAT = "pairs 2"  # part of every key: increase it when what is written changes
 
@@ -72,7 +72,7 @@ def reason_to_skip(record: Record, max_length: int) -> str | None:
 class PairDataset(RaggedDataset):
     """Prepared pairs: token ids without begin and end, their lengths, and the texts."""
 
-    def __init__(self, columns: Mapping[str, Column], facts: dict[str, Any]):
+    def __init__(self, columns: Mapping[str, Column], facts: Facts):
         super().__init__(columns, facts)
         self.source_lengths = columns["source_lengths"].values
         self.target_lengths = columns["target_lengths"].values
@@ -100,7 +100,6 @@ def prepare_pairs(
     max_length: int,
     report: Report,
     hashes: dict[str, str] | None = None,
-    progress: Progress | None = None,
 ) -> PairDataset:
     """The dataset of these records; `key` is all that determines them besides the encoders."""
     folder = cache_path(cache, [FORMAT, *key, str(max_length), encoders.source.content(), encoders.target.content()])
@@ -110,7 +109,7 @@ def prepare_pairs(
     def write(writer: DatasetWriter) -> None:
         writer.hashes = hashes or {}
         stream = iter(records)
-        with shown("preparing: {} samples", progress) as show:
+        with shown("preparing: {} samples") as show:
             while chunk := list(islice(stream, CHUNK)):
                 _write_chunk(writer, chunk, encoders, max_length)
                 show(report.read)
@@ -134,7 +133,7 @@ def _write_chunk(writer: DatasetWriter, chunk: list[Record], encoders: Encoders,
         if reason := reason_to_skip(record, max_length):
             report.skip(reason, record.location)
         elif record.prefix and record.token not in encoders.source.table:
-            raise UserError(f"{record.location}: the prefix {record.token} is no token of this vocabulary")
+            raise UserError(f"{record.location}: unknown prefix {record.token}: the vocabulary has no such token")
         else:
             usable.append(record)
     samples = [Sample.of(record) for record in usable]

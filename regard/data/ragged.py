@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regard.data.cache import Report, atomic_folder, fsync, open_cached
+from regard.data.cache import Facts, Report, atomic_folder, fsync, open_cached
 
 Row = Sequence[int] | np.ndarray
 
@@ -63,7 +63,7 @@ class Column:
 class RaggedDataset:
     """Columns by name, and what is known about how they were prepared."""
 
-    def __init__(self, columns: Mapping[str, Column], facts: dict[str, Any]):
+    def __init__(self, columns: Mapping[str, Column], facts: Facts):
         self.columns = columns
         self.facts = facts
         self.report = Report.of(facts["report"])
@@ -72,7 +72,7 @@ class RaggedDataset:
 
 D = TypeVar("D", bound=RaggedDataset)
 
-Open = Callable[[Mapping[str, Column], dict[str, Any]], D]
+Open = Callable[[Mapping[str, Column], Facts], D]
 
 
 class ColumnWriter:
@@ -106,7 +106,7 @@ class ColumnWriter:
     def _add(self, lengths: list[int]) -> None:
         self.rows += len(lengths)
         if self.offsets is not None and lengths:
-            offsets: Any = self._end + np.cumsum(lengths, dtype=np.int64)
+            offsets = np.cumsum(lengths, dtype=np.int64) + self._end
             self.offsets.write(offsets.tobytes())
             self._end = int(offsets[-1])
 
@@ -117,7 +117,7 @@ class DatasetWriter:
     def __init__(self, layouts: Mapping[str, Layout], create: Callable[[str], BinaryIO], report: Report):
         self.report = report
         self.hashes: dict[str, str] = {}
-        self.facts: dict[str, Any] = {}
+        self.facts: Facts = {}
         self.columns: dict[str, ColumnWriter] = {}
         self._create = create
         for name, layout in layouts.items():
@@ -130,7 +130,7 @@ class DatasetWriter:
     def __getitem__(self, name: str) -> ColumnWriter:
         return self.columns[name]
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> Facts:
         columns = {name: [*column.layout, column.rows] for name, column in self.columns.items()}
         return self.facts | {"columns": columns, "report": asdict(self.report), "hashes": self.hashes}
 

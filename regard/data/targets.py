@@ -1,4 +1,4 @@
-"""What a text is to be classified as, by problem type: as the tokens of a PairDataset, and as a tensor.
+"""Targets of text classification and regression, by problem type: as tokens of a PairDataset, and as a tensor.
 
 single_label   [3]            (batch)            the label's index
 multi_label    [1, 4] or [0]  (batch, labels)    each label's index + 1, or none; 1.0 where it holds
@@ -8,7 +8,6 @@ regression     [1078530011]   (batch)            the bits of a 32-bit float
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -17,11 +16,11 @@ from torch import Tensor
 
 from regard.data.files import Record
 from regard.data.pairs import PairDataset
-from regard.errors import UserError
+from regard.errors import UserError, listed
 
 
 class SingleLabelTargets:
-    """One label a text."""
+    """One label per text."""
 
     json_types: ClassVar[tuple[type, ...]] = (int,)  # of a label in JSON, besides text
     first_token: ClassVar[int] = 0  # of the first label
@@ -47,12 +46,11 @@ class SingleLabelTargets:
         return json.dumps(list(self.table))
 
     def check(self, record: Record) -> None:
-        """A label that the model does not know is an error that names its location."""
+        """Reject a label that the model does not know, with its location."""
         for label in self.labels_of(record.target):
             if label not in self.table:
-                possible = ", ".join([*islice(self.table, 8), *(["…"] if self.size > 8 else [])])
                 raise UserError(
-                    f"{record.location}: the label {label!r} is none of those that the model predicts: {possible}"
+                    f"{record.location}: unknown label {label!r}; the model was trained with: {listed(self.table)}"
                 )
 
     def tensor(self, rows: Sequence[np.ndarray]) -> Tensor:
@@ -71,7 +69,7 @@ class SingleLabelTargets:
 
 
 class MultiLabelTargets(SingleLabelTargets):
-    """Several labels a text, or none; a record has them as a JSON list."""
+    """Any number of labels per text; a record has them as a JSON list."""
 
     json_types = (int, list)
     first_token = 1
@@ -85,7 +83,9 @@ class MultiLabelTargets(SingleLabelTargets):
             except (ValueError, RecursionError):
                 labels = None
             if not isinstance(labels, list) or not all(isinstance(each, str) or type(each) is int for each in labels):
-                raise UserError(f'{location}: the label {field:.60} is no list of labels, such as ["sport", "money"]')
+                raise UserError(
+                    f'{location}: label {field:.60}: expected a JSON list of labels, such as ["sport", "money"]'
+                )
         distinct = dict.fromkeys(clean(str(label)) for label in labels)
         return json.dumps([label for label in distinct if label], ensure_ascii=False)
 
@@ -112,20 +112,14 @@ class MultiLabelTargets(SingleLabelTargets):
         return torch.tensor(np.where(counts > 0, weights, 0.0), dtype=torch.float32)
 
 
-class RegressionTargets:
-    """A number a text."""
+class RegressionTargets(SingleLabelTargets):
+    """A number per text, stored as its bits; there are no labels to count."""
 
-    json_types: ClassVar[tuple[type, ...]] = (int, float)
-    size = 1 << 32
-    table: Mapping[str, int] = {}
+    json_types = (int, float)
 
-    @staticmethod
-    def parse(field: str, clean: Callable[[str], str], separator: str, location: str) -> str:
-        return clean(field)
-
-    @staticmethod
-    def labels_of(target: str) -> list[str]:
-        return [target] if target else []
+    def __init__(self, labels: Sequence[str] = ()):
+        super().__init__(labels)
+        self.size = 1 << 32
 
     def encode_many(self, targets: list[str]) -> list[list[int]]:
         return [[int(bits)] for bits in np.array([float(target) for target in targets], np.float32).view(np.uint32)]
@@ -140,8 +134,8 @@ class RegressionTargets:
             finite = False
         if not finite:
             raise UserError(
-                f"{record.location}: the label {record.target!r} is no number, but data.problem_type is 'regression' "
-                "('single_label' takes words)"
+                f"{record.location}: label {record.target!r}: data.problem_type = 'regression' needs numbers; "
+                "for classes, set data.problem_type = 'single_label'"
             )
 
     def tensor(self, rows: Sequence[np.ndarray]) -> Tensor:
@@ -152,7 +146,7 @@ class RegressionTargets:
         return np.asarray(dataset.target_values).view(np.float32)
 
 
-Targets = SingleLabelTargets | MultiLabelTargets | RegressionTargets
+Targets = SingleLabelTargets  # of any problem type
 
 TARGETS: Mapping[str, type[Targets]] = {
     "single_label": SingleLabelTargets,
@@ -163,11 +157,11 @@ TARGETS: Mapping[str, type[Targets]] = {
 
 def targets_of(problem_type: str, labels: Sequence[str] = ()) -> Targets:
     """The targets of `data.problem_type`."""
-    return RegressionTargets() if problem_type == "regression" else TARGETS[problem_type](labels)  # type: ignore[call-arg]
+    return TARGETS[problem_type](labels)
 
 
 def validated(records: Iterable[Record], targets: Targets) -> Iterator[Record]:
-    """The records; a target that cannot be one is an error that names its location."""
+    """The records; an invalid target is an error that names its location."""
     for record in records:
         if record.target and not record.left_out:
             targets.check(record)

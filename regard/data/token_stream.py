@@ -1,4 +1,4 @@
-"""Running text → one array of token ids on disk, written once and memory-mapped: memory does not grow with the text.
+"""Raw text → one array of token ids on disk, written once and memory-mapped: memory does not grow with the text.
 
 text of document 1, end, text of document 2, end, …
 """
@@ -6,12 +6,12 @@ text of document 1, end, text of document 2, end, …
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from regard.config.options import DocumentOptions
-from regard.data.cache import Report, cache_path, options_key, smallest_uint
+from regard.data.cache import Facts, Report, cache_path, options_key, smallest_uint
 from regard.data.documents import CHUNK_BYTES, Document, documents, unnamed_column
 from regard.data.files import hash_files
 from regard.data.ragged import Column, ColumnWriter, DatasetWriter, Layout, RaggedDataset, prepare
@@ -30,7 +30,7 @@ LINE_BREAK = "\n"  # a chunk that continues a document is encoded after it
 class TokenStream(RaggedDataset):
     """A prepared text."""
 
-    def __init__(self, columns: Mapping[str, Column], facts: dict[str, Any]):
+    def __init__(self, columns: Mapping[str, Column], facts: Facts):
         super().__init__(columns, facts)
         self.tokens = columns["tokens"].values
         self.documents = self.report.kept
@@ -55,19 +55,18 @@ def prepare_stream(
     tokenizer: Tokenizer,
     cache: Path,
     base_dir: Path | None = None,
-    progress: Progress | None = None,
 ) -> TokenStream:
     """A split as a TokenStream, from the cache if the same files, options and tokenizer were prepared before."""
     hashes = hash_files(file_of(data, split, base_dir))
     report = Report(unit="documents")
     if unnamed_column(data, split, base_dir):
-        report.notes.append("line 1 is taken as a document: no header is named (data.text)")
+        report.notes.append("line 1 is read as a document, not as a header: data.text names no column")
     if tokenizer.end == MISSING:
-        report.notes.append("the tokenizer has no end token: nothing stands between documents")
+        report.notes.append("the tokenizer has no end token: documents are joined without a separator")
     folder = cache_path(
         cache, [FORMAT, options_key(data, split, ["max_length"]), json.dumps(hashes), tokenizer.content()]
     )
-    return write_stream(documents(data, split, base_dir), folder, tokenizer, report, hashes, progress)
+    return write_stream(documents(data, split, base_dir), folder, tokenizer, report, hashes)
 
 
 def prepare_documents(texts: Iterable[str], key: str, tokenizer: Tokenizer, cache: Path) -> TokenStream:
@@ -85,13 +84,12 @@ def write_stream(
     tokenizer: Tokenizer,
     report: Report,
     hashes: dict[str, str] | None = None,
-    progress: Progress | None = None,
 ) -> TokenStream:
     """Documents as the TokenStream of a folder, which is opened if it exists."""
 
     def write(writer: DatasetWriter) -> None:
         writer.hashes = hashes or {}
-        with shown("preparing: {} tokens", progress) as show:
+        with shown("preparing: {} tokens") as show:
             encoder = _StreamEncoder(writer["tokens"], tokenizer, show)
             for document in documents:
                 report.read += 1

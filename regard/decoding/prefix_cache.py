@@ -5,7 +5,7 @@ from torch import Tensor
 from regard.layers.autoregressive import EMPTY
 from regard.layers.inputs import TokenBatch
 from regard.layers.protocols import CausalLM, TruncatableLM
-from regard.layers.state import State
+from regard.layers.pytree import State
 
 
 class PrefixCache:

@@ -11,19 +11,16 @@ The batch shrinks as sources are done. A log probability of -inf marks an empty 
 
 from bisect import insort
 from collections.abc import Callable, Generator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.config.recipe import DecodeOptions
+from regard.decoding.candidates import Candidates, select_live, strategy
 from regard.decoding.logits_processors import process_logits
-from regard.decoding.sampling import draw, random_numbers, truncate
-from regard.decoding.topk import blockwise_topk
-from regard.errors import UserError
 from regard.layers.protocols import Decodable
-from regard.layers.state import State, reorder, tensors
+from regard.layers.pytree import State, reorder, tensors
 
 
 class Hypothesis(NamedTuple):
@@ -39,16 +36,6 @@ class Hypothesis(NamedTuple):
     finished: bool
 
 
-class Candidates(NamedTuple):
-    """Continuations: of which hypothesis of the source, with which token, and the total log probability."""
-
-    parent: Tensor
-    token: Tensor
-    total: Tensor
-
-
-# From logits, what to add to a logit for the total log probability (`base`), the sources' indices, and the step.
-Choose = Callable[[Tensor, Tensor, Tensor, int], Candidates]
 EosIds = int | tuple[int, ...]  # the token or tokens that end an answer; -1 is none
 
 
@@ -196,7 +183,9 @@ class Beams:
 
     def finish(self, candidates: Candidates) -> Tensor:
         """Keep the candidates within the beam that end; gives which of all candidates do."""
-        ended = is_eos(candidates.token, self.eos_ids)
+        ended = torch.zeros_like(candidates.token, dtype=torch.bool)
+        for eos_id in self.eos_ids:
+            ended |= candidates.token == eos_id
         within = ended[:, : self.width]
         if bool(within.any()):
             self.any_ended = True
@@ -216,7 +205,10 @@ class Beams:
         if self.width == 1 and length < self.first and not (self.any_ended or self.stop):
             return True  # nothing ended, and every hypothesis stays in its row
         if self.stop is not None:
-            stopped = matches_stop(self.live, self.stop)
+            _, answers, total = self.live
+            beams = zip((total > -torch.inf).tolist(), answers.tolist(), strict=True)
+            complete = [[alive and self.stop(tokens) for alive, tokens in zip(*row, strict=True)] for row in beams]
+            stopped = torch.tensor(complete, dtype=torch.bool, device=total.device)
             self.finished.add(self.live, stopped, finished=True)
             self.total = self.total.masked_fill(stopped, -torch.inf)
         at_limit = (length >= self.limits[self.sources])[:, None].expand_as(self.total)
@@ -231,75 +223,6 @@ class Beams:
         self.tokens = self.tokens[keep]
         self.total = self.total[keep]
         return True
-
-
-def is_eos(tokens: Tensor, eos_ids: tuple[int, ...]) -> Tensor:
-    """Which of the tokens end an answer."""
-    ended = torch.zeros_like(tokens, dtype=torch.bool)
-    for eos_id in eos_ids:
-        ended |= tokens == eos_id
-    return ended
-
-
-def matches_stop(step: DecodeStep, stop: Callable[[list[int]], bool]) -> Tensor:
-    """Which live hypotheses the caller considers complete."""
-    alive = (step.total > -torch.inf).tolist()
-    rows = [
-        [lives and stop(answer) for lives, answer in zip(*row, strict=True)]
-        for row in zip(alive, step.tokens.tolist(), strict=True)
-    ]
-    return torch.tensor(rows, dtype=torch.bool, device=step.total.device)
-
-
-def strategy(options: DecodeOptions, keys: Sequence[int], limit: int, device: torch.device) -> tuple[Choose, int]:
-    """How candidates are chosen, and how many hypotheses of a source are decoded in parallel."""
-    if options.temperature == 0.0 and options.num_beams > 1:
-        return partial(beam_candidates, width=options.num_beams), options.num_beams
-    if options.temperature == 0.0:
-        return greedy_candidates, 1
-    if options.num_beams > 1:
-        raise UserError(
-            f"decode.num_beams = {options.num_beams} with decode.temperature = {options.temperature}: beam search does "
-            "not sample; set num_beams = 1 or temperature = 0"
-        )
-    samples = options.num_return_sequences
-    uniform = random_numbers(options.seed, keys, samples, limit).to(device)
-    return partial(sample_candidates, uniform=uniform, options=options), samples
-
-
-def greedy_candidates(logits: Tensor, base: Tensor, sources: Tensor, step: int) -> Candidates:
-    """The best token of the only hypothesis."""
-    logit, token = blockwise_topk(logits[:, 0], 1)
-    return Candidates(torch.zeros_like(token), token, base + logit)
-
-
-def beam_candidates(logits: Tensor, base: Tensor, sources: Tensor, step: int, width: int) -> Candidates:
-    """The best tokens of all hypotheses together, best first: twice the width, so that enough remain if `width` end."""
-    logit, token = blockwise_topk(logits, min(2 * width, logits.size(-1)))
-    total, index = (base[..., None] + logit).flatten(1).topk(min(2 * width, logit[0].numel()))
-    return Candidates(index // logit.size(-1), token.flatten(1).gather(1, index), total)
-
-
-def sample_candidates(
-    logits: Tensor, base: Tensor, sources: Tensor, step: int, uniform: Tensor, options: DecodeOptions
-) -> Candidates:
-    """One sampled token for each sample; the first tokens are all sampled from the one hypothesis there is."""
-    drawn = uniform[step, sources]  # (batch, samples)
-    samples = drawn.size(1)
-    truncated = truncate(logits / options.temperature, options.top_k, options.top_p, options.min_p)
-    token = draw(truncated.expand(-1, samples, -1), drawn)
-    total = base + logits.expand(-1, samples, -1).gather(-1, token[..., None]).squeeze(-1)
-    parent = torch.arange(samples, device=token.device).clamp(max=base.size(1) - 1)
-    return Candidates(parent.expand_as(token), token, total)
-
-
-def select_live(candidates: Candidates, ended: Tensor, width: int) -> Candidates:
-    """The candidates that did not end, at most `width`."""
-    total = candidates.total.masked_fill(ended, -torch.inf)
-    if total.size(1) <= width:
-        return candidates._replace(total=total)
-    total, index = total.topk(width)
-    return Candidates(candidates.parent.gather(1, index), candidates.token.gather(1, index), total)
 
 
 def gather_beams(tokens: Tensor, parent: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ was proposed: only where the two best logits are equal up to rounding may it dif
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -141,7 +141,7 @@ class PromptLookup:
 class DraftModel:
     """Proposes what a smaller model would write: Leviathan et al. 2023, with greedy choices."""
 
-    def __init__(self, network: CausalLM, device: Any):
+    def __init__(self, network: CausalLM, device: torch.device):
         self.network = network
         self.device = device
         self.state = EMPTY

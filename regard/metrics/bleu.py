@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.chrf import CHRF, CHRFScore
 from sacrebleu.significance import PairedTest
 
 from regard.metrics.bootstrap import RESAMPLES, SIGNATURE, Difference, Score, bootstrap_mean, paired_test
@@ -22,7 +22,7 @@ def score(answers: list[str], references: list[str], lowercase: bool) -> list[Sc
     scores = []
     for name, metric in _metrics(lowercase).items():
         result = metric.corpus_score(answers, [references], n_bootstrap=RESAMPLES)
-        scores.append(Score(name, result.score, getattr(result, "_ci", 0.0), str(metric.get_signature())))
+        scores.append(Score(name, result.score, float(getattr(result, "_ci", 0.0)), str(metric.get_signature())))
     exact = exact_matches(answers, references, lowercase)
     signature = f"nrefs:1|{SIGNATURE}|case:{'lc' if lowercase else 'mixed'}"
     return [*scores, bootstrap_mean("exact", exact, signature)]
@@ -49,4 +49,13 @@ def exact_matches(answers: list[str], references: list[str], lowercase: bool) ->
 
 
 def _metrics(lowercase: bool) -> dict[str, BLEU | CHRF]:
-    return {"bleu": BLEU(lowercase=lowercase, force=True), "chrf": CHRF(lowercase=lowercase)}
+    return {"bleu": BLEU(lowercase=lowercase, force=True), "chrf": _ChrF(lowercase=lowercase)}
+
+
+class _ChrF(CHRF):
+    """sacreBLEU cannot average resamples without any match, whose score is a float, and others, which are float32."""
+
+    def _compute_score_from_stats(self, stats: list[int]) -> CHRFScore:
+        result = super()._compute_score_from_stats(stats)
+        result.score = float(result.score)
+        return result

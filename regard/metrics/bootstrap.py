@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class Difference:
     def is_noise(self) -> bool:
         return self.p_value >= 0.05
 
-    def to_dict(self, higher_is_better: bool = True) -> dict[str, Any]:
+    def to_dict(self, higher_is_better: bool = True) -> dict[str, object]:
         """The fields of a report, with a verdict."""
         if self.value == self.other:
             verdict = "no difference"

@@ -4,7 +4,6 @@ Shapes: confusion (expected labels, predicted labels), in counts; multi-label ar
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -72,7 +71,7 @@ def multi_label_metrics(predicted: np.ndarray, expected: np.ndarray) -> dict[str
 
 def single_label_report(
     predicted: Sequence[int], expected: Sequence[int], probabilities: Sequence[float], labels: Sequence[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Scores with intervals, a row per label, and the confusion matrix; `probabilities` are of the expected labels.
 
     `majority_baseline` is the accuracy of always predicting the most frequent label.
@@ -102,7 +101,7 @@ def single_label_report(
 
 def multi_label_report(
     probabilities: np.ndarray, expected: np.ndarray, labels: Sequence[str], threshold: float
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Scores with intervals and a row per label; a label is predicted from the probability `threshold` on.
 
     `empty_baseline` is the `subset_accuracy` of never predicting any label.

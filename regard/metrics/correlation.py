@@ -11,8 +11,11 @@ Values = Sequence[float] | np.ndarray
 
 def pearson(predicted: Values, expected: Values) -> float:
     """Covariance ÷ both standard deviations, between −1 and 1; 0 where one of both is constant."""
-    x = np.asarray(predicted, float) - np.mean(predicted)
-    y = np.asarray(expected, float) - np.mean(expected)
+    x, y = (np.asarray(values, float) for values in (predicted, expected))
+    if not len(x) or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return 0.0
+    x = x - x.mean()
+    y = y - y.mean()
     norm = float(np.sqrt((x @ x) * (y @ y)))
     return float(np.clip((x @ y) / norm, -1.0, 1.0)) if norm > 0 else 0.0
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from regard.errors import UserError
-from regard.text.tokenizer import MISSING, ROLES, Tokenizer
+from regard.text.tokenizer import MISSING, ROLES, Tokenizer, token_name
 
 Message = dict[str, str]  # role and content
 
@@ -27,9 +27,7 @@ class Template:
 
     def __init__(self, source: str, specials: dict[str, str]):
         if len(source) > MAX_TEMPLATE:
-            raise UserError(
-                f"the chat template has {len(source):,} characters, more than the {MAX_TEMPLATE:,} that are run"
-            )
+            raise UserError(f"the chat template is too long: {len(source):,} characters, at most {MAX_TEMPLATE:,}")
         self.specials = specials
         self._deadline = 0.0
         self._program = self._compile(source)
@@ -46,7 +44,7 @@ class Template:
                 pieces.append(piece)
                 length += len(piece)
                 if length > MAX_PROMPT:
-                    raise UserError(f"the chat template writes more than {MAX_PROMPT:,} characters")
+                    raise UserError(f"the chat template's output exceeds {MAX_PROMPT:,} characters")
         except UserError:
             raise
         except Exception as error:  # whatever untrusted code does
@@ -63,7 +61,7 @@ class Template:
                 loop.iter = nodes.Filter(loop.iter, "timed", [], [], None, None, lineno=loop.lineno)
             return environment.from_string(tree)
         except (TemplateError, RecursionError, ValueError) as error:
-            raise UserError(f"the chat template cannot be read: {error or type(error).__name__}") from None
+            raise UserError(f"the chat template is invalid: {error or type(error).__name__}") from None
 
     def _environment(self) -> Any:
         """A sandbox with the functions that templates expect: those of transformers."""
@@ -95,7 +93,7 @@ class Template:
                 super().__setitem__(name, value)
 
         class Generation(ext.Extension):
-            """{% generation %} marks the model's answers, which matters in training only."""
+            """{% generation %} encloses the assistant's turns, which matters in training only."""
 
             tags = {"generation"}
 
@@ -135,21 +133,20 @@ def template_of(tokenizer: Tokenizer) -> Template | None:
     if source is None:
         return None
     if not isinstance(source, str):
-        raise UserError(f"chat_template should be text, not a {type(source).__name__}")
+        raise UserError(f"chat_template: expected a string, found a {type(source).__name__}")
     return Template(source, _specials(tokenizer))
 
 
 def _specials(tokenizer: Tokenizer) -> dict[str, str]:
     """Special tokens by the names of tokenizer_config.json."""
-    settings = tokenizer.settings.items()
-    contents = {key: value.get("content") if isinstance(value, dict) else value for key, value in settings}
-    named = {key: value for key, value in contents.items() if key.endswith("_token") and isinstance(value, str)}
     roles = {key: getattr(tokenizer, role) for role, (key, _) in ROLES.items()}
-    return {key: tokenizer.name(token) for key, token in roles.items() if token != MISSING} | named
+    by_role = {key: tokenizer.name(token) for key, token in roles.items() if token != MISSING}
+    configured = {key: token_name(tokenizer.settings, key) for key in tokenizer.settings if key.endswith("_token")}
+    return by_role | {key: name for key, name in configured.items() if name is not None}
 
 
 def _reject(message: str) -> None:
-    raise UserError(f"the chat template refuses this conversation: {message}")
+    raise UserError(f"the chat template rejects this conversation: {message}")
 
 
 def _now(form: str) -> str:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from regard.data.small_files import read_bytes
 from regard.errors import UserError
-from regard.text.bpe_files import read_table
-from regard.text.streaming import Detokenizer, PieceDetokenizer
+from regard.text.detokenizer import Detokenizer, PieceDetokenizer
 from regard.text.tokenizer import SPACE, Tokenizer
+from regard.text.vocab_files import read_table
 
 LANGUAGE = re.compile(r"^>>.+?<<")  # the target language of a multilingual model, one token at the start of the source
 
@@ -71,7 +71,7 @@ def _table(path: Path) -> dict[str, int]:
     table = read_table(path, "a Marian folder")
     missing = [special for special in ("<pad>", "</s>", "<unk>") if special not in table]
     if missing:
-        raise UserError(f"{path}: has no {', '.join(missing)}; a Marian vocabulary holds <pad>, </s> and <unk>")
+        raise UserError(f"{path}: has no {', '.join(missing)}; a Marian vocabulary needs <pad>, </s> and <unk>")
     return table
 
 

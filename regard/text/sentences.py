@@ -12,9 +12,9 @@ CONTEXT = 160  # characters on each side of a span at most
 
 
 def sentences(text: str) -> list[str]:
-    """A text's sentences: a final mark, a space, and then a capital, a digit or a letter without case.
+    """A text's sentences: final punctuation, a space, and then a capital, a digit or a caseless letter.
 
-    Initials and some titles (J., Dr.) end no sentence. A missed border makes a sentence longer, which is no error.
+    Initials and some titles (J., Dr.) end no sentence. A missed boundary only makes a sentence longer.
     """
     result = []
     begin = 0
@@ -28,7 +28,7 @@ def sentences(text: str) -> list[str]:
 
 
 def sentence_around(context: str, start: int, end: int) -> tuple[int, int]:
-    """The sentence or line that contains characters start … end, or, if it is long, so many characters around them."""
+    """The sentence or line that contains characters start … end, or, if it is long, CONTEXT characters around them."""
     low, high = max(0, start - CONTEXT), min(len(context), end + CONTEXT)
     sentence_ends = [low + match.end() for match in ENDS.finditer(context[low:high])]
     line_starts = [low + index + 1 for index, character in enumerate(context[low:high]) if character == "\n"]

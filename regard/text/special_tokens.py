@@ -15,9 +15,7 @@ from tokenizers import AddedToken, processors
 
 from regard.errors import UserError
 from regard.layers.inputs import Ids, TokenBatch, pad
-from regard.text.tokenizer import MISSING, Tokenizer
-
-SHORT_TEXTS = ("a", "A", "0", ".")  # a vocabulary surely has one of them
+from regard.text.tokenizer import MISSING, SHORT_TEXTS, Tokenizer, token_name
 
 MASKS = ("[MASK]", "<mask>")
 
@@ -56,14 +54,14 @@ class SpecialTokens(NamedTuple):
 
 
 def special_tokens_of(tokenizer: Tokenizer, texts: int = 2) -> SpecialTokens:
-    """The special tokens that a tokenizer puts around so many texts."""
+    """The special tokens that a tokenizer puts around one text or two."""
     for text in SHORT_TEXTS:
         encoding = tokenizer.inner.encode(text, text if texts == 2 else None)
         if len({*encoding.sequence_ids} - {None}) == texts:
             break
     else:
         raise UserError(
-            f"the tokenizer knows none of {', '.join(SHORT_TEXTS)}: how it joins texts cannot be determined"
+            f"the tokenizer has no token for any of {', '.join(SHORT_TEXTS)}: its special tokens cannot be determined"
         )
     specials: list[list[int]] = [[] for _ in range(texts + 1)]
     segments: list[list[int]] = [[] for _ in range(texts + 1)]
@@ -84,8 +82,8 @@ def pair_frame(tokenizer: Tokenizer) -> SpecialTokens:
     frame = special_tokens_of(tokenizer, 2)
     if not frame.specials[0] or not frame.specials[1]:
         raise UserError(
-            "the tokenizer puts no token before a text, or none between two, as [CLS] … [SEP] … [SEP] does: "
-            "take that of an encoder such as BERT"
+            "the tokenizer adds no special token before a text or between two texts; expected [CLS] … [SEP] … [SEP] as "
+            "in BERT: set tokenizer.folder to the folder of an encoder"
         )
     return frame
 
@@ -101,13 +99,11 @@ def padded(rows: Sequence[FramedRow], padding: int) -> TokenBatch:
 
 def mask_token_of(tokenizer: Tokenizer) -> int:
     """The mask token."""
-    named = tokenizer.settings.get("mask_token")
-    named = named.get("content") if isinstance(named, dict) else named
+    named = token_name(tokenizer.settings, "mask_token")
     mask = next((tokenizer.table[name] for name in (named, *MASKS) if name in tokenizer.table), MISSING)
     if mask == MISSING:
         raise UserError(
-            f"the tokenizer has no mask token (looked for {', '.join(MASKS)}); name it as mask_token in its "
-            "tokenizer_config.json"
+            f"the tokenizer has no mask token ({' or '.join(MASKS)}); set mask_token in its tokenizer_config.json"
         )
     return mask
 
@@ -136,7 +132,10 @@ def with_end_token(tokenizer: Tokenizer) -> Tokenizer:
     Padding must be another token than the end, since other tools find a text's last token by it.
     """
     if tokenizer.end == MISSING:
-        raise UserError("the tokenizer has no token for 'end', whose state is classified; name it as eos_token")
+        raise UserError(
+            "classification with a decoder-only model needs an end-of-sequence token; set eos_token in "
+            "tokenizer_config.json"
+        )
     inner = tokenizers.Tokenizer.from_str(tokenizer.inner.to_str())
     names = {token: inner.id_to_token(token) for token in (*tokenizer.head, tokenizer.end)}
     head = [names[token] for token in tokenizer.head]

@@ -11,8 +11,7 @@ from tokenizers import decoders, processors
 
 from regard.data.small_files import read_text
 from regard.errors import UserError
-from regard.text.byte_level import FALLBACK, readable, to_bytes
-from regard.text.streaming import ByteDetokenizer, Detokenizer, PieceDetokenizer
+from regard.text.detokenizer import FALLBACK, ByteDetokenizer, Detokenizer, PieceDetokenizer, readable, to_bytes
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0 1 2 3 in every tokenizer trained here
 
@@ -26,6 +25,8 @@ ROLES = {  # name: the key of tokenizer_config.json, common spellings
 SPACE = "▁"  # represents a space inside a piece
 
 MISSING = -1  # the id of a role that a foreign tokenizer has no token for
+
+SHORT_TEXTS = ("a", "A", "0", ".")  # every vocabulary has one of them
 
 VISIBLE = str.maketrans({"\n": "⏎", "\t": "⇥", "\r": "␍"})  # in labels
 
@@ -116,7 +117,7 @@ class Tokenizer:
         return (self.inner.id_to_token(token) if token >= 0 else None) or f"<{token}>"
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """A readable label a token: a word's first piece begins with a space, or its others with ##; blanks are ␣."""
+        """A readable label per token: a word's first token starts with a space, or its others with ##; blanks are ␣."""
         labels = [self._piece(token).translate(VISIBLE) for token in ids]
         return [label if label.strip() else "␣" * len(label) for label in labels]
 
@@ -158,7 +159,7 @@ class Tokenizer:
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror})") from None
         except Exception as error:  # the library raises bare Exceptions
-            raise UserError(f"{path}: not a tokenizer.json that can be read ({error})") from None
+            raise UserError(f"{path}: not a valid tokenizer.json ({error})") from None
         config = read_config(path.parent / "tokenizer_config.json")
         return cls.of(inner, config, ids, literal=not config)
 
@@ -186,21 +187,34 @@ def read_config(path: Path) -> dict:
         if path.exists():
             config = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON that can be read ({error})") from None
+        raise UserError(f"{path}: cannot be read as JSON ({error})") from None
     if not isinstance(config, dict):
-        raise UserError(f"{path}: should hold a JSON object {{…}}, not a {type(config).__name__}")
+        raise UserError(f"{path}: expected a JSON object, found a {type(config).__name__}")
     try:
         return config | ({"chat_template": read_text(template)} if template.exists() else {})
     except (OSError, ValueError) as error:
-        raise UserError(f"{template}: not text that can be read ({error})") from None
+        raise UserError(f"{template}: cannot be read as UTF-8 text ({error})") from None
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file of a tokenizer."""
+    try:
+        return read_text(path).removesuffix("\n").split("\n")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as UTF-8 text ({error})") from None
 
 
 def _special(role: str, table: dict[str, int], config: dict) -> int:
     """The id of a special token: by its name in the config, else by the common spellings."""
     key, spellings = ROLES[role]
-    named = config.get(key)
-    named = named.get("content") if isinstance(named, dict) else named
-    return next((table[name] for name in (named, *spellings) if name in table), MISSING)
+    return next((table[name] for name in (token_name(config, key), *spellings) if name in table), MISSING)
+
+
+def token_name(config: Mapping[str, Any], key: str) -> str | None:
+    """The special token under a key of tokenizer_config.json, where it is a string or an object."""
+    value = config.get(key)
+    name = value.get("content") if isinstance(value, dict) else value
+    return name if isinstance(name, str) else None
 
 
 def _apply_template(inner: tokenizers.Tokenizer, config: dict, ids: Mapping[str, int]) -> None:
@@ -217,7 +231,7 @@ def _apply_template(inner: tokenizers.Tokenizer, config: dict, ids: Mapping[str,
 
 def _head(inner: tokenizers.Tokenizer) -> tuple[int, ...]:
     """The ids that the post-processor puts before a text, read off its output for a short one."""
-    for text in ("a", "A", "0", "."):
+    for text in SHORT_TEXTS:
         encoded = inner.encode(text)
         if 0 in encoded.sequence_ids:  # a token of the text itself
             return tuple(encoded.ids[: encoded.sequence_ids.index(0)])

@@ -4,7 +4,7 @@ Spaces become ▁ at the start of a piece and punctuation is split off, so that 
 
     "Ein Mann, der …"  →  ▁Ein ▁Mann , ▁der ▁…
 
-Characters and bytes also keep line breaks and every space; bytes are represented as in GPT-2 (byte_level.py).
+Characters and bytes also keep line breaks and every space; bytes are represented as in GPT-2 (detokenizer.py).
 """
 
 import itertools
@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from regard.errors import UserError, nearest
 from regard.progress import Progress, shown
-from regard.text.byte_level import BYTE_TO_UNICODE
+from regard.text.detokenizer import BYTE_TO_UNICODE
 from regard.text.tokenizer import ROLES, SPACE, SPECIALS, Tokenizer
 
 if TYPE_CHECKING:
@@ -30,26 +30,26 @@ CHARACTER_STEP = 1e-4  # the unigram trainer's arbitrary order among characters 
 
 
 def train_tokenizer(
-    texts: Iterable[str], options: "TokenizerOptions", extra: Sequence[str] = (), ends: bool = True
+    texts: Iterable[str], options: "TokenizerOptions", extra: Sequence[str] = (), append_eos: bool = True
 ) -> Tokenizer:
-    """Learns a vocabulary from a stream of texts; `extra` are additional tokens such as "<de_DE>", recognised as typed.
+    """Train a tokenizer on a stream of texts; `extra` are additional tokens such as "<de_DE>", recognised as typed.
 
-    `ends`: other tools that open its tokenizer.json append </s>, as a translator needs and a prompt must not have.
+    `append_eos`: other tools that open its tokenizer.json append </s>; translation needs it, a prompt must not have it.
     """
     if options.kind not in MODELS:
-        raise UserError(f"tokenizer.kind = '{options.kind}'{nearest(options.kind, MODELS)}")
+        raise UserError(f"tokenizer.kind = '{options.kind}' is unknown{nearest(options.kind, MODELS)}")
     _reject_clashes(extra, options)
     stream = iter(texts)
     first = next((text for text in stream if text.strip()), None)
     if first is None:
         raise UserError("no text to train a tokenizer on: every line is empty")
-    with shown(f"learning {options.vocab_size:,} pieces from {{}} lines") as show:
+    with shown(f"training a vocabulary of {options.vocab_size:,} on {{}} lines") as show:
         model = MODELS[options.kind](_counted(itertools.chain([first], stream), show), options)
     inner = _pipeline(model, options)
     inner.add_special_tokens(list(SPECIALS))
     inner.add_tokens([AddedToken(token, special=False, normalized=True) for token in dict.fromkeys(extra)])
     end = SPECIALS[2]
-    if ends:
+    if append_eos:
         inner.post_processor = processors.TemplateProcessing(
             single=f"$A {end}", pair=f"$A $B {end}", special_tokens=[(end, SPECIALS.index(end))]
         )
@@ -63,7 +63,7 @@ def _reject_clashes(extra: Sequence[str], options: "TokenizerOptions") -> None:
     for token in dict.fromkeys(extra):
         other = seen.setdefault(normalizer.normalize_str(token) if normalizer else token, token)
         if other in SPECIALS:
-            raise UserError(f"the token {token} is taken: {' '.join(SPECIALS)} have fixed meanings; use another value")
+            raise UserError(f"the token {token} is reserved ({' '.join(SPECIALS)}); use another value")
         if other != token:
             raise UserError(
                 f"the tokens {other} and {token} are the same after normalisation: rename one, "
@@ -82,7 +82,7 @@ def _pipeline(model: models.Model, options: "TokenizerOptions") -> tokenizers.To
     """The pipeline around the model: how text is normalised, split into words, and joined again."""
     inner = tokenizers.Tokenizer(model)
     if options.kind in ("bytes", "byte_bpe"):
-        # Without merges no piece can cross a word border, and finding the borders takes most of the time.
+        # Without merges no token can span two words, and splitting into words takes most of the time.
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=options.kind == "byte_bpe")
         inner.decoder = decoders.ByteLevel()
         return inner
@@ -104,8 +104,8 @@ def _pipeline(model: models.Model, options: "TokenizerOptions") -> tokenizers.To
 def _training_pipeline(model: models.Model, options: "TokenizerOptions") -> tokenizers.Tokenizer:
     """The pipeline for training: a word longer than MAX_WORD is split."""
     inner = _pipeline(model, options)
-    parts = pre_tokenizers.Split(Regex(f"(?m).{{1,{MAX_WORD}}}"), "isolated")
-    inner.pre_tokenizer = pre_tokenizers.Sequence([inner.pre_tokenizer, parts])
+    limited = pre_tokenizers.Split(Regex(f"(?m).{{1,{MAX_WORD}}}"), "isolated")
+    inner.pre_tokenizer = pre_tokenizers.Sequence([inner.pre_tokenizer, limited])
     return inner
 
 
@@ -141,7 +141,7 @@ def _bpe(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
 
 
 def _wordpiece(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
-    """Longest match first (Schuster & Nakajima 2012) over pieces learnt by merging; ▁ marks a word's start, not ##."""
+    """Longest match first (Schuster & Nakajima 2012) over tokens trained as for BPE, with ▁ and without ##."""
     inner = _pipeline(_bpe(texts, options), options)
     return models.WordPiece(
         inner.get_vocab(), unk_token="<unk>", continuing_subword_prefix="", max_input_chars_per_word=MAX_WORD
@@ -158,11 +158,7 @@ def _unigram(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
         if "not large enough" in str(error):
             raise _too_small(options) from None
         raise
-    return models.Unigram(_ordered(inner), unk_id=SPECIALS.index("<unk>"), byte_fallback=False)
-
-
-def _ordered(inner: tokenizers.Tokenizer) -> list[tuple[str, float]]:
-    """Pieces by score. The trainer orders characters that it must keep by their hashes: here they share the floor."""
+    # Tokens by score. The trainer orders characters that it must keep by their hashes: here they share the floor.
     scores = {piece: score for piece, score in json.loads(inner.to_str())["model"]["vocab"] if piece not in SPECIALS}
     floor = min(scores.values())
     near = floor + CHARACTER_STEP * (1 + sum(len(piece) == 1 for piece in scores))
@@ -170,11 +166,12 @@ def _ordered(inner: tokenizers.Tokenizer) -> list[tuple[str, float]]:
     # Sums differ in the last bits with the number of threads.
     rounded = {piece: round(score, 6) for piece, score in level.items()}
     ordered = sorted(rounded.items(), key=lambda item: (-item[1], item[0]))
-    return [(special, 0.0) for special in SPECIALS] + ordered
+    vocabulary = [(special, 0.0) for special in SPECIALS] + ordered
+    return models.Unigram(vocabulary, unk_id=SPECIALS.index("<unk>"), byte_fallback=False)
 
 
 def _words(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
-    """The most frequent words and punctuation marks; all others are unknown."""
+    """The most frequent words and punctuation characters; all others are unknown."""
     inner = _training_pipeline(models.WordLevel(unk_token="<unk>"), options)
     trainer = trainers.WordLevelTrainer(min_frequency=options.min_frequency, **_settings(options))
     inner.train_from_iterator(texts, trainer)

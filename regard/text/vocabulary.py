@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from regard.errors import UserError
-from regard.text.bpe_files import load_merges
 from regard.text.id_only import IdOnlyTokenizer
 from regard.text.sentencepiece import SentencePieceTokenizer, load_marian, save_marian
 from regard.text.tokenizer import MISSING, ROLES, Tokenizer
-from regard.text.wordpiece import load_wordpiece
+from regard.text.vocab_files import load_merges, load_wordpiece
 
 FILES = ("tokenizer.json", "tokenizer_target.json", "tokenizer_config.json", "source.spm", "target.spm", "vocab.json",
          "merges.txt", "vocab.txt", "target_vocab.json", "special_tokens_map.json", "added_tokens.json",
@@ -82,6 +81,6 @@ class Vocabulary:
             both = load_wordpiece(folder)
             return cls(both, both)
         raise UserError(
-            f"{folder}: no tokenizer here; possible: tokenizer.json, source.spm + target.spm + vocab.json, "
+            f"{folder}: no tokenizer found; expected tokenizer.json, source.spm + target.spm + vocab.json, "
             "vocab.json + merges.txt, or vocab.txt"
         )

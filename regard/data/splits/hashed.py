@@ -1,9 +1,11 @@
-"""The splits of a dataset: files of their own, or fractions held out of the training file by a hash."""
+"""The splits of a dataset (files, or fractions held out of the training file by a hash), and samples in two of them."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import numpy as np
 
 from regard.data.files import find
 from regard.data.splits import SPLITS
@@ -48,7 +50,7 @@ def fractions(data: "DataOptions") -> tuple[float, float]:
     """The fractions of `train` held out for validation and test; 0 if a split has a file of its own, or is missing."""
     validation, test = (value if isinstance(value, float) else 0.0 for value in (data.validation, data.test))
     if validation + test >= 1:
-        raise UserError(f"data.validation = {validation} and data.test = {test} leave nothing to train on")
+        raise UserError(f"data.validation = {validation} and data.test = {test} leave nothing to train on; lower them")
     return validation, test
 
 
@@ -64,5 +66,23 @@ def file_of(data: "DataOptions", split: str, base_dir: Path | None = None) -> Pa
     name = getattr(data, split)
     name = data.train if isinstance(name, float) else name
     if not isinstance(name, str) or not name:
-        raise UserError(f"data.{split} names no file")
+        raise UserError(f"data.{split} is not set: expected a file")
     return find(name, base_dir)
+
+
+# ── leakage ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def digests(samples: Iterable[str | bytes]) -> np.ndarray:
+    """A 64-bit digest of each sample, 8 bytes of memory."""
+    encoded = (sample.encode() if isinstance(sample, str) else sample for sample in samples)
+    return np.fromiter((int.from_bytes(hashlib.blake2b(each, digest_size=8).digest()) for each in encoded), np.uint64)
+
+
+def duplicates(train: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """For each digest of `other`, whether `train` has it too: the sample occurs in both splits."""
+    if not len(train):
+        return np.zeros(len(other), bool)
+    train = np.sort(train)
+    index = np.minimum(np.searchsorted(train, other), len(train) - 1)
+    return train[index] == other

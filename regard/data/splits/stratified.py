@@ -1,4 +1,4 @@
-"""Held-out splits in which each label has its share, the same samples on every machine.
+"""Held-out splits that are stratified by label, the same samples on every machine.
 
     Equal texts are one group. The groups of a label, in the order of their hashes: ┃ validation ┃ train … ┃ test ┃
 

@@ -48,7 +48,7 @@ class WordHashes(NamedTuple):
         return cls(np.cumsum(lengths) - lengths, lengths, sums, powers)
 
     def row_hashes(self, begins: np.ndarray, length: int) -> np.ndarray:
-        """The hashes of the rows of so many words that begin there; they do not depend on the position."""
+        """The hashes of the rows of `length` words from these positions; they do not depend on the position."""
         return (self.sums[begins + length] - self.sums[begins]) * self.powers[len(self.powers) - 1 - begins]
 
     def inside(self, among: np.ndarray) -> np.ndarray:

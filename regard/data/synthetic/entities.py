@@ -66,21 +66,21 @@ GENERATORS = {"names": names}
 def generate(name: str, seed: int, split: str, count: int) -> Iterator[TaggedWords]:
     """The sentences of a generator, by its name."""
     if name not in GENERATORS:
-        raise UserError(f"data.synthetic = '{name}' makes no tagged sentences{nearest(name, GENERATORS)}")
+        raise UserError(f"data.synthetic = '{name}' is not a dataset of tagged sentences{nearest(name, GENERATORS)}")
     return GENERATORS[name](seed, split, count)
 
 
-def _name(kind: str, split: str, rng: random.Random) -> list[str]:
-    """The words of a name of this kind; none for another word."""
-    if kind == "DAY":
+def _name(entity_type: str, split: str, rng: random.Random) -> list[str]:
+    """The words of a name of this type; none for another word."""
+    if entity_type == "DAY":
         day: date = FIRST_DAY + timedelta(days=rng.randrange((LAST_DAY - FIRST_DAY).days))
         month = MONTHS[day.month - 1]
         return rng.choice(([str(day.day), month, str(day.year)], [month, str(day.day)], [month, str(day.year)]))
-    if kind == "PER":
+    if entity_type == "PER":
         return [_word(split, rng) for _ in range(rng.choice((1, 2, 2)))]
-    if kind == "ORG":
+    if entity_type == "ORG":
         return [_word(split, rng), *rng.choice(("", *ENDINGS)).split()]
-    return [_word(split, rng) for _ in range(rng.choice((1, 1, 2)))] if kind == "LOC" else []
+    return [_word(split, rng) for _ in range(rng.choice((1, 1, 2)))] if entity_type == "LOC" else []
 
 
 def _word(split: str, rng: random.Random) -> str:

@@ -2,11 +2,17 @@
 
     DATASETS["mappings"].documents(seed=1, split="train", count=1)
         gub sleeps → red          a word's colour holds in this document and no other;
-        zaf sings → blue          what it does is there to be ignored
+        zaf sings → blue          the verb is a distractor
         gub runs → red
 
 A stream is a pure function of its arguments. Which split a task belongs to is a hash of its key and does not depend on
-the seed, so two splits never share one.
+the seed, so two splits never share one. A prompt ends before a label, and prompt(shots, text) + completion(label) is
+exactly the document of the shots and that pair. Installed packages may declare further datasets:
+
+    [project.entry-points."regard.synthetic"]
+    sql = "road.text_to_sql.dataset:DATASET"              # an InContextDataset
+
+Only what an installed package declares is imported, never code that a recipe names.
 """
 
 import json
@@ -14,12 +20,17 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from operator import eq
+from importlib.metadata import entry_points
+from operator import attrgetter, eq
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.synthetic.pairs import random_generator, split_of
-from regard.data.synthetic.prompts import TEMPLATE, Pair, document, prompt
+from regard.data.synthetic.pairs import drawn, random_generator
+from regard.errors import UserError, nearest
+
+TEMPLATE = "{text} → {label}\n"  # of training documents and evaluation prompts
+
+GROUP = "regard.synthetic"  # entry points of packages that declare further datasets
 
 PAIRS = 12  # of a document: more than the 8 shots of an evaluation
 
@@ -36,23 +47,18 @@ LABELS = ("red", "blue", "green", "gold")
 
 VERBS = (
     *("sleeps", "sings", "runs", "eats", "swims", "jumps", "reads", "waits", "smiles", "cooks", "falls", "digs"),
-    *(
-        "paints",
-        "writes",
-        "listens",
-        "dances",
-        "climbs",
-        "hides",
-        "laughs",
-        "rests",
-        "grows",
-        "drinks",
-        "walks",
-        "talks",
-    ),
+    *("paints", "writes", "listens", "dances", "climbs", "hides", "laughs", "rests", "grows", "drinks", "walks"),
+    "talks",
 )
 
 MODULUS = 11  # prime, so that two different points determine a line
+
+
+class Pair(NamedTuple):
+    """A row of labelled text."""
+
+    text: str
+    label: str
 
 
 class Task(NamedTuple):
@@ -96,6 +102,33 @@ class Lesson(NamedTuple):
     draw: Callable[[random.Random], Task]
     ideal: Callable[[int], float]
     template: str = TEMPLATE
+
+
+# ── prompts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def document(pairs: Iterable[Pair], template: str = TEMPLATE) -> str:
+    """The pairs one after another, each with its answer."""
+    return "".join(template.format(text=pair.text, label=pair.label) for pair in pairs)
+
+
+def prompt(shots: Iterable[Pair], text: str, template: str = TEMPLATE) -> str:
+    """The shots with their answers, then the question without one."""
+    return document(shots, template) + _halves(template)[0].format(text=text)
+
+
+def completion(label: str, template: str = TEMPLATE) -> str:
+    """The expected continuation of a prompt, with its line break: no label is a prefix of another one."""
+    return _halves(template)[1].format(label=label)
+
+
+def _halves(template: str) -> tuple[str, str]:
+    """Split before the space: tokenizers join a space with the word after it."""
+    head = template.partition("{label}")[0].rstrip(" ")
+    return head, template[len(head) :]
+
+
+# ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def draw_mapping(rng: random.Random) -> Task:
@@ -147,12 +180,7 @@ LESSONS = {
 def tasks(name: str, seed: int, split: str, count: int) -> Iterator[Task]:
     """Tasks of this split; no other split has them."""
     rng = random_generator(name, seed, split)
-    made = 0
-    while made < count:
-        task = LESSONS[name].draw(rng)
-        if split_of(task.key) == split:
-            yield task
-            made += 1
+    return drawn(lambda: LESSONS[name].draw(rng), attrgetter("key"), split, count)
 
 
 def documents(name: str, seed: int, split: str, count: int) -> Iterator[str]:
@@ -192,11 +220,36 @@ def write_rows(path: Path, pairs: Iterable[Pair]) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
-def _dataset(name: str) -> InContextDataset:
-    lesson = LESSONS[name]
-    return InContextDataset(
-        partial(documents, name), partial(items, name), lambda shots: {"": lesson.ideal(shots)}, lesson.template
+DATASETS = {
+    name: InContextDataset(
+        partial(documents, name),
+        partial(items, name),
+        lambda shots, ideal=lesson.ideal: {"": ideal(shots)},
+        lesson.template,
     )
+    for name, lesson in LESSONS.items()
+}
 
 
-DATASETS = {name: _dataset(name) for name in LESSONS}
+def dataset_names() -> list[str]:
+    """All that `data.synthetic` may name for a language model."""
+    return sorted({*DATASETS, *entry_points(group=GROUP).names})
+
+
+def in_context_dataset(name: str) -> InContextDataset:
+    """The dataset of this name; a built-in one cannot be replaced."""
+    if name in DATASETS:
+        return DATASETS[name]
+    declared = entry_points(group=GROUP, name=name)
+    if not declared:
+        raise UserError(f"data.synthetic = '{name}' is not an in-context dataset{nearest(name, dataset_names())}")
+    entry = next(iter(declared))
+    try:
+        dataset = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"data.synthetic = '{name}': {entry.value} cannot be imported: {error}") from None
+    if not isinstance(dataset, InContextDataset):
+        raise UserError(
+            f"data.synthetic = '{name}': {entry.value} is a {type(dataset).__name__}, expected an InContextDataset"
+        )
+    return dataset

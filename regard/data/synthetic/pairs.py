@@ -14,11 +14,14 @@ import random
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from hashlib import blake2b
+from itertools import islice
+from typing import TypeVar
 
 from regard.data.pairs import Sample
+from regard.data.splits import SPLITS
 from regard.errors import UserError, nearest
 
-SPLITS = ("train", "validation", "test")
+T = TypeVar("T")
 
 FIRST_DAY, LAST_DAY = date(1950, 1, 1), date(2035, 12, 31)
 
@@ -38,26 +41,19 @@ def dates(seed: int, split: str, count: int) -> Iterator[Sample]:
     """Written English dates → ISO 8601 (1950–2035); the days of one split never occur in another."""
     rng = random_generator("dates", seed, split)
     days = (LAST_DAY - FIRST_DAY).days + 1
-    made = 0
-    while made < count:
-        day = FIRST_DAY + timedelta(days=rng.randrange(days))
-        if split_of(day.isoformat()) != split:
-            continue
+    for day in drawn(lambda: FIRST_DAY + timedelta(days=rng.randrange(days)), date.isoformat, split, count):
         yield Sample(_any_case(write_date(day, rng), rng), day.isoformat())
-        made += 1
 
 
 def reverse(seed: int, split: str, count: int) -> Iterator[Sample]:
     """Numbers 0–50 → the same numbers backwards: 1–25 of them in training, 1–30 in the held-out splits."""
     rng = random_generator("reverse", seed, split)
-    made = 0
-    while made < count:
-        length = rng.randint(1, MAX_LENGTH[split])
-        numbers = [str(rng.randint(0, LARGEST_NUMBER)) for _ in range(length)]
-        if split_of(" ".join(numbers)) != split:
-            continue
+
+    def draw() -> list[str]:
+        return [str(rng.randint(0, LARGEST_NUMBER)) for _ in range(rng.randint(1, MAX_LENGTH[split]))]
+
+    for numbers in drawn(draw, " ".join, split, count):
         yield Sample(" ".join(numbers), " ".join(reversed(numbers)))
-        made += 1
 
 
 Generator = Callable[[int, str, int], "Iterator[Sample]"]
@@ -127,6 +123,11 @@ def random_generator(name: str, seed: int, split: str) -> random.Random:
     if split not in SPLITS:
         raise UserError(f"unknown split {split!r} of synthetic data{nearest(split, SPLITS)}")
     return random.Random(f"{name} {seed} {split}")
+
+
+def drawn(draw: Callable[[], T], key: Callable[[T], str], split: str, count: int) -> Iterator[T]:
+    """The first `count` values drawn that belong to a split by their key."""
+    return islice((value for value in iter(draw, None) if split_of(key(value)) == split), count)
 
 
 def split_of(key: str) -> str:

@@ -1,16 +1,51 @@
-"""Incremental detokenization: text is returned as soon as later tokens cannot change it.
+"""Tokens → text: bytes in a vocabulary, and incremental detokenization while tokens are generated.
 
-The results of `feed` and `finish` together are the result of `decode`.
+A byte is one visible character (GPT-2), or <0xE2> in a vocabulary of characters. Text is returned as soon as later
+tokens cannot change it; the results of `feed` and `finish` together are the result of `decode`.
 """
 
 import codecs
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from regard.text.byte_level import FALLBACK, to_bytes
-
 if TYPE_CHECKING:
     from regard.text.tokenizer import Tokenizer
+
+FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a byte that no piece covers, among pieces of characters
+
+
+def _bytes_to_unicode() -> list[str]:
+    """The character that represents each byte (Radford et al. 2019): its own if visible, else one from 256 on."""
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (chr(code) for code in range(0x100, 0x200))
+    return [chr(byte) if byte in visible else next(others) for byte in range(256)]
+
+
+BYTE_TO_UNICODE = _bytes_to_unicode()
+
+UNICODE_TO_BYTE = {character: byte for byte, character in enumerate(BYTE_TO_UNICODE)}
+
+
+def to_bytes(piece: str) -> bytes:
+    """The bytes of a byte-level piece; an added token, which has other characters, is text as it is."""
+    try:
+        return bytes(UNICODE_TO_BYTE[character] for character in piece)
+    except KeyError:
+        return piece.encode()
+
+
+def readable(raw: bytes) -> str:
+    """Complete characters as text; a byte of an incomplete one as ⟨e2⟩."""
+    return raw.decode("utf-8", errors="regard.readable")
+
+
+def _in_brackets(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "".join(f"⟨{byte:02x}⟩" for byte in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("regard.readable", _in_brackets)
 
 
 class Detokenizer(Protocol):
