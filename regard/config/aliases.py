@@ -3,10 +3,11 @@
 Recipes and overrides may use any of them; the resolved recipe has the present name. Two names of one key are an error.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
-from regard.errors import UserError
+from regard.errors import UserError, nearest
 
 OLD_KEYS = {
     "data.generate": "data.synthetic",
@@ -131,7 +132,7 @@ def canonical_key(key: str, family: str = "", aliases: Mapping[str, str] = ALIAS
     return OLD_KEYS_BY_FAMILY.get(family, {}).get(key) or OLD_KEYS.get(key) or aliases.get(key, key)
 
 
-def canonical_value(key: str, value: Any) -> Any:
+def canonical_value(key: str, value: object) -> object:
     """The present name of a value, by the present name of its key."""
     if not isinstance(value, str):
         return value
@@ -175,8 +176,16 @@ def rename_keys(table: dict[str, Any], location: Callable[[str], str], family: s
     return {present: key for present, key in written.items() if present != key}
 
 
-def suggestion(name: str) -> str:
-    """The end of an error about an unknown key that another tool has, in whatever section."""
+def suggestion(name: str, section: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown key: what another tool's key is called here, or the most similar key."""
     keys = {target for alias, target in ALIASES.items() if alias.partition(".")[2] == name}
     options = [f"'{key}'" for key in sorted(keys)] + ([MENTIONED[name]] if name in MENTIONED else [])
-    return f"; did you mean {' or '.join(options)}?" if options else ""
+    if options:
+        return f"; did you mean {' or '.join(options)}?"
+    known = set(known)
+    renamed = {f"{section}.{option}" for option in known}
+    aliases = {alias.partition(".")[2]: key for alias, key in ALIASES.items() if key in renamed}
+    for close in get_close_matches(name, sorted({*known, *aliases}), n=1):
+        if close not in known:
+            return f"; did you mean '{aliases[close]}' (or its alias '{close}')?"
+    return nearest(name, known)

@@ -20,7 +20,7 @@ Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
 
 
 def require(holds: bool, message: str) -> None:
-    """An error with this message unless it holds."""
+    """Raise a UserError with this message unless the condition holds."""
     if not holds:
         raise UserError(message)
 
@@ -53,33 +53,33 @@ class DataOptions:
             if self.synthetic:
                 require(
                     isinstance(value, int) or value == "",
-                    f"data.{name} = {show(value)}: with `synthetic` it is a number of samples, such as 1000",
+                    f"data.{name} = {show(value)}: with data.synthetic, expected a number of samples, such as 1000",
                 )
             if isinstance(value, float):
-                require(0 < value < 1, f"data.{name} = {value}: a split held out of train must lie between 0 and 1")
+                require(0 < value < 1, f"data.{name} = {value}: a split held out of train must be between 0 and 1")
             elif isinstance(value, int):
                 require(value >= 0, f"data.{name} = {value}: a number of samples cannot be negative")
                 require(
                     bool(self.synthetic) or value == 0,
-                    f"data.{name} = {value}: a number of samples needs `synthetic`; otherwise name a file",
+                    f"data.{name} = {value}: a number of samples needs data.synthetic; otherwise expected a file",
                 )
 
 
 @dataclass(frozen=True)
 class DocumentOptions(DataOptions):
-    """Plain text: files of running text, or documents in a column of a table."""
+    """Raw text: text files, or documents in a column of a table."""
 
     text: str = ""  # the column of the documents
 
 
 @dataclass(frozen=True)
 class TokenizerOptions:
-    """How text is cut into tokens; `joint` is one vocabulary for source and target."""
+    """How text is tokenized; `joint`: one vocabulary for source and target."""
 
     kind: TokenizerKind = "bpe"
     vocab_size: int = 8000
     joint: bool = True
-    folder: str = ""  # a run or checkpoint folder whose tokenizer is taken, in place of a learnt one
+    folder: str = ""  # a run or checkpoint folder whose tokenizer is used instead of a trained one
     lowercase: bool = False
     min_frequency: int = 2
 
@@ -88,23 +88,24 @@ class TokenizerOptions:
         require(self.min_frequency >= 1, f"tokenizer.min_frequency = {self.min_frequency}: must be at least 1")
         require(
             not (self.lowercase and self.kind in ("bytes", "byte_bpe")),
-            f"tokenizer.lowercase = true: kind = '{self.kind}' keeps text as it is; possible with the other kinds",
+            f"tokenizer.lowercase = true is not supported by kind = '{self.kind}', which never changes text",
         )
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How the weights are found: batches, length of the run, AdamW and its schedule, evaluation and checkpoints."""
+    """Training: batches, length of the run, AdamW and its schedule, evaluation and checkpoints."""
 
     batch_tokens: int = 0  # one of these two
     batch_size: int = 0
     max_steps: int = 0  # one of these three
     epochs: float = 0.0
     minutes: float = 0.0
+    min_steps: int = 0  # updates that `epochs` are at least; 150 with the epochs of a built-in recipe
     learning_rate: float = 5e-4
     layer_decay: float = 1.0  # a layer's rate is that of the one above it times this
     freeze: str | int = ""  # "embeddings", "body" (all but the head), or a number of layers from the bottom
-    unfreeze_steps: int = 0  # the head is trained first, and one layer more from the top every so many steps; 0 = off
+    unfreeze_steps: int = 0  # gradual unfreezing: the head first, then the next layer after this many steps; 0 = off
     schedule: Schedule = "inverse_sqrt"
     warmup_steps: int = 400
     weight_decay: float = 0.01
@@ -115,9 +116,9 @@ class TrainOptions:
     gradient_accumulation_steps: int = 1
     ema_decay: float = 0.0  # of the exponential moving average of the weights; 0 = off
     patience: int = 0  # evaluations without a better score before the run stops; 0 = off
-    score: Score = "auto"  # in it the best checkpoint is best
+    score: Score = "auto"  # the validation metric that chooses the best checkpoint
     eval_steps: int = 500
-    eval_samples: int = 1000  # validation samples that are answered at each evaluation, from the first on
+    eval_samples: int = 1000  # validation samples that are decoded at each evaluation, from the first on
     save_steps: int = 500
     log_steps: int = 20
     keep: int = 3  # newest checkpoints; the best is always kept
@@ -128,8 +129,8 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         at_least_one = ("gradient_accumulation_steps", "eval_steps", "eval_samples", "save_steps", "log_steps", "keep")
-        not_negative = ("batch_tokens", "batch_size", "max_steps", "epochs", "minutes", "learning_rate", "warmup_steps")
-        not_negative += ("weight_decay", "max_grad_norm", "patience", "threads", "unfreeze_steps")
+        not_negative = ("batch_tokens", "batch_size", "max_steps", "epochs", "minutes", "min_steps", "warmup_steps")
+        not_negative += ("learning_rate", "weight_decay", "max_grad_norm", "patience", "threads", "unfreeze_steps")
         for name in at_least_one:
             require(getattr(self, name) >= 1, f"train.{name} = {getattr(self, name)}: must be at least 1")
         for name in not_negative:
@@ -142,11 +143,11 @@ class TrainOptions:
         require(all(0 <= beta < 1 for beta in self.betas), f"train.betas = {list(self.betas)}: each in [0, 1)")
         require(0 < self.layer_decay <= 1, f"train.layer_decay = {self.layer_decay}: must be above 0 and at most 1")
         freezes = self.freeze >= 0 if isinstance(self.freeze, int) else self.freeze in ("", "embeddings", "body")
-        require(freezes, f"train.freeze = {show(self.freeze)}: possible: 'embeddings', 'body', or a number of layers")
+        require(freezes, f"train.freeze = {show(self.freeze)}: expected 'embeddings', 'body' or a number of layers")
         require(
             not (self.unfreeze_steps and self.minutes),
-            f"train.unfreeze_steps = {self.unfreeze_steps}: later steps take longer than the first, by which "
-            f"train.minutes = {self.minutes:g} would be measured: give train.max_steps or train.epochs",
+            f"train.unfreeze_steps = {self.unfreeze_steps}: cannot be combined with train.minutes = {self.minutes:g}, "
+            "because later steps take longer than the first ones: set train.max_steps or train.epochs",
         )
 
 
@@ -181,22 +182,22 @@ class DistilOptions:
             require(getattr(self, name) >= 0, f"distil.{name} = {getattr(self, name)}: must be 0 or more")
         require(
             self.kl_weight + self.cosine_weight > 0,
-            "distil.kl_weight = 0 and distil.cosine_weight = 0 leave nothing to learn from a teacher",
+            "distil.kl_weight and distil.cosine_weight are both 0, so the teacher is not used: set one of them above 0",
         )
 
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """How output is searched for: greedy (one beam, temperature 0), beam search, or sampling."""
+    """Decoding: greedy (one beam, temperature 0), beam search, or sampling."""
 
     num_beams: int = 1
     length_penalty: float = 1.0
     no_repeat_ngram_size: int = 0
     repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0  # taken from the logit of each token already written,
-    frequency_penalty: float = 0.0  # and this as often as it was written
-    logit_bias: dict[str, float] = field(default_factory=dict)  # id → what is added to its logit
-    stop: tuple[str, ...] = ()  # texts at which an answer ends; they are not part of it
+    presence_penalty: float = 0.0  # subtracted from the logit of each token already generated,
+    frequency_penalty: float = 0.0  # and this times the number of its occurrences
+    logit_bias: dict[str, float] = field(default_factory=dict)  # token id → added to its logit
+    stop: tuple[str, ...] = ()  # strings that end the output; they are not part of it
     max_new_tokens: int = 0  # 0 = the task's default
     min_new_tokens: int = 0
     temperature: float = 0.0  # 0 = no sampling
@@ -204,11 +205,11 @@ class DecodeOptions:
     top_p: float = 1.0
     min_p: float = 0.0
     num_return_sequences: int = 1
-    suppress_tokens: tuple[int, ...] = ()  # ids that are never written
+    suppress_tokens: tuple[int, ...] = ()  # ids that are never generated
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(all(self.stop), "decode.stop holds an empty text, at which every answer would end")
+        require(all(self.stop), "decode.stop contains an empty string, which would end every output")
         for token, bias in self.logit_bias.items():
             require(
                 token.isdecimal() and isinstance(bias, int | float) and isfinite(bias),
@@ -234,7 +235,7 @@ class DecodeOptions:
 
     @property
     def forbids(self) -> bool:
-        """Whether it may happen that no token is allowed to follow."""
+        """Whether all tokens may be forbidden at some step."""
         return bool(self.no_repeat_ngram_size or self.min_new_tokens or self.suppress_tokens)
 
 

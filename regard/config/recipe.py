@@ -1,27 +1,26 @@
 """A recipe: a TOML file that says what to train, on which data, and how; read into frozen dataclasses."""
 
 import tomllib
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from functools import cache
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from regard.config.aliases import rename_keys
 from regard.config.options import (
     DataOptions,
     DecodeOptions,
     DistilOptions,
-    TaskOptions,
     TokenizerOptions,
     TrainOptions,
     require,
 )
 from regard.config.recipe_files import find_recipe, is_shipped, shipped_recipes
-from regard.config.schema import Locations, build, override, show, write, write_key
-from regard.errors import UserError, nearest
+from regard.config.schema import Locations, Table, build, override, show, write, write_key
+from regard.errors import UserError, listed, nearest
 from regard.tasks.registry import canonical, options_of, owners
 
 __all__ = [
@@ -31,7 +30,11 @@ __all__ = [
 
 ADAPTERS = ("lora_rank", "lora_alpha", "lora_targets")  # keys of [model] that `from` allows
 
+MODEL_KEYS = {"family", "from", *ADAPTERS}  # keys of [model] that are not fields of a family
+
 POOLINGS = ("cls", "mean")  # values of `pooling` with `from`
+
+MIN_STEPS = 150  # train.min_steps with the epochs of a built-in recipe
 
 EXCLUSIVE = {
     "the size of a batch": ("batch_tokens", "batch_size"),
@@ -41,41 +44,54 @@ EXCLUSIVE = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """A run. `model` holds `family`, `preset`, `from` and the fields of the family, checked where it is built."""
+    """A run. `model` has `family`, `preset`, `from` and the fields of the family, which are checked by the family."""
 
     task: str
     output: str  # the run folder, relative to the working directory
     seed: int = 1
-    origin: str = ""  # the folder of the recipe file, in which data is looked for, also by the copy in the run folder
+    origin: str = ""  # the folder of the recipe file: data paths are relative to it, also in the run folder's copy
     data: DataOptions = field(default_factory=DataOptions)
     tokenizer: TokenizerOptions = field(default_factory=TokenizerOptions)
-    model: dict[str, Any] = field(default_factory=dict)
+    model: Table = field(default_factory=dict)
     train: TrainOptions = field(default_factory=TrainOptions)
     distil: DistilOptions = field(default_factory=DistilOptions)
     decode: DecodeOptions = field(default_factory=DecodeOptions)
 
 
-def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe by path or built-in name, apply `key.sub=value` overrides, and check everything."""
+def load_recipe(
+    name_or_path: str | Path, overrides: Sequence[str] = (), note: Callable[[str], None] = warnings.warn
+) -> Recipe:
+    """Read a recipe by path or built-in name, apply `key.sub=value` overrides, and check everything.
+
+    `note` is given what overrides removed from the recipe.
+    """
     path = _locate(name_or_path)
     table, location = _read(path)
-    for assignment in sorted(
-        overrides, key=lambda assignment: not assignment.startswith("task=")
-    ):  # it decides what keys mean
+    family = _family(table)
+    decisive = ("task=", "model.family=")  # applied first: the meaning of other keys depends on them
+    for assignment in sorted(overrides, key=lambda assignment: not assignment.startswith(decisive)):
         typed = assignment.partition("=")[0].strip()
-        key = override(table, assignment, _with_tables_of(table.get("task")))
+        key = override(table, assignment, key_types(table.get("task")))
         first = location.overridden.setdefault(key, typed)
         require(first == typed, f"command line: '{first}' and '{typed}' are the same key: give one of them")
-    _clear_superseded(table, set(location.overridden))
+    if isinstance(train := table.get("train"), dict):
+        changes = {name: value for name, value in train.items() if f"train.{name}" in location.overridden}
+        table["train"] = train = _not_superseded(train, changes) | changes
+        if train.get("epochs") and is_shipped(Path(location("train.epochs").rpartition(":")[0])):
+            train.setdefault("min_steps", MIN_STEPS)  # written for more data than a user may have
+    if family and _family(table) != family:
+        _drop_fields_of(family, table, location, note)
     _follow_teacher(table)
     table.setdefault("output", f"runs/{path.stem}")
     base_dir = Path.cwd() if is_shipped(path) else path.resolve().parent  # a built-in recipe has no data next to it
     table.setdefault("origin", str(base_dir))
-    require("task" in table, f'{path}: `task` is missing, such as task = "translate"')
-    schema = _with_tables_of(table["task"], location)
+    require("task" in table, f'{path}: `task` is missing: set e.g. task = "translate"')
+    try:
+        table["task"] = canonical(str(table["task"]))
+    except UserError as error:
+        raise UserError(f"{location('task')}: {error}") from None
     _reject_other_tasks(table, location)
-    built = build(schema, table, "", location)
-    recipe = Recipe(**{option.name: getattr(built, option.name) for option in fields(Recipe)})
+    recipe = build(Recipe, table, "", location, key_types(table["task"]))
     try:
         _check(recipe)
     except UserError as error:
@@ -100,20 +116,25 @@ def to_toml(recipe: Recipe) -> str:
 def _locate(name_or_path: str | Path) -> Path:
     path = Path(name_or_path)
     shipped = find_recipe(str(name_or_path)) if path.suffix != ".toml" else None
-    if shipped:
-        return shipped
-    if not path.is_file():
+    if shipped or path.is_file():
+        return shipped or path
+    hint = nearest(path.stem, shipped_recipes(), "regard list recipes")
+    if path.suffix == ".toml":
         raise UserError(
-            f"no recipe '{name_or_path}': no such file, nor one that ships{nearest(path.stem, shipped_recipes())}"
+            f"recipe file not found: {path} (in {Path.cwd()}); built-in recipes are named without .toml{hint}"
         )
-    return path
+    raise UserError(f"no recipe '{name_or_path}': neither a built-in recipe nor a file{hint}")
 
 
-def _read(path: Path, extending: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Locations]:
+def _read(path: Path, extending: tuple[Path, ...] = ()) -> tuple[Table, Locations]:
     """A recipe's table, over that of the recipe it names as its `base`."""
-    text = _text(path)
+    raw = path.read_bytes()
     try:
+        text = raw.decode("utf-8")
         table = tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}:{line}: not UTF-8 (byte 0x{raw[error.start]:02x}), as TOML must be") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
     base = table.pop("base", None)
@@ -121,26 +142,20 @@ def _read(path: Path, extending: tuple[Path, ...] = ()) -> tuple[dict[str, Any],
     if base is None:
         location.written = rename_keys(table, location)
         return table, location
-    require(
-        isinstance(base, str), f'{location("base")}: base = {show(base)}: name a recipe, such as base = "translate"'
-    )
+    setting = f"{location('base')}: base = {show(base)}"
+    require(isinstance(base, str), f'{setting}: expected the name of a recipe, such as base = "translate"')
     base_path = path.parent / base if base.endswith(".toml") else find_recipe(base)
     if base_path is None or not base_path.is_file():
-        raise UserError(
-            f"{location('base')}: base = {show(base)}: no such file beside this one, nor a recipe that ships"
-            f"{nearest(base, shipped_recipes())}"
-        )
+        hint = nearest(base, shipped_recipes(), "regard list recipes")
+        raise UserError(f"{setting}: neither a file in the same folder nor a built-in recipe{hint}")
     extending = (*extending, path.resolve())
-    require(
-        base_path.resolve() not in extending,
-        f"{location('base')}: base = {show(base)}: a recipe cannot stand on itself",
-    )
+    require(base_path.resolve() not in extending, f"{setting}: a recipe cannot be its own base")
     base_table, location.base = _read(base_path, extending)
-    location.written = rename_keys(table, location, family=str(base_table.get("model", {}).get("family")))
+    location.written = rename_keys(table, location, _family(base_table))
     return _merged(base_table, table), location
 
 
-def _merged(base: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+def _merged(base: Table, table: Table) -> Table:
     """A recipe's table over that of its base. A [model] with a family or `from` replaces the base's [model].
 
     One with a preset keeps only the family of the base. `output` and `origin` are never inherited.
@@ -159,43 +174,22 @@ def _merged(base: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _text(path: Path) -> str:
-    raw = path.read_bytes()
+def key_types(task: object) -> dict[str, Any]:
+    """The types of a recipe's keys; its tables are those of the task, if that is known."""
     try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}:{line}: not UTF-8 (byte 0x{raw[error.start]:02x}), as TOML must be") from None
+        tables = options_of(str(task))._asdict()
+    except UserError:  # reported after all overrides
+        tables = {}
+    return get_type_hints(Recipe) | tables
 
 
-@cache
-def _recipe_type(task: str) -> type[Recipe]:
-    """Recipe, with the tables of a task as its types."""
-    tables = options_of(task)._asdict()
-    options = [(name, kind, field(default_factory=kind)) for name, kind in tables.items()]
-    return make_dataclass("Recipe", options, bases=(Recipe,), frozen=True)
-
-
-def _with_tables_of(task: Any, location: Callable[[str], str] | None = None) -> type[Recipe]:
-    """The type of a task's recipes; where the task is unknown, an error at its `location`, or the common type."""
-    try:
-        return _recipe_type(canonical(task)) if isinstance(task, str) else Recipe
-    except UserError as error:
-        if location is None:
-            return Recipe
-        raise UserError(f"{location('task')}: {error}") from None
-
-
-def _reject_other_tasks(table: dict[str, Any], location: Callable[[str], str]) -> None:
+def _reject_other_tasks(table: Table, location: Callable[[str], str]) -> None:
     """A key of another task is an error; with its default, as earlier versions wrote it out, it is dropped."""
-    task = canonical(table["task"])
-    table["task"] = task
-    for section in TaskOptions._fields:
-        options = table.get(section)
-        if not isinstance(options, dict):
-            continue
-        known = {option.name for option in fields(getattr(options_of(task), section))}
-        for name in [name for name in options if name not in known]:
+    task = table["task"]
+    for section, kind in options_of(task)._asdict().items():
+        options = table.setdefault(section, {})
+        known = {option.name for option in fields(kind)}
+        for name in [name for name in options if name not in known] if isinstance(options, dict) else ():
             tasks = owners(section, name)
             if not tasks:
                 continue
@@ -208,7 +202,7 @@ def _reject_other_tasks(table: dict[str, Any], location: Callable[[str], str]) -
             del options[name]
 
 
-def _follow_teacher(table: dict[str, Any]) -> None:
+def _follow_teacher(table: Table) -> None:
     """A student starts from its teacher's weights unless the recipe sets others, and always has its tokenizer."""
     distil = table.get("distil")
     model = table.setdefault("model", {})
@@ -221,49 +215,64 @@ def _follow_teacher(table: dict[str, Any]) -> None:
         tokenizer.setdefault("folder", teacher)
 
 
-def _clear_superseded(table: dict[str, Any], overridden: set[str]) -> None:
-    train = table.get("train")
-    if isinstance(train, dict):
-        changes = {name: value for name, value in train.items() if f"train.{name}" in overridden}
-        table["train"] = _not_superseded(train, changes) | changes
+def _family(table: Table) -> str:
+    model = table.get("model")
+    return str(model.get("family", "")) if isinstance(model, dict) else ""
 
 
-def _not_superseded(train: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def _drop_fields_of(family: str, table: Table, location: Locations, note: Callable[[str], None]) -> None:
+    """Remove the recipe's [model] fields that the family chosen by an override does not have."""
+    from regard.models.registry import FAMILIES, accepts
+
+    chosen = _family(table)
+    if "model.family" not in location.overridden or chosen not in FAMILIES:
+        return
+    model: Table = table["model"]
+    inherited = [name for name in model if name not in MODEL_KEYS and f"model.{name}" not in location.overridden]
+    preset = "model.preset" in location.overridden  # then nothing is inherited, as in a recipe with a base
+    dropped = [name for name in inherited if preset or not accepts(chosen, name, model[name])]
+    table["model"] = {name: value for name, value in model.items() if name not in dropped}
+    if dropped:
+        fields = listed(f"{name} = {show(model[name])}" for name in dropped)
+        note(f"model.family = '{chosen}' replaces '{family}'; unsupported fields and values are dropped: {fields}")
+
+
+def _not_superseded(train: Table, changes: Table) -> Table:
     """[train] without the keys that the changes exclude: `minutes = 5` replaces `max_steps`."""
     excluded = [name for group in EXCLUSIVE.values() if any(changes.get(name) for name in group) for name in group]
+    excluded += ["min_steps"] if changes.get("epochs") else []
     return {name: value for name, value in train.items() if name not in excluded}
 
 
 def _check(recipe: Recipe) -> None:
     """What cannot be checked key by key: infinite numbers, missing and contradicting keys."""
-    sections = {"data": vars(recipe.data), "model": recipe.model, "train": vars(recipe.train)}
-    sections |= {"distil": vars(recipe.distil)}
-    for section, options in (sections | {"decode": vars(recipe.decode)}).items():
+    sections = {name: vars(getattr(recipe, name)) for name in ("data", "train", "distil", "decode")}
+    for section, options in (sections | {"model": recipe.model}).items():
         for name, value in options.items():
             require(not isinstance(value, float) or isfinite(value), f"{section}.{name} = {value}: must be finite")
     for key, seed in (("seed", recipe.seed), ("decode.seed", recipe.decode.seed)):
-        require(0 <= seed < 2**63, f"{key} = {seed}: must lie within 0 … 2⁶³ − 1")
+        require(0 <= seed < 2**63, f"{key} = {seed}: must be between 0 and 2⁶³ − 1")
     for meaning, group in EXCLUSIVE.items():
         choices = [f"train.{name} = {getattr(recipe.train, name)}" for name in group if getattr(recipe.train, name)]
         names = " or ".join(f"train.{name}" for name in group)
-        require(bool(choices), f"{meaning} is missing: give {names}")
-        repeated = f"{meaning} is given {len(choices)} times ({', '.join(choices)}): give one of {names}"
+        require(bool(choices), f"{meaning} is missing: set {names}")
+        repeated = f"{meaning} is set {len(choices)} times ({', '.join(choices)}): set one of {names}"
         require(len(choices) == 1, repeated)
     require(
         not recipe.train.patience or bool(recipe.data.validation),
-        f"train.patience = {recipe.train.patience} needs data.validation: without it nothing is scored",
+        f"train.patience = {recipe.train.patience} needs data.validation: early stopping compares validation scores",
     )
-    require(bool(recipe.data.train), "data.train is missing: a file, or a number of samples with data.synthetic")
+    require(bool(recipe.data.train), "data.train is missing: a file, or with data.synthetic a number of samples")
     require(
         "family" in recipe.model or "from" in recipe.model,
-        'model.family is missing, such as family = "transformer" (or from = "folder" for weights to start from)',
+        'model.family is missing: set e.g. family = "transformer", or from = "FOLDER" to start from a checkpoint',
     )
     allowed = {"from", "family", "depth", *ADAPTERS, *(["pooling"] if recipe.task == "classify" else [])}
     extra = sorted(recipe.model.keys() - allowed) if "from" in recipe.model else []
     for name in extra:
         close = get_close_matches(name, allowed, n=1, cutoff=0.8)
         require(not close, f"model.{name} is unknown; did you mean model.{', '.join(close)}?")
-    require(not extra, f"model.from takes its shape from the folder: remove model.{', model.'.join(extra)}")
+    require(not extra, f"model.from takes its sizes from the checkpoint: remove model.{', model.'.join(extra)}")
     pooling = recipe.model.get("pooling", "mean")
     require(
         "from" not in recipe.model or pooling in POOLINGS,
@@ -271,10 +280,10 @@ def _check(recipe: Recipe) -> None:
     )
     require(
         not ({"from", "depth"} <= recipe.model.keys() and recipe.model.get("lora_rank")),
-        "model.depth and model.lora_rank: an adapter is for the layers that the folder has; give one of the two",
+        "model.depth and model.lora_rank cannot be combined: an adapter needs all layers of the checkpoint",
     )
     lora = [name for name in ADAPTERS if name in recipe.model and "from" not in recipe.model]
-    require(not lora, f"model.{', model.'.join(lora)}: an adapter stands on weights that are there: give model.from")
+    require(not lora, f"model.{', model.'.join(lora)}: an adapter needs a pre-trained model: set model.from")
     for name in ("family", "preset", "from"):
         value = recipe.model.get(name, "")
         require(isinstance(value, str), f"model.{name} = {show(value)} does not fit; expected text")

@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -11,6 +11,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from regard.config.aliases import canonical_key, canonical_value, suggestion
 from regard.errors import UserError, nearest
+
+Table = dict[str, Any]  # a table of TOML
 
 TYPE_NAMES = {
     str: "text",
@@ -46,30 +48,28 @@ class Locations:
         return self.base(key) if self.base else str(self.path)
 
 
-def override(table: dict[str, Any], assignment: str, schema: type | None = None) -> str:
+def override(table: Table, assignment: str, types: Mapping[str, Any]) -> str:
     """Apply one `key.sub=value` to the table; the value is TOML, or else plain text. Returns the key's present name.
 
-    If the dataclass `schema` has text for the key, 2 is read as text.
+    `types` are those of the top-level keys: where the key is text, 2 is read as text.
     """
     key, equals, text = assignment.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"override '{assignment}' is not of the form key=value, such as train.max_steps=300")
+        raise UserError(f"override '{assignment}': expected key=value, such as train.max_steps=300")
     model = table.get("model")
     key = canonical_key(key.strip(), str(model.get("family")) if isinstance(model, dict) else "")
-    *sections, name = path = key.split(".")
+    *sections, name = key.split(".")
     for section in sections:
         table = table.setdefault(section, {})
         if not isinstance(table, dict):
             raise UserError(f"override '{assignment}': '{section}' is a value and has no keys of its own")
-    hint: Any = schema
-    for field in path:
-        hint = _hints(hint).get(field) if _is_section(hint) else None
+        types = _types_of(types[section]) if _is_section(types.get(section)) else {}
     value = canonical_value(key, _value(text.strip()))
-    table[name] = text.strip() if hint is str and not isinstance(value, str) else value
+    table[name] = text.strip() if types.get(name) is str and not isinstance(value, str) else value
     return key
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -79,23 +79,26 @@ def _value(text: str) -> Any:
 
 
 @cache
-def _hints(schema: type) -> dict[str, Any]:
+def _types_of(schema: type) -> dict[str, Any]:
     return get_type_hints(schema)
 
 
 def build(
-    schema: type, table: dict[str, Any], prefix: str, location: Callable[[str], str], root: type | None = None
+    schema: type, table: Table, prefix: str, location: Callable[[str], str], root: Mapping[str, Any] | None = None
 ) -> Any:
-    """A dataclass from its table; every key is checked by name and type. `root` is the schema it is a section of."""
-    hints = _hints(schema)
-    root = root or schema
+    """A dataclass from its table; every key is checked by name and type.
+
+    `root` are the types of the top-level keys, if they are not those of the dataclass or this is one of its sections.
+    """
+    types = root if root and not prefix else _types_of(schema)
+    root = root or types
     values = {}
     for name, value in table.items():
         key = f"{prefix}{name}"
-        if name not in hints:
-            hint = _elsewhere(name, root) or suggestion(name) or nearest(name, hints)
+        if name not in types:
+            hint = _elsewhere(name, root) or suggestion(name, prefix.rstrip("."), types)
             raise UserError(f"{location(key)}: unknown key '{key}'{hint}")
-        hint = hints[name]
+        hint = types[name]
         if isinstance(value, dict) and _is_section(hint):
             values[name] = build(hint, value, f"{key}.", location, root)
             continue
@@ -112,19 +115,18 @@ def build(
         raise UserError(f"{location(key[0] if key else prefix)}: {error}") from None
 
 
-def _is_section(hint: Any) -> bool:
+def _is_section(hint: object) -> bool:
     return isinstance(hint, type) and hasattr(hint, "__dataclass_fields__")
 
 
-def _elsewhere(name: str, root: type) -> str:
+def _elsewhere(name: str, root: Mapping[str, Any]) -> str:
     """The end of an error about a key in the wrong section: the sections that have a key of this name."""
-    hints = _hints(root)
-    keys = [f"'{name}'"] if name in hints and not _is_section(hints[name]) else []
-    keys += [f"'{section}.{name}'" for section, hint in hints.items() if _is_section(hint) and name in _hints(hint)]
+    keys = [f"'{name}'"] if name in root and not _is_section(root[name]) else []
+    keys += [f"'{section}.{name}'" for section, hint in root.items() if _is_section(hint) and name in _types_of(hint)]
     return f"; did you mean {' or '.join(keys)}?" if keys else ""
 
 
-def _convert(value: Any, hint: Any) -> tuple[bool, Any]:
+def _convert(value: object, hint: object) -> tuple[bool, object]:
     """Whether a TOML value fits a type, and the value as that type: integers are floats too, lists are tuples."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
@@ -144,7 +146,7 @@ def _convert(value: Any, hint: Any) -> tuple[bool, Any]:
     return type(value) is hint and value == value, value
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     """Whether a value can be written as TOML again: text, numbers, booleans, lists and tables, not dates."""
     if isinstance(value, dict):
         return all(_is_plain(item) for item in value.values())
@@ -153,7 +155,7 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, str | int | float) and value == value
 
 
-def _type_name(hint: Any) -> str:
+def _type_name(hint: object) -> str:
     """A type in words."""
     arguments = [argument for argument in get_args(hint) if argument is not Ellipsis]
     if get_origin(hint) is tuple:
@@ -163,7 +165,7 @@ def _type_name(hint: Any) -> str:
     return TYPE_NAMES.get(get_origin(hint) or hint, "a table")
 
 
-def show(value: Any) -> str:
+def show(value: object) -> str:
     """A value as in the file."""
     return write(value) if _is_plain(value) else str(value)
 
@@ -173,7 +175,7 @@ def write_key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else write(name)
 
 
-def write(value: Any) -> str:
+def write(value: object) -> str:
     """A value as TOML."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
