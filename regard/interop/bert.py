@@ -1,11 +1,11 @@
 """BERT, RoBERTa, CamemBERT, DistilBERT and ALBERT: their config keys and tensor names."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from regard.errors import UserError
-from regard.interop.config_keys import ACTIVATIONS, Key
+from regard.interop.config_keys import ACTIVATIONS, Json, Key
 from regard.interop.layout import MASKED_LM, NO_HEAD, POOLER, PRETRAINING, SEQUENCE, SPAN, TOKEN, Published
 from regard.models.bert import group_of
 
@@ -41,9 +41,18 @@ class Bert(Published):
         POOLER: Key("pooler", True),
     }
     fixed = {**PLAIN, "position_offset": 0, "pooler_activation": "tanh", "output_activation": ""}
+    positive: Sequence[str] = ("token_types",)
     required = REQUIRED
     ignored = IGNORED
+    extra_keys = {"attention_probs_dropout_prob": 0.0}
     prefix = "bert."
+    outer_modules = {
+        "embed.table": "embeddings.word_embeddings",
+        "embed.positions.table": "embeddings.position_embeddings",
+        "embed.token_types": "embeddings.token_type_embeddings",
+        "embed.norm": "embeddings.LayerNorm",
+        "pooler.dense": "pooler.dense",
+    }
     block = "bert.encoder.layer.{index}."
     block_names = {
         "self_attention.query": "attention.self.query",
@@ -57,31 +66,22 @@ class Bert(Published):
     }
     pooled = frozenset({NO_HEAD, PRETRAINING, SEQUENCE})
     mlm_names = {
-        "words.dense": "cls.predictions.transform.dense",
-        "words.norm": "cls.predictions.transform.LayerNorm",
-        "words.output": "cls.predictions.decoder",
+        "lm_head.dense": "cls.predictions.transform.dense",
+        "lm_head.norm": "cls.predictions.transform.LayerNorm",
+        "lm_head.output": "cls.predictions.decoder",
     }
     head_names = {
         MASKED_LM: mlm_names,
-        PRETRAINING: {**mlm_names, "relation": "cls.seq_relationship"},
-        SEQUENCE: {"summary.dense": "bert.pooler.dense", "head": "classifier"},
+        PRETRAINING: {**mlm_names, "nsp_head": "cls.seq_relationship"},
+        SEQUENCE: {"pool.dense": "bert.pooler.dense", "head": "classifier"},
         **LABEL_HEADS,
     }
 
-    def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
-        return _outer_names(self.prefix, "pooler.dense")
-
-    def matches(self, network: Any) -> bool:
-        return super().matches(network) and network.config.token_types > 0
-
-    def config_fields(self, config: Any) -> dict[str, Any]:
+    def config_fields(self, config: Any) -> Json:
         fields = vars(config) | {"feedforward": config.feedforward or 4 * config.width}
         if config.output_activation == config.activation:
             fields["output_activation"] = ""
         return fields
-
-    def extra_keys(self, config: Any) -> dict[str, Any]:
-        return {"attention_probs_dropout_prob": 0.0}
 
 
 class Roberta(Bert):
@@ -91,23 +91,21 @@ class Roberta(Bert):
     architecture = "RobertaModel"
     keys = {**Bert.keys, "vocab_size": Key("vocabulary", 50265)}
     fixed = {**PLAIN, "pooler_activation": "tanh", "output_activation": "gelu"}
+    positive = ("token_types", "position_offset")
     prefix = "roberta."
     block = "roberta.encoder.layer.{index}."
     pooled = frozenset({NO_HEAD})
     head_names = {
         MASKED_LM: {
-            "words.dense": "lm_head.dense",
-            "words.norm": "lm_head.layer_norm",
-            "words.output": "lm_head.decoder",
+            "lm_head.dense": "lm_head.dense",
+            "lm_head.norm": "lm_head.layer_norm",
+            "lm_head.output": "lm_head.decoder",
         },
-        SEQUENCE: {"summary.dense": "classifier.dense", "head": "classifier.out_proj"},
+        SEQUENCE: {"pool.dense": "classifier.dense", "head": "classifier.out_proj"},
         **LABEL_HEADS,
     }
 
-    def matches(self, network: Any) -> bool:
-        return super().matches(network) and network.config.position_offset > 0
-
-    def read_fields(self, config: dict[str, Any]) -> dict[str, Any]:
+    def read_fields(self, config: Json) -> Json:
         fields = super().read_fields(config)
         padding = config.get("pad_token_id", 1)
         if type(padding) is not int or not 0 <= padding < fields["max_positions"] - 1:
@@ -116,10 +114,10 @@ class Roberta(Bert):
             )
         return fields | {"position_offset": padding + 1, "max_positions": fields["max_positions"] - padding - 1}
 
-    def describe(self, network: Any, foreign: dict[str, Any]) -> dict[str, Any]:
+    def describe(self, network: Any, foreign: Json) -> Json:
         return super().describe(network, foreign) | {"pad_token_id": network.config.position_offset - 1}
 
-    def config_fields(self, config: Any) -> dict[str, Any]:
+    def config_fields(self, config: Any) -> Json:
         return super().config_fields(config) | {
             "max_positions": config.max_positions + config.position_offset,
             "output_activation": config.output_activation or config.activation,
@@ -150,6 +148,9 @@ class DistilBert(Bert):
     fixed = {**PLAIN, "position_offset": 0, "token_types": 0, "pooler": False, "pooler_activation": "relu",
              "output_activation": "",
              "epsilon": 1e-12}  # fmt: skip
+    positive = ()
+    extra_keys = {"attention_dropout": 0.0}
+    dropout_keys = ("seq_classif_dropout", "qa_dropout")
     prefix = "distilbert."
     block = "distilbert.transformer.layer.{index}."
     block_names = {
@@ -165,19 +166,13 @@ class DistilBert(Bert):
     pooled = frozenset()
     head_names = {
         MASKED_LM: {
-            "words.dense": "vocab_transform",
-            "words.norm": "vocab_layer_norm",
-            "words.output": "vocab_projector",
+            "lm_head.dense": "vocab_transform",
+            "lm_head.norm": "vocab_layer_norm",
+            "lm_head.output": "vocab_projector",
         },
-        SEQUENCE: {"summary.dense": "pre_classifier", "head": "classifier"},
+        SEQUENCE: {"pool.dense": "pre_classifier", "head": "classifier"},
         **LABEL_HEADS,
     }
-
-    def matches(self, network: Any) -> bool:
-        return Published.matches(self, network)
-
-    def extra_keys(self, config: Any) -> dict[str, Any]:
-        return {"attention_dropout": 0.0, "seq_classif_dropout": config.dropout, "qa_dropout": config.dropout}
 
 
 class Albert(Bert):
@@ -198,7 +193,13 @@ class Albert(Bert):
         "hidden_dropout_prob": Key("dropout", 0.0),
     }
     fixed = {"position_offset": 0, "pooler_activation": "tanh", "output_activation": ""}
+    positive = ("token_types", "embedding_width", "hidden_groups")
     prefix = "albert."
+    outer_modules = {
+        **Bert.outer_modules,
+        "pooler.dense": "pooler",
+        "embedding_projection": "encoder.embedding_hidden_mapping_in",
+    }
     block = "albert.encoder.albert_layer_groups.{group}.albert_layers.{inner}."
     block_names = {
         "self_attention.query": "attention.query",
@@ -211,40 +212,17 @@ class Albert(Bert):
         "feedforward_residual.norm": "full_layer_layer_norm",
     }
     mlm_names = {
-        "words.dense": "predictions.dense",
-        "words.norm": "predictions.LayerNorm",
-        "words.output": "predictions.decoder",
+        "lm_head.dense": "predictions.dense",
+        "lm_head.norm": "predictions.LayerNorm",
+        "lm_head.output": "predictions.decoder",
     }
     head_names = {
         MASKED_LM: mlm_names,
-        PRETRAINING: {**mlm_names, "relation": "sop_classifier.classifier"},
-        SEQUENCE: {"summary.dense": "albert.pooler", "head": "classifier"},
+        PRETRAINING: {**mlm_names, "nsp_head": "sop_classifier.classifier"},
+        SEQUENCE: {"pool.dense": "albert.pooler", "head": "classifier"},
         **LABEL_HEADS,
     }
-
-    def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
-        linear = "albert.encoder.embedding_hidden_mapping_in"
-        projection = {f"embedding_projection.{kind}": (f"{linear}.{kind}",) for kind in KINDS}
-        return {**_outer_names(self.prefix, "pooler"), **projection}
 
     def block_prefix(self, config: Any, side: str, index: int) -> str:
         repeat, inner = divmod(index, config.inner_group_size)
         return self.block.format(group=group_of(config, repeat), inner=inner)
-
-    def matches(self, network: Any) -> bool:
-        return super().matches(network) and network.config.embedding_width > 0 and network.config.hidden_groups > 0
-
-
-KINDS = ("weight", "bias")
-
-
-def _outer_names(prefix: str, pooler: str) -> dict[str, tuple[str, ...]]:
-    """The parameters outside the blocks, of which a network has some."""
-    tables = {
-        "table": "word_embeddings",
-        "positions.table": "position_embeddings",
-        "token_types": "token_type_embeddings",
-    }
-    modules = {f"embed.{ours}": f"{prefix}embeddings.{theirs}" for ours, theirs in tables.items()}
-    modules |= {"embed.norm": f"{prefix}embeddings.LayerNorm", "pooler.dense": prefix + pooler}
-    return {f"{ours}.{kind}": (f"{theirs}.{kind}",) for ours, theirs in modules.items() for kind in KINDS}

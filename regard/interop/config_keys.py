@@ -3,10 +3,12 @@
 A key that changes the computation is read, or an error names it. All other keys are kept and written back.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from regard.errors import UserError, nearest
+from regard.errors import UserError
+
+Json = dict[str, Any]  # the object in a JSON file
 
 
 class Key(NamedTuple):
@@ -34,6 +36,11 @@ ACTIVATIONS = {  # their name → ours; the first of several is the one we write
 }
 
 
+def unsupported(key: str, value: object, supported: Iterable[object]) -> UserError:
+    """The error about a value of a published file: what is supported, not what is spelled alike."""
+    return UserError(f"{key} = '{value}' is not supported; expected one of: {', '.join(map(str, supported))}")
+
+
 def require_values(config: Mapping[str, Any], required: Mapping[str, Any]) -> None:
     """Reject keys that change the computation; `required` has the one supported value of each."""
     for key, supported in required.items():
@@ -42,7 +49,7 @@ def require_values(config: Mapping[str, Any], required: Mapping[str, Any]) -> No
             raise UserError(f"{key} = {value} changes the computation; only {key} = {supported} is supported")
 
 
-def read_fields(config: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
+def read_fields(config: Mapping[str, Any], keys: Keys) -> Json:
     """The fields of our config from the keys of theirs."""
     fields = {}
     for theirs, key in keys.items():
@@ -51,7 +58,7 @@ def read_fields(config: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
             continue
         value = config.get(theirs, key.default)
         if type(value) is not type(key.default) or value not in key.values:
-            raise UserError(f"{theirs} = '{value}' is unknown{nearest(str(value), map(str, key.values))}")
+            raise unsupported(theirs, value, key.values)
         fields[key.ours] = key.values[value]
     return fields
 
@@ -70,7 +77,7 @@ def checked(config: Mapping[str, Any], key: str, default: Any) -> Any:
     return value
 
 
-def keys_from(fields: Mapping[str, Any], keys: Keys, foreign: Mapping[str, Any]) -> dict[str, Any]:
+def keys_from(fields: Mapping[str, Any], keys: Keys, foreign: Mapping[str, Any]) -> Json:
     """Their keys from the fields of our config; of synonymous values, the loaded config's is kept."""
     config = {}
     for theirs, key in keys.items():

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.errors import UserError, nearest
-from regard.interop.bert import KINDS, LABEL_HEADS, REQUIRED, Bert
-from regard.interop.config_keys import ACTIVATIONS, Key, checked, require_values
+from regard.errors import UserError
+from regard.interop.bert import LABEL_HEADS, REQUIRED, Bert
+from regard.interop.config_keys import ACTIVATIONS, Json, Key, checked, require_values, unsupported
 from regard.interop.layout import MASKED_LM, PRETRAINING, SEQUENCE, Published
 from regard.interop.safetensors import TensorSpecs
 
@@ -52,14 +52,27 @@ class DebertaV2(Published):
     fixed: Mapping[str, Any] = {"key_bias": True}
     required: Mapping[str, Any] = REQUIRED
     ignored = re.compile(r"(.*\.)?embeddings\.position_ids|mask_predictions\..*")  # the latter detects replaced tokens
+    extra_keys = {"attention_probs_dropout_prob": 0.0}
     prefix = "deberta."
+    outer_modules = {
+        "embed.table": "embeddings.word_embeddings",
+        "embed.positions.table": "embeddings.position_embeddings",
+        "embed.token_types": "embeddings.token_type_embeddings",
+        "embed.norm": "embeddings.LayerNorm",
+        "embed.norm.0": "embeddings.embed_proj",  # where embeddings are projected before their norm
+        "embed.norm.1": "embeddings.LayerNorm",
+        "distances.table": "encoder.rel_embeddings",
+        "distances.norm": "encoder.LayerNorm",
+        "encoder.blocks.0.convolution": "encoder.conv.conv",
+        "encoder.blocks.0.norm": "encoder.conv.LayerNorm",
+    }
     block = "deberta.encoder.layer.{index}."
     block_names: Mapping[str, str] = {
         "self_attention.query": "attention.self.query_proj",
         "self_attention.key": "attention.self.key_proj",
         "self_attention.value": "attention.self.value_proj",
-        "self_attention.relation.key": "attention.self.pos_key_proj",
-        "self_attention.relation.query": "attention.self.pos_query_proj",
+        "self_attention.position_bias.key": "attention.self.pos_key_proj",
+        "self_attention.position_bias.query": "attention.self.pos_query_proj",
         "self_attention.output": "attention.output.dense",
         "self_attention_residual.norm": "attention.output.LayerNorm",
         "feedforward.up": "intermediate.dense",
@@ -68,12 +81,12 @@ class DebertaV2(Published):
     }
     head_names = {
         MASKED_LM: Bert.head_names[MASKED_LM],
-        PRETRAINING: {**Bert.head_names[PRETRAINING], "compare.dense": "cls.comparison"},  # only regard has this head
-        SEQUENCE: {"summary.dense": "pooler.dense", "head": "classifier"},
+        PRETRAINING: {**Bert.head_names[PRETRAINING], "pair_pooler.dense": "cls.comparison"},  # exists only in regard
+        SEQUENCE: {"pool.dense": "pooler.dense", "head": "classifier"},
         **LABEL_HEADS,
     }
 
-    def read_fields(self, config: dict[str, Any]) -> dict[str, Any]:
+    def read_fields(self, config: Json) -> Json:
         unset = {key: None for key in UNSET if type(config.get(key)) is int and config[key] < 1}
         fields = super().read_fields(config | unset) | _relative_terms(config)
         sizes = {"attention_head_size": fields["width"] // fields["heads"], "pooler_hidden_size": fields["width"]}
@@ -86,7 +99,7 @@ class DebertaV2(Published):
             fields |= {"max_relative_positions": 0} | {key: value for key, value in V2_FIELDS.items() if key in fields}
         return fields
 
-    def describe(self, network: Any, foreign: dict[str, Any]) -> dict[str, Any]:
+    def describe(self, network: Any, foreign: Json) -> Json:
         ours = network.config
         config = super().describe(network, foreign)
         config |= {
@@ -102,28 +115,10 @@ class DebertaV2(Published):
         config["pos_att_type"] = foreign["pos_att_type"] if same and "pos_att_type" in foreign else terms
         return config
 
-    def config_fields(self, config: Any) -> dict[str, Any]:
+    def config_fields(self, config: Any) -> Json:
         return vars(config) | {"feedforward": config.feedforward or 4 * config.width}
 
-    def extra_keys(self, config: Any) -> dict[str, Any]:
-        return {"attention_probs_dropout_prob": 0.0}
-
-    def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
-        norm = "embed.norm.1" if config.embedding_width else "embed.norm"
-        modules = {
-            "embed.table": "embeddings.word_embeddings",
-            "embed.positions.table": "embeddings.position_embeddings",
-            "embed.token_types": "embeddings.token_type_embeddings",
-            "embed.norm.0": "embeddings.embed_proj",
-            norm: "embeddings.LayerNorm",
-            "distances.table": "encoder.rel_embeddings",
-            "distances.norm": "encoder.LayerNorm",
-            "encoder.blocks.0.convolution": "encoder.conv.conv",
-            "encoder.blocks.0.norm": "encoder.conv.LayerNorm",
-        }
-        return {f"{ours}.{kind}": (f"{self.prefix}{name}.{kind}",) for ours, name in modules.items() for kind in KINDS}
-
-    def adapt_tensors(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
+    def adapt_tensors(self, tensors: dict[str, Tensor], config: Json) -> dict[str, Tensor]:
         """The masked-LM head under its legacy names, and no absolute positions where only pretraining used them."""
         modules = {name.partition(".")[0] for name in tensors}
         is_new = "lm_predictions" in modules and ("cls" not in modules or config.get("legacy") is False)
@@ -166,8 +161,8 @@ class Deberta(DebertaV2):
         **dict.fromkeys(
             ("self_attention.query", "self_attention.key", "self_attention.value"), "attention.self.in_proj"
         ),
-        "self_attention.relation.key": "attention.self.pos_proj",
-        "self_attention.relation.query": "attention.self.pos_q_proj",
+        "self_attention.position_bias.key": "attention.self.pos_proj",
+        "self_attention.position_bias.query": "attention.self.pos_q_proj",
     }
 
     def tensor_specs(self, network: Any) -> TensorSpecs:
@@ -188,7 +183,7 @@ class Deberta(DebertaV2):
 PACKED = ("query", "key", "value")
 
 
-def _relative_terms(config: dict[str, Any]) -> dict[str, bool]:
+def _relative_terms(config: Json) -> dict[str, bool]:
     """Which relative-position terms the attention scores have: content-to-position, position-to-content."""
     terms = _parse_terms(config.get("pos_att_type"))
     relative = checked(config, "relative_attention", False)
@@ -205,7 +200,7 @@ def _parse_terms(value: Any) -> list[str]:
     terms = [term.strip() for term in value.lower().split("|")] if isinstance(value, str) else value or []
     for term in terms:
         if term not in TERMS:
-            raise UserError(f"pos_att_type = {value}: '{term}' is unknown{nearest(str(term), TERMS)}")
+            raise unsupported("pos_att_type", term, TERMS)
     if len(set(terms)) < len(terms):
         raise UserError(f"pos_att_type = {value}: a term is repeated")
     return terms

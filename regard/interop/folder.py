@@ -11,22 +11,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import nn
 
-from regard.errors import UserError, nearest
+from regard.errors import UserError
 from regard.interop import generation_config as decoding
 from regard.interop import peft
 from regard.interop.bert import Albert, Bert, Camembert, DistilBert, Roberta
+from regard.interop.config_keys import Json, unsupported
 from regard.interop.deberta import Deberta, DebertaV2
 from regard.interop.gpt import GPT1, GPT2, GPTNeo
 from regard.interop.heads import HeadedLayout
 from regard.interop.layout import Layout
 from regard.interop.llama import Llama
 from regard.interop.marian import Marian
-from regard.interop.model_card import card_of
+from regard.interop.model_card import Training, card_of
 from regard.interop.native import PREFIX, NativeLayout
 from regard.interop.peft import Base
 from regard.interop.safetensors import (
@@ -43,6 +44,7 @@ from regard.interop.safetensors import (
 )
 from regard.interop.sentence_transformers import Pooling
 from regard.interop.tokenizer_files import load_vocabulary, special_token_keys
+from regard.layers.protocols import Network
 from regard.models.registry import FAMILIES
 from regard.text.vocabulary import FILES, Vocabulary
 
@@ -62,13 +64,13 @@ class Loaded(NamedTuple):
 
     network: nn.Module
     vocabulary: Vocabulary
-    generation: dict[str, Any]
-    config: dict[str, Any]
+    generation: Json
+    config: Json
     base: Base | None = None  # the base model of an adapter
     pooling: Pooling | None = None  # how an encoder pools its states to one vector, if the folder specifies it
 
 
-def layout_of(network: nn.Module, config: dict[str, Any] | None = None) -> Layout:
+def layout_of(network: nn.Module, config: Json | None = None) -> Layout:
     """The published layout that matches the network, else ours; of several, that of the config it was loaded with."""
     model_type = str(config.get("model_type")) if config else ""
     first = [LAYOUTS[model_type]] if model_type in LAYOUTS and not model_type.startswith(PREFIX) else []
@@ -79,14 +81,14 @@ def save(
     folder: Path,
     network: nn.Module,
     vocabulary: Vocabulary,
-    generation: dict[str, Any],
-    card: str | None = None,
-    config: dict[str, Any] | None = None,
+    generation: Json,
+    config: Json | None = None,
     base: Base | None = None,
+    training: Training | None = None,
 ) -> None:
     """Write the folder. `config` is the one that was loaded, if any: its other keys are kept.
 
-    With a `base`, only the network's adapter is written.
+    With a `base`, only the network's adapter is written. `training` is for the model card.
     """
     layout = layout_of(network, config)
     network = layout.canonical(network)
@@ -108,7 +110,9 @@ def save(
             ids = special_token_keys(vocabulary.target, family.is_encoder_decoder, foreign | generation)
             write_json(tmp / "generation_config.json", decoding.to_file(generation) | ids)
         write_json(tmp / "config.json", written)
-        card = card or card_of(network, vocabulary, written, str(base.folder) if base else "")
+        card = card_of(
+            cast(Network, network), vocabulary, layout.model_type, base.folder.name if base else "", training
+        )
         (tmp / "README.md").write_text(card, encoding="utf-8")
 
 
@@ -166,7 +170,7 @@ def load(
     return Loaded(network.to(device).eval(), vocabulary, generation, config, base)
 
 
-def _model_type(config: dict[str, Any], requested: str | None) -> str:
+def _model_type(config: Json, requested: str | None) -> str:
     """The model_type of a config.json, or the requested one where it has none."""
     model_type = config.get("model_type")
     if model_type is None and requested is None:
@@ -178,7 +182,7 @@ def _model_type(config: dict[str, Any], requested: str | None) -> str:
         raise UserError(f"model_type = '{model_type}', but '{requested}' was requested")
     model_type = requested if model_type is None else model_type
     if not isinstance(model_type, str) or model_type not in LAYOUTS:
-        raise UserError(f"model_type = '{model_type}' is unknown{nearest(str(model_type), LAYOUTS)}")
+        raise unsupported("model_type", model_type, LAYOUTS)
     return model_type
 
 

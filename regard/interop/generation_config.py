@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any
 
 from regard.config.recipe import DecodeOptions
 from regard.config.schema import build
 from regard.errors import UserError
+from regard.interop.config_keys import Json
 
 FIELDS = [field.name for field in fields(DecodeOptions)]
 
@@ -16,7 +16,7 @@ READ = ("max_length", "min_length", "bad_words_ids", "do_sample", *FIELDS)
 
 IGNORED = ("forced_eos_token_id", "early_stopping", "renormalize_logits")  # do not change the best hypothesis
 
-UNSUPPORTED: dict[str, Any] = {  # keys that change the output: the value that has no effect; null has none either
+UNSUPPORTED: Json = {  # keys that change the output: the value that has no effect; null has none either
     "forced_bos_token_id": None,
     "forced_decoder_ids": None,
     "force_words_ids": None,
@@ -37,12 +37,12 @@ UNSUPPORTED: dict[str, Any] = {  # keys that change the output: the value that h
     "token_healing": False,
 }
 
-UNSUPPORTED_SAMPLING: dict[str, Any] = {"typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "top_h": None}
+UNSUPPORTED_SAMPLING: Json = {"typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "top_h": None}
 
 LEGACY = (*READ, *IGNORED, *UNSUPPORTED, *UNSUPPORTED_SAMPLING)  # in config.json of older folders
 
 
-def to_file(generation: dict[str, Any]) -> dict[str, Any]:
+def to_file(generation: Json) -> Json:
     """For the file: our temperature 0 is their do_sample = false; a limit of 0 is no limit and is left out."""
     keys = dict(generation)
     if keys.get("max_new_tokens") == 0:
@@ -54,7 +54,7 @@ def to_file(generation: dict[str, Any]) -> dict[str, Any]:
     return keys
 
 
-def decode_fields(generation: dict[str, Any], is_causal_lm: bool = False) -> dict[str, Any]:
+def decode_fields(generation: Json, is_causal_lm: bool = False) -> Json:
     """From the file: the fields of DecodeOptions.
 
     In an encoder–decoder, their max_length counts new tokens and the start token. In a causal LM it also counts the
@@ -73,7 +73,7 @@ def decode_fields(generation: dict[str, Any], is_causal_lm: bool = False) -> dic
     return {"temperature": 1.0, "top_k": 50} | options  # their defaults
 
 
-def check(generation: dict[str, Any], path: str, vocabulary: int) -> None:
+def check(generation: Json, path: str, vocabulary: int) -> None:
     """Reject unsupported and invalid values; the error names the file and the key."""
     for problem in _problems(generation, vocabulary):
         raise UserError(f"{path}: {problem}")
@@ -82,7 +82,7 @@ def check(generation: dict[str, Any], path: str, vocabulary: int) -> None:
     build(DecodeOptions, options | lists, "", lambda _: path)
 
 
-def _problems(generation: dict[str, Any], vocabulary: int) -> Iterator[str]:
+def _problems(generation: Json, vocabulary: int) -> Iterator[str]:
     unsupported = UNSUPPORTED | (UNSUPPORTED_SAMPLING if generation.get("do_sample") else {})
     for key, neutral in unsupported.items():
         value = generation.get(key)
@@ -103,6 +103,6 @@ def _problems(generation: dict[str, Any], vocabulary: int) -> Iterator[str]:
                 yield f"{key} holds {token!r}, but the vocabulary's ids are 0 … {vocabulary - 1}"
 
 
-def of_config(config: dict[str, Any]) -> dict[str, Any]:
+def of_config(config: Json) -> Json:
     """The same settings from the config.json of older folders."""
     return {key: config[key] for key in LEGACY if key in config}

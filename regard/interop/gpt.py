@@ -4,12 +4,11 @@ OpenAI's two store queries, keys and values in one tensor, and all matrices tran
 """
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import UserError
-from regard.interop.config_keys import ACTIVATIONS, Key
-from regard.interop.layout import PublishedCausalLM, embedding_names
+from regard.interop.config_keys import ACTIVATIONS, Json, Key
+from regard.interop.layout import PublishedCausalLM
 from regard.interop.safetensors import TensorSpec
 from regard.models.registry import DEEPEST
 
@@ -41,7 +40,11 @@ class OpenAI(PublishedCausalLM):
     }
     fixed = {"norm": "pre", "bias": True, "projection_bias": True}
     required = {"is_encoder_decoder": False, "add_cross_attention": False, "quantization_config": None}
+    extra_keys = {"attn_pdrop": 0.0}
+    dropout_keys = ("embd_pdrop",)
     prefix = "transformer."
+    embedding = "wte"
+    outer_modules = {"embed.positions.table": "wpe", "decoder.final": "ln_f"}
     block = "transformer.h.{index}."
     block_names = {
         **dict.fromkeys(FUSED, "attn.c_attn"),
@@ -62,9 +65,6 @@ class OpenAI(PublishedCausalLM):
     def matches(self, network: Any) -> bool:
         return super().matches(network) and "l" not in _letters(network.config)
 
-    def extra_keys(self, config: Any) -> dict[str, Any]:
-        return {"embd_pdrop": config.dropout, "attn_pdrop": 0.0}
-
 
 class GPT1(OpenAI):
     model_type = "openai-gpt"
@@ -77,9 +77,8 @@ class GPT1(OpenAI):
     }
     fixed = {**OpenAI.fixed, "norm": "post", "score": "scaled_dot", "scale_by_layer": False}
 
-    def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
-        positions = {"embed.positions.table.weight": ("transformer.positions_embed.weight",)}
-        return embedding_names("transformer.tokens_embed.weight", config.tied) | positions
+    embedding = "tokens_embed"
+    outer_modules = {"embed.positions.table": "positions_embed"}
 
     def matches(self, network: Any) -> bool:
         return super().matches(network) and network.config.feedforward in (0, 4 * network.config.width)
@@ -95,9 +94,6 @@ class GPT2(OpenAI):
         "scale_attn_weights": Key("score", True, {True: "scaled_dot", False: "dot"}),
         "scale_attn_by_inverse_layer_idx": Key("scale_by_layer", False),
     }
-
-    def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
-        return _outer_names(config)
 
 
 class GPTNeo(PublishedCausalLM):
@@ -122,7 +118,11 @@ class GPTNeo(PublishedCausalLM):
     aliases = {"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"}
     fixed = {"norm": "pre", "score": "dot", "scale_by_layer": False, "bias": True, "projection_bias": False}
     required = OpenAI.required
+    extra_keys = {"attention_dropout": 0.0}
+    dropout_keys = ("embed_dropout",)
     prefix = OpenAI.prefix
+    embedding = OpenAI.embedding
+    outer_modules = OpenAI.outer_modules
     block = OpenAI.block
     block_names = {
         "self_attention.query": "attn.attention.q_proj",
@@ -136,26 +136,14 @@ class GPTNeo(PublishedCausalLM):
     }
     ignored = re.compile(r"(transformer\.)?h\.\d+\.attn\.attention\.(bias|masked_bias)")
 
-    def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
-        return _outer_names(config)
-
-    def read_fields(self, config: dict[str, Any]) -> dict[str, Any]:
+    def read_fields(self, config: Json) -> Json:
         fields = super().read_fields(config)
         return fields | {"attention_pattern": _pattern(config, fields["depth"])}
 
-    def describe(self, network: Any, foreign: dict[str, Any]) -> dict[str, Any]:
+    def describe(self, network: Any, foreign: Json) -> Json:
         layers = [ATTENTION_TYPES[letter] for letter in _letters(network.config)]
         types = foreign.get("attention_types") or [[layers, 1]]
         return super().describe(network, foreign) | {"attention_types": types, "attention_layers": layers}
-
-    def extra_keys(self, config: Any) -> dict[str, Any]:
-        return {"embed_dropout": config.dropout, "attention_dropout": 0.0}
-
-
-def _outer_names(config: Any) -> dict[str, tuple[str, ...]]:
-    norm = {f"decoder.final.{kind}": (f"transformer.ln_f.{kind}",) for kind in ("weight", "bias")}
-    positions = {"embed.positions.table.weight": ("transformer.wpe.weight",)}
-    return embedding_names("transformer.wte.weight", config.tied) | positions | norm
 
 
 def _letters(config: Any) -> str:
@@ -163,7 +151,7 @@ def _letters(config: Any) -> str:
     return (config.attention_pattern * config.depth)[: config.depth]
 
 
-def _pattern(config: dict[str, Any], depth: int) -> str:
+def _pattern(config: Json, depth: int) -> str:
     """Which blocks are global and which local, by `attention_layers`, by `attention_types` or by both."""
     types = config.get("attention_types")
     layers = config.get("attention_layers")

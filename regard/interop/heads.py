@@ -13,29 +13,28 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.errors import UserError, nearest
-from regard.interop.config_keys import checked
+from regard.interop.config_keys import Json, checked, unsupported
 from regard.interop.label_config import CLASSIFIER_KEYS, LABEL_KEYS, classifier_keys, label_keys, labels_of
 from regard.interop.label_config import classifier as build_classifier
 from regard.interop.label_config import documents as build_documents
 from regard.interop.layout import MASKED_LM, NO_HEAD, POOLER, PRETRAINING, SEQUENCE, SPAN, TOKEN, Layout
+from regard.interop.native import current_name
 from regard.interop.safetensors import TensorSpec, TensorSpecs, on_meta
 from regard.models.heads.hierarchical import Documents
 from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import SpanClassifier
-from regard.models.heads.token import TokenClassifier
+from regard.models.heads.token import SpanClassifier, TokenClassifier
 from regard.models.registry import FAMILIES
 
 DOCUMENTS = "ForDocumentClassification"
 MEAN_POOLED = "ForMeanClassification"
 UNPUBLISHED = (DOCUMENTS, MEAN_POOLED)  # heads that only regard has: their tensors have our names
-UNPUBLISHED_NOTE = "only regard has this head: other libraries open the backbone alone, with a new head"
+UNPUBLISHED_NOTE = "only regard has this head: transformers opens the backbone alone, with a new head"
 
 NO_ANSWER = "no_answer"  # a key of regard: whether a question-answering model was trained on unanswerable questions
 OUR_KEYS = (POOLER, NO_ANSWER, *CLASSIFIER_KEYS)
 
-HEADS: dict[str, Callable[[Any, dict[str, Any]], nn.Module]] = {  # in the order in which tensors are compared with them
+HEADS: dict[str, Callable[[Any, Json], nn.Module]] = {  # in the order in which tensors are compared with them
     PRETRAINING: lambda body, config: Pretraining(body),
     MASKED_LM: lambda body, config: MaskedLM(body),
     SPAN: lambda body, config: SpanClassifier(body, checked(config, NO_ANSWER, False)),
@@ -45,7 +44,7 @@ HEADS: dict[str, Callable[[Any, dict[str, Any]], nn.Module]] = {  # in the order
     MEAN_POOLED: build_classifier,
     NO_HEAD: lambda body, config: body,
 }
-HEAD_OF_CLASS = {
+HEAD_OF_CLASS: dict[type, str] = {
     Pretraining: PRETRAINING,
     MaskedLM: MASKED_LM,
     SpanClassifier: SPAN,
@@ -57,13 +56,14 @@ BACKBONE_SUFFIX = re.compile(r"(LMHeadModel|ForCausalLM|Model)$")
 OLD_SUFFIXES = {".gamma": ".weight", ".beta": ".bias"}  # of layer norms in early BERT files
 
 
-def head_of(network: nn.Module) -> str:
+def head_of(network: object) -> str:
     """What the name of the network's published class ends with."""
-    head = HEAD_OF_CLASS.get(type(network), NO_HEAD)  # type: ignore[arg-type]
-    return MEAN_POOLED if head == SEQUENCE and network.mean_pooled else head  # type: ignore[union-attr]
+    if type(network) is Classifier and network.mean_pooled:
+        return MEAN_POOLED
+    return HEAD_OF_CLASS.get(type(network), NO_HEAD)
 
 
-def is_unpublished(network: nn.Module) -> bool:
+def is_unpublished(network: object) -> bool:
     """Whether other libraries do not know the network's head."""
     return head_of(network) in UNPUBLISHED
 
@@ -91,16 +91,16 @@ class HeadedLayout(Layout):
         names = self.head_names.get(head)
         return not names or modules <= names.keys()
 
-    def read(self, config: dict[str, Any]) -> nn.Module:
+    def read(self, config: Json) -> nn.Module:
         head = self._named_head(config) or NO_HEAD
         keys = {key: value for key, value in config.items() if key not in (*OUR_KEYS, *LABEL_KEYS)}
         if POOLER in self.body.keys:
             keys[POOLER] = checked(config, POOLER, head in self.body.pooled)
         return HEADS[head](self.body.read(keys), config)
 
-    def describe(self, network: Any, foreign: dict[str, Any]) -> dict[str, Any]:
+    def describe(self, network: Any, foreign: Json) -> Json:
         head = head_of(network)
-        keys: dict[str, Any] = {} if head == NO_HEAD else {"architectures": [self.class_prefix + head]}
+        keys: Json = {} if head == NO_HEAD else {"architectures": [self.class_prefix + head]}
         if isinstance(network, Classifier):
             keys |= classifier_keys(network, foreign)
         elif head == TOKEN:
@@ -128,11 +128,11 @@ class HeadedLayout(Layout):
                 specs[name] = specs[name]._replace(scale=network.scale)
         if head == SEQUENCE and self.is_encoder:  # one name for the pooler, whether the backbone came with it or not
             for kind in ("weight", "bias"):
-                pooler = self._head_spec(head, f"summary.dense.{kind}", tied)
-                specs |= {f"summary.dense.{kind}": pooler, f"body.pooler.dense.{kind}": pooler}
+                pooler = self._head_spec(head, f"pool.dense.{kind}", tied)
+                specs |= {f"pool.dense.{kind}": pooler, f"body.pooler.dense.{kind}": pooler}
         if head in (MASKED_LM, PRETRAINING) and tied:
             table = specs["body.embed.table.weight"]
-            copy = self._head_spec(head, "words.output.weight", tied)
+            copy = self._head_spec(head, "lm_head.output.weight", tied)
             specs["body.embed.table.weight"] = table._replace(names=table.names + copy.names)
         return specs
 
@@ -140,7 +140,7 @@ class HeadedLayout(Layout):
         """With the name without the prefix first, as bare encoders are written."""
         return spec._replace(names=tuple(sorted(spec.names, key=lambda name: name.startswith(self.prefix))))
 
-    def infer_config(self, config: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    def infer_config(self, config: Json, tensors: Mapping[str, Tensor]) -> Json:
         """With the head, which config.json need not name, and whether there is a pooler."""
         tensors = self.body.adapt_tensors(dict(tensors), config)
         head = self._named_head(config)
@@ -153,12 +153,15 @@ class HeadedLayout(Layout):
             config[POOLER] = head == PRETRAINING or any("pooler." in name for name in tensors)
         return config
 
-    def adapt_tensors(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
+    def adapt_tensors(self, tensors: dict[str, Tensor], config: Json) -> dict[str, Tensor]:
         """Layer norms under their current names, and without pretraining heads that the network does not have."""
         tensors = self.body.adapt_tensors(tensors, config)
         for old, new in OLD_SUFFIXES.items():
             tensors = {re.sub(rf"{re.escape(old)}$", new, name): tensor for name, tensor in tensors.items()}
-        if self._named_head(config) in (NO_HEAD, MASKED_LM, PRETRAINING):
+        head = self._named_head(config)
+        if head in UNPUBLISHED:
+            tensors = {current_name(name, self.family): tensor for name, tensor in tensors.items()}
+        if head in (NO_HEAD, MASKED_LM, PRETRAINING):
             return tensors
         dropped = set(self.body.lm_modules)
         for head in (MASKED_LM, PRETRAINING):
@@ -170,7 +173,7 @@ class HeadedLayout(Layout):
             name: tensor for name, tensor in tensors.items() if name in used or name.rpartition(".")[0] not in dropped
         }
 
-    def _named_head(self, config: dict[str, Any]) -> str | None:
+    def _named_head(self, config: Json) -> str | None:
         """The head that config.json names, if it names any."""
         architectures = config.get("architectures")
         if not architectures:
@@ -181,8 +184,7 @@ class HeadedLayout(Layout):
             return head
         if head is None and not self.is_encoder:
             return NO_HEAD
-        known = [self.class_prefix + head for head in self.heads]
-        raise UserError(f"architectures = {architectures} is unknown{nearest(name, known)}")
+        raise unsupported("architectures", name, [self.class_prefix + head for head in self.heads])
 
     def _head_spec(self, head: str, name: str, tied: bool) -> TensorSpec:
         """Where the file stores a parameter of the head.
@@ -191,13 +193,13 @@ class HeadedLayout(Layout):
         """
         module, kind = name.rsplit(".", 1)
         theirs = self.head_names.get(head, {}).get(module, module)
-        if (module, kind) != ("words.output", "bias") or not theirs.endswith("decoder"):
+        if (module, kind) != ("lm_head.output", "bias") or not theirs.endswith("decoder"):
             return TensorSpec((f"{theirs}.{kind}",))
         names = (f"{theirs.removesuffix('decoder')}bias", f"{theirs}.bias")
         return TensorSpec(names) if tied else TensorSpec(names[::-1], write_copies=True)
 
     def _has_tensors_of(self, head: str, tensors: Mapping[str, Tensor]) -> bool:
-        modules = [theirs for ours, theirs in self.head_names.get(head, {}).items() if ours != "words.output"]
+        modules = [theirs for ours, theirs in self.head_names.get(head, {}).items() if ours != "lm_head.output"]
         return bool(modules) and all(
             f"{theirs}.weight" in tensors or f"{theirs}.gamma" in tensors for theirs in modules
         )

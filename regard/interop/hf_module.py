@@ -11,9 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
+from regard.layers.autoregressive import TransformerLM
+from regard.layers.encoder import Encoder
 from regard.layers.inputs import TokenBatch
-from regard.layers.state import State
-from regard.models.heads.mlm import Pretraining
+from regard.layers.pytree import State
+from regard.models.heads.mlm import MaskedLM, Pretraining
+from regard.models.heads.sequence import Classifier
+from regard.models.heads.token import TokenClassifier
 from regard.models.registry import FAMILIES, family_of
 from regard.models.transformer import Transformer
 
@@ -106,48 +110,48 @@ class HFModule(nn.Module):
         if not isinstance(network, Transformer):
             return Output(network(source, target))
         states = network.encode(source)
-        logits, _ = network.step(target, State(network.decoder.read(states, source.real), ()))
+        logits, _ = network.step(target, State(network.decoder.remember(states, source.real), ()))
         return Output(logits, scatter(states[source.real]))
 
 
-def _embed(network: Any, text: TokenBatch, scatter: Scatter) -> Output:
+def _embed(network: Encoder, text: TokenBatch, scatter: Scatter) -> Output:
     states = network.encode(text)
     pooled = None if network.pooler is None else network.pooled(states)
     return Output(last_hidden_state=scatter(states[text.real]), pooler_output=pooled)
 
 
-def _generate(network: Any, text: TokenBatch, scatter: Scatter) -> Output:
+def _generate(network: TransformerLM, text: TokenBatch, scatter: Scatter) -> Output:
     states = network.encode(text)[text.real]
     return Output(scatter(network.output(states)), last_hidden_state=scatter(states))
 
 
-def _classify(network: Any, text: TokenBatch, scatter: Scatter) -> Output:
+def _classify(network: Classifier, text: TokenBatch, scatter: Scatter) -> Output:
     states, logits = network.label(text)
     return Output(logits, last_hidden_state=scatter(states[text.real]))
 
 
-def _fill(network: Any, text: TokenBatch, scatter: Scatter) -> Output:
+def _fill(network: MaskedLM, text: TokenBatch, scatter: Scatter) -> Output:
     states = network.encode(text)
     hidden = scatter(states[text.real])
-    logits = scatter(network.words(states[text.real]))
+    logits = scatter(network.lm_head(states[text.real]))
     if not isinstance(network, Pretraining):
         return Output(logits, last_hidden_state=hidden)
     related = network.nsp_logits(states, text)
     return Output(prediction_logits=logits, seq_relationship_logits=related, last_hidden_state=hidden)
 
 
-def _tag(network: Any, text: TokenBatch, scatter: Scatter) -> Output:
+def _tag(network: TokenClassifier, text: TokenBatch, scatter: Scatter) -> Output:
     states = network.encode(text)[text.real]
     return Output(scatter(network.logits_from_states(states)), last_hidden_state=scatter(states))
 
 
-def _answer(network: Any, text: TokenBatch, scatter: Scatter) -> Output:
+def _answer(network: TokenClassifier, text: TokenBatch, scatter: Scatter) -> Output:
     out = _tag(network, text, scatter)
     start, end = out.logits.unbind(-1)
     return Output(start_logits=start, end_logits=end, last_hidden_state=out.last_hidden_state)
 
 
-OUTPUTS: dict[str, Callable[[Any, TokenBatch, Scatter], Output]] = {
+OUTPUTS: dict[str, Callable[..., Output]] = {
     "embed": _embed,
     "generate": _generate,
     "classify": _classify,

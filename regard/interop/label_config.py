@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from regard.errors import UserError, nearest
-from regard.interop.config_keys import checked
+from regard.errors import UserError
+from regard.interop.config_keys import Json, checked, unsupported
+from regard.layers.protocols import EncoderModel
 from regard.models.heads.hierarchical import Documents
 from regard.models.heads.sequence import Classifier
 
@@ -28,14 +28,14 @@ CLASSIFIER_KEYS = (PAIR, SCALE, KEEPS_LM_HEAD, SEGMENT, STRIDE, POOLING)
 MAX_UNNAMED = 1 << 16  # labels without names
 
 
-def classifier(body: Any, config: dict[str, Any]) -> Classifier:
+def classifier(body: EncoderModel, config: Json) -> Classifier:
     """The backbone with the classification or regression head of a config.json."""
     paired = checked(config, PAIR, False) if PAIR in config else None
     network = Classifier(body, paired=paired, **_head_options(config))
     return network if config.get(KEEPS_LM_HEAD) is True else network.drop_lm_head()
 
 
-def documents(body: Any, config: dict[str, Any]) -> Documents:
+def documents(body: EncoderModel, config: Json) -> Documents:
     """The same for documents that are encoded in segments."""
     segment = config.get(SEGMENT)
     stride = config.get(STRIDE)
@@ -46,10 +46,10 @@ def documents(body: Any, config: dict[str, Any]) -> Documents:
     return Documents(body, segment=segment, stride=stride, **_head_options(config))
 
 
-def _head_options(config: dict[str, Any]) -> dict[str, Any]:
+def _head_options(config: Json) -> Json:
     problem = config.get("problem_type")
     if problem is not None and problem not in PROBLEM_TYPES:
-        raise UserError(f"problem_type = '{problem}' is unknown{nearest(str(problem), PROBLEM_TYPES)}")
+        raise unsupported("problem_type", problem, PROBLEM_TYPES)
     labels = labels_of(config, least=2 if PROBLEM_TYPES.get(str(problem)) == "single_label" else 1)
     kind = PROBLEM_TYPES[problem] if problem else "regression" if len(labels) == 1 else "single_label"
     scale = config.get(SCALE, 1.0)
@@ -61,7 +61,7 @@ def _head_options(config: dict[str, Any]) -> dict[str, Any]:
     return {"labels": labels, "problem_type": kind, "scale": float(scale), "mean_pooled": pooling == "mean"}
 
 
-def labels_of(config: dict[str, Any], least: int = 2) -> tuple[str, ...]:
+def labels_of(config: Json, least: int = 2) -> tuple[str, ...]:
     """The labels in the order of their ids; LABEL_0, LABEL_1, … where they have no names."""
     names = config.get("id2label")
     if names is None:
@@ -79,7 +79,7 @@ def labels_of(config: dict[str, Any], least: int = 2) -> tuple[str, ...]:
     return labels
 
 
-def label_keys(labels: Sequence[str]) -> dict[str, Any]:
+def label_keys(labels: Sequence[str]) -> Json:
     """The keys of config.json for these labels."""
     return {
         "num_labels": len(labels),
@@ -88,7 +88,7 @@ def label_keys(labels: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def classifier_keys(network: Classifier, foreign: dict[str, Any]) -> dict[str, Any]:
+def classifier_keys(network: Classifier, foreign: Json) -> Json:
     """The keys of config.json for a classifier; `foreign` is the config it was loaded with."""
     problem = next(name for name, kind in PROBLEM_TYPES.items() if kind == network.problem_type)
     is_default = foreign.get("problem_type") is None and network.problem_type == "single_label"

@@ -1,12 +1,13 @@
 """A layout maps a network to a checkpoint folder: the keys of config.json and the names of the tensors."""
 
 import re
-from collections.abc import Mapping, Set
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from torch import Tensor, nn
 
-from regard.interop.config_keys import Keys, keys_from, read_fields, require_values
+from regard.interop.config_keys import Json, Keys, keys_from, read_fields, require_values
 from regard.interop.safetensors import NEVER, TensorSpec, TensorSpecs
 from regard.models.registry import FAMILIES, build, family_of
 
@@ -20,10 +21,11 @@ SPAN = "ForQuestionAnswering"
 
 POOLER = "has_pooler"  # a key of regard, for files whose pooler is not what transformers expects for their head
 
+KINDS = ("weight", "bias")
 BLOCK_PARAMETER = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)\.(weight|bias)")
 
 
-class Layout:
+class Layout(ABC):
     """One model_type. In arguments, `config` is a parsed config.json, and tensors have the names of the file."""
 
     model_type: str
@@ -36,31 +38,31 @@ class Layout:
     pooled: Set[str] = frozenset()  # the heads whose backbone has a pooler in published files
     lm_modules: Set[str] = frozenset()  # of a language model's output, which a classifier's file may still contain
 
+    @abstractmethod
     def matches(self, network: nn.Module) -> bool:
         """Whether the network computes what this model_type computes, if necessary after `canonical`."""
-        raise NotImplementedError
 
     def canonical(self, network: nn.Module) -> nn.Module:
         """The same function with its parameters as this layout stores them."""
         return network
 
-    def read(self, config: dict[str, Any]) -> nn.Module:
+    @abstractmethod
+    def read(self, config: Json) -> nn.Module:
         """A network from config.json, its weights still random."""
-        raise NotImplementedError
 
-    def describe(self, network: nn.Module, foreign: dict[str, Any]) -> dict[str, Any]:
+    @abstractmethod
+    def describe(self, network: nn.Module, foreign: Json) -> Json:
         """config.json of a network; `foreign` is the one it was loaded with, whose other keys are kept."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tensor_specs(self, network: nn.Module) -> TensorSpecs:
         """Where the file stores each parameter."""
-        raise NotImplementedError
 
-    def infer_config(self, config: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    def infer_config(self, config: Json, tensors: Mapping[str, Tensor]) -> Json:
         """config.json, completed with what only the tensors show."""
         return config
 
-    def adapt_tensors(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
+    def adapt_tensors(self, tensors: dict[str, Tensor], config: Json) -> dict[str, Tensor]:
         """A file's tensors under current names, with omitted ones filled in and unused ones dropped."""
         return tensors
 
@@ -69,48 +71,52 @@ class Published(Layout):
     """A model_type of transformers, as tables."""
 
     fixed: Mapping[str, Any] = {}  # fields of our config that this model_type determines
+    positive: Sequence[str] = ()  # fields that are above 0 in this model_type
     required: Mapping[str, Any]  # keys that change the computation: the one value that is supported
     aliases: Mapping[str, str] = {}  # another name for a key: it takes precedence, as in transformers
+    extra_keys: Mapping[str, Any] = {}  # whose published defaults differ from what the network does
+    dropout_keys: Sequence[str] = ()  # further keys of the dropout rate
+    outer_modules: Mapping[str, str] = {}  # the modules outside the blocks: our name → theirs, without the prefix
     block: str  # the prefix of names inside a block, with {side} and {index}
     block_names: Mapping[str, str]  # the modules of a block: our name → theirs
 
-    def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
+    def outer_names(self, config: Any) -> dict[str, tuple[str, ...]]:
         """Our parameters outside the blocks: their name, and those of its copies."""
-        raise NotImplementedError
+        modules = {ours: self.prefix + theirs for ours, theirs in self.outer_modules.items()}
+        return {f"{ours}.{kind}": (f"{theirs}.{kind}",) for ours, theirs in modules.items() for kind in KINDS}
 
     def matches(self, network: nn.Module) -> bool:
         if family_of(network) != self.family:
             return False
         fields = self.config_fields(network.config)
         known = [fields[key.ours] in key.values.values() for key in self.keys.values() if key.values is not None]
-        return all(known) and all(fields[name] == value for name, value in self.fixed.items())
+        fits = all(known) and all(fields[name] > 0 for name in self.positive)
+        return fits and all(fields[name] == value for name, value in self.fixed.items())
 
-    def read(self, config: dict[str, Any]) -> nn.Module:
+    def read(self, config: Json) -> nn.Module:
         require_values(config, self.required)
         config = config | {key: config[alias] for alias, key in self.aliases.items() if alias in config}
         return build({"family": self.family, **self.fixed, **self.read_fields(config)})
 
-    def read_fields(self, config: dict[str, Any]) -> dict[str, Any]:
+    def read_fields(self, config: Json) -> Json:
         """The fields of our config that config.json determines."""
         return read_fields(config, self.keys)
 
-    def describe(self, network: nn.Module, foreign: dict[str, Any]) -> dict[str, Any]:
+    def describe(self, network: nn.Module, foreign: Json) -> Json:
+        config: Any = network.config
         return {
-            **self.extra_keys(network.config),
+            **self.extra_keys,
+            **dict.fromkeys(self.dropout_keys, config.dropout),
             **{key: value for key, value in foreign.items() if key != "torch_dtype"},
             "model_type": self.model_type,
             "architectures": [self.architecture],
             "is_encoder_decoder": FAMILIES[self.family].is_encoder_decoder,
-            **keys_from(self.config_fields(network.config), self.keys, foreign),
+            **keys_from(self.config_fields(config), self.keys, foreign),
         }
 
-    def config_fields(self, config: Any) -> dict[str, Any]:
+    def config_fields(self, config: Any) -> Json:
         """The fields of our config, with sizes that follow from others written out."""
         return vars(config)
-
-    def extra_keys(self, config: Any) -> dict[str, Any]:
-        """Keys whose published defaults differ from what the network does, unless a loaded config has them."""
-        return {}
 
     def tensor_specs(self, network: nn.Module) -> TensorSpecs:
         specs = {}
@@ -137,12 +143,12 @@ class Published(Layout):
 class PublishedCausalLM(Published):
     """A decoder-only language model. With a classification head, its file has no output layer."""
 
+    embedding: str  # its name, without the prefix; the output layer may be tied to it
     head_names = {SEQUENCE: {"head": "score"}}
     lm_modules = frozenset({"lm_head"})
 
-
-def embedding_names(embedding: str, tied: bool) -> dict[str, tuple[str, ...]]:
-    """The embedding and the output layer of a language model, which may be tied."""
-    if tied:
-        return {"embed.table.weight": (embedding, "lm_head.weight")}
-    return {"embed.table.weight": (embedding,), "output.weight": ("lm_head.weight",)}
+    def outer_names(self, config: Any) -> dict[str, tuple[str, ...]]:
+        embedding = f"{self.prefix}{self.embedding}.weight"
+        copies = ("lm_head.weight",) if config.tied else ()
+        embeddings = {"embed.table.weight": (embedding, *copies), "output.weight": ("lm_head.weight",)}
+        return super().outer_names(config) | embeddings

@@ -1,12 +1,11 @@
 """Llama: its config keys and tensor names; RoPE parameters in the older form of config.json and in the newer."""
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
-from regard.errors import UserError, nearest
-from regard.interop.config_keys import ACTIVATIONS, Key, Keys, keys_from, read_fields, require_values
-from regard.interop.layout import PublishedCausalLM, embedding_names
+from regard.errors import UserError
+from regard.interop.config_keys import ACTIVATIONS, Json, Key, Keys, keys_from, read_fields, require_values, unsupported
+from regard.interop.layout import PublishedCausalLM
 
 ROPE_TYPES = {"default": "none", "linear": "linear", "llama3": "llama3"}  # theirs → ours
 ORIGINAL = "original_max_position_embeddings"
@@ -48,7 +47,10 @@ class Llama(PublishedCausalLM):
         "partial_rotary_factor": 1.0,
         "sliding_window": None,
     }
+    extra_keys = {"pretraining_tp": 1, "attention_dropout": 0.0}
     prefix = "model."
+    embedding = "embed_tokens"
+    outer_modules = {"decoder.final": "norm"}
     block = "model.layers.{index}."
     block_names = {
         "self_attention.query": "self_attn.q_proj",
@@ -63,18 +65,13 @@ class Llama(PublishedCausalLM):
     }
     ignored = re.compile(r".*rotary_emb\.inv_freq")
 
-    def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
-        return embedding_names("model.embed_tokens.weight", config.tied) | {
-            "decoder.final.weight": ("model.norm.weight",)
-        }
-
     def matches(self, network: Any) -> bool:
         return super().matches(network) and network.config.width % network.config.heads == 0
 
-    def read_fields(self, config: dict[str, Any]) -> dict[str, Any]:
+    def read_fields(self, config: Json) -> Json:
         return super().read_fields(config) | _rope_fields(config)
 
-    def describe(self, network: Any, foreign: dict[str, Any]) -> dict[str, Any]:
+    def describe(self, network: Any, foreign: Json) -> Json:
         """With RoPE parameters in both forms, unless the loaded config has them."""
         config = super().describe(network, foreign)
         if not foreign.keys().isdisjoint(("rope_theta", "rope_scaling", "rope_parameters")):
@@ -88,25 +85,22 @@ class Llama(PublishedCausalLM):
             "rope_parameters": {"rope_theta": ours.rope_theta, **rope},
         }
 
-    def config_fields(self, config: Any) -> dict[str, Any]:
+    def config_fields(self, config: Any) -> Json:
         return vars(config) | {
             "key_heads": config.key_heads or config.heads,
             "head_width": config.head_width or config.width // config.heads,
             "feedforward": config.hidden,
         }
 
-    def extra_keys(self, config: Any) -> dict[str, Any]:
-        return {"pretraining_tp": 1, "attention_dropout": 0.0}
 
-
-def _rope_fields(config: dict[str, Any]) -> dict[str, Any]:
+def _rope_fields(config: Json) -> Json:
     """From `rope_parameters`, or in older files from `rope_theta` and `rope_scaling`."""
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if not isinstance(rope, dict):
         raise UserError(f"rope_scaling = {rope!r} should be an object {{…}} with rope_type")
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     if not isinstance(rope_type, str) or rope_type not in ROPE_TYPES:
-        raise UserError(f"rope_type = '{rope_type}' is unknown{nearest(str(rope_type), ROPE_TYPES)}")
+        raise unsupported("rope_type", rope_type, ROPE_TYPES)
     require_values(rope, {"partial_rotary_factor": Llama.required["partial_rotary_factor"]})
     stretch = ROPE_TYPES[rope_type]
     if stretch == "llama3":

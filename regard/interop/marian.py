@@ -4,7 +4,6 @@ A post-norm Transformer (Vaswani et al. 2017) whose sinusoids have all sines bef
 logits. Source and target end with </s>; the decoder starts with `decoder_start_token_id`, the padding token.
 """
 
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.attention.positions import Sinusoid, sinusoid
 from regard.errors import UserError
-from regard.interop.config_keys import ACTIVATIONS, Key, checked
+from regard.interop.config_keys import ACTIVATIONS, Json, Key, checked
 from regard.interop.layout import Published
 from regard.interop.safetensors import TensorSpec
 
@@ -50,6 +49,7 @@ class Marian(Published):
         "activation_function": Key("activation", "gelu", ACTIVATIONS),
     }
     fixed = {"norm": "post", "score": "scaled_dot"}
+    positive = ("feedforward",)
     required = {
         "normalize_before": False,
         "normalize_embedding": False,
@@ -61,6 +61,7 @@ class Marian(Published):
         "is_decoder": False,
         "quantization_config": None,
     }
+    extra_keys = {"attention_dropout": 0.0, "activation_dropout": 0.0, "forced_eos_token_id": None, "use_cache": True}
     block = "model.{side}.layers.{index}."
     block_names = {
         "self_attention.query": "self_attn.q_proj",
@@ -78,16 +79,14 @@ class Marian(Published):
         "feedforward_residual.norm": "final_layer_norm",
     }
 
-    def outer_names(self, config: Any) -> Mapping[str, tuple[str, ...]]:
+    def outer_names(self, config: Any) -> dict[str, tuple[str, ...]]:
         return EMBEDDINGS[config.tied] | {"output.bias": (BIAS,)}
 
     def tensor_spec(self, module: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
         return TensorSpec(names, leading_axis=names == (BIAS,))
 
     def matches(self, network: Any) -> bool:
-        if not super().matches(network) or network.config.feedforward == 0:
-            return False
-        return network.config.positions in ("sinusoid", "sinusoid_halves")
+        return super().matches(network) and network.config.positions in ("sinusoid", "sinusoid_halves")
 
     def canonical(self, network: Any) -> nn.Module:
         """With the sines before the cosines: the model's width is permuted, in every tensor."""
@@ -105,7 +104,7 @@ class Marian(Published):
                 parameter.data = parameter.data.index_select(axis, order.to(parameter.device))
         return permuted
 
-    def read_fields(self, config: dict[str, Any]) -> dict[str, Any]:
+    def read_fields(self, config: Json) -> Json:
         fields = super().read_fields(config) | {"positions": "sinusoid_halves"}
         source = fields["source_vocabulary"]
         target = checked(config, "decoder_vocab_size", None) or source
@@ -117,21 +116,18 @@ class Marian(Published):
             )
         return fields | {"target_vocabulary": target, "tied": ("all" if shared else "output") if tied else "none"}
 
-    def describe(self, network: Any, foreign: dict[str, Any]) -> dict[str, Any]:
+    def describe(self, network: Any, foreign: Json) -> Json:
         return super().describe(network, foreign) | {
             "decoder_vocab_size": network.config.target_vocabulary,
             "share_encoder_decoder_embeddings": network.config.tied == "all",
             "tie_word_embeddings": network.config.tied != "none",
         }
 
-    def config_fields(self, config: Any) -> dict[str, Any]:
+    def config_fields(self, config: Any) -> Json:
         sides = {f"decoder_{name}": name for name in ("heads", "depth", "feedforward")}
         return vars(config) | {ours: getattr(config, ours) or getattr(config, name) for ours, name in sides.items()}
 
-    def extra_keys(self, config: Any) -> dict[str, Any]:
-        return {"attention_dropout": 0.0, "activation_dropout": 0.0, "forced_eos_token_id": None, "use_cache": True}
-
-    def adapt_tensors(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
+    def adapt_tensors(self, tensors: dict[str, Tensor], config: Json) -> dict[str, Tensor]:
         """Position tables are checked and dropped; a missing bias is zero."""
         tensors = dict(tensors)
         for name in POSITIONS:
@@ -156,7 +152,7 @@ def _width_axis(name: str) -> int | None:
     return 1 if kind == "weight" else None
 
 
-def _sharing(config: dict[str, Any]) -> tuple[bool, bool]:
+def _sharing(config: Json) -> tuple[bool, bool]:
     """Whether both sides share an embedding, and whether the output is tied to the target's."""
     return (
         checked(config, "share_encoder_decoder_embeddings", True),

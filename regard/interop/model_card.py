@@ -1,10 +1,15 @@
-"""The model card: what a folder contains and how to open it."""
+"""The model card (README.md): what a folder contains, how it was trained, how to open it, and its limitations."""
 
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
 
-from regard.interop.heads import head_of, is_unpublished
+from regard.config.recipe import Recipe
+from regard.interop.heads import UNPUBLISHED_NOTE, head_of, is_unpublished
 from regard.interop.layout import PRETRAINING
 from regard.interop.native import PREFIX
+from regard.layers.protocols import Network
+from regard.models.heads.sequence import Classifier
 from regard.models.registry import FAMILIES, family_of
 from regard.text.vocabulary import Vocabulary
 
@@ -25,69 +30,127 @@ PREDICTED = {
     "regression": "float(model(**inputs).logits[0, 0])",
 }
 
-KINDS = {
-    "translate": "A sequence-to-sequence model",
-    "generate": "A language model",
-    "classify": "A text classifier",
-    "fill": "A masked language model",
-    "tag": "A token classifier",
-    "answer": "An extractive question-answering model",
-    "embed": "An encoder",
-}
 
-AUTO_CLASSES = {
-    "translate": "MarianMTModel",
-    "generate": "AutoModelForCausalLM",
-    "classify": "AutoModelForSequenceClassification",
-    "fill": "AutoModelForMaskedLM",
-    "tag": "AutoModelForTokenClassification",
-    "answer": "AutoModelForQuestionAnswering",
-    "embed": "AutoModel",
-}
+class TaskCard(NamedTuple):
+    """What the cards of all models of a task say."""
+
+    kind: str
+    pipeline_tag: str  # of the Hugging Face Hub
+    auto_class: str  # of transformers
+    limitation: str
 
 
-def card_of(network: Any, vocabulary: Vocabulary, config: dict[str, Any], base: str = "") -> str:
-    """A short README.md: what the model is, its size, how to open it; an adapter's names its base model."""
-    task = network.task
+TASK_CARDS = {
+    "translate": TaskCard("Sequence-to-sequence model", "translation", "MarianMTModel",
+                          "Outputs may be wrong or incomplete; nothing compares them with the source."),
+    "generate": TaskCard("Causal language model", "text-generation", "AutoModelForCausalLM",
+                         "Generated text may be false or offensive."),
+    "classify": TaskCard("Text classifier", "text-classification", "AutoModelForSequenceClassification",
+                         "Probabilities are not calibrated."),
+    "fill": TaskCard("Masked language model", "fill-mask", "AutoModelForMaskedLM",
+                     "Probabilities are not calibrated."),
+    "tag": TaskCard("Token classifier", "token-classification", "AutoModelForTokenClassification",
+                    "Probabilities are not calibrated; only the labels above are predicted."),
+    "answer": TaskCard("Extractive question-answering model", "question-answering", "AutoModelForQuestionAnswering",
+                       "An answer is always a span of the context, which need not answer the question."),
+    "embed": TaskCard("Encoder", "feature-extraction", "AutoModel",
+                      "Similarities of its vectors are relative: choose thresholds on your own data."),
+}  # fmt: skip
+
+MAX_LABELS = 20  # that are listed
+
+
+class Training(NamedTuple):
+    """How a model was trained: its recipe, and its metrics on the validation data at some step."""
+
+    recipe: Recipe
+    step: int = 0
+    metrics: Mapping[str, float] = {}
+
+
+def card_of(
+    network: Network, vocabulary: Vocabulary, model_type: str, base: str = "", training: Training | None = None
+) -> str:
+    """The text of README.md; that of an adapter names its base model."""
+    card = TASK_CARDS[network.task]
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    sizes = f"{vocabulary.target.size:,} tokens"
-    if task == "translate" and vocabulary.joint:
-        sizes += " for both sides"
-    elif task == "translate":
-        sizes = f"{vocabulary.source.size:,} source and {vocabulary.target.size:,} target tokens"
-    elif task == "classify":
-        sizes += f", {len(network.labels)} labels"
-    if base:
-        sizes += f".\nThis folder has only what was added to the weights of `{base}` (LoRA, in the layout of PEFT)"
-    is_encoder = FAMILIES[family_of(network)].is_encoder
-    decoding = "" if is_encoder else ", its decoding options in `generation_config.json`"
-    verb = "embed" if task == "embed" else "run"
-    inputs = '{"question": "…", "context": "…"}' if task == "answer" else '"…"'
+    decoding = "" if FAMILIES[family_of(network)].is_encoder else " Decoding options: `generation_config.json`."
+    verb = "embed" if network.task == "embed" else "run"
+    inputs = '{"question": "…", "context": "…"}' if network.task == "answer" else '"…"'
+    adapter = f"\nThis folder has only the LoRA adapter (PEFT layout) of the base model `{base}`." if base else ""
+    metrics = "".join(f"\n- {name}" for name in training.metrics if name != "loss") if training else ""
+    metrics = f"\nmetrics:{metrics}" if metrics else ""
     return f"""---
 library_name: regard
+pipeline_tag: {card.pipeline_tag}{metrics}
 ---
 
-# {type(network).__name__} ({config["model_type"]})
+# {type(network).__name__} ({model_type})
 
-{KINDS[task]} with {parameters:,} parameters; {sizes}.
-Its architecture is in `config.json`{decoding}.
-
+{card.kind}, {parameters:,} parameters, {_sizes(network, vocabulary)}.
+Architecture: `config.json`.{decoding}{adapter}
+{_training(training) if training else ""}
     import regard
     model = regard.load("FOLDER")
     print(model.{verb}({inputs}))
     model.trace({inputs}).explore()          # the attention weights of every head
-{"" if base else _with_transformers(network, vocabulary, config)}"""
+{"" if base else _with_transformers(network, vocabulary, model_type)}
+## Limitations
+
+{card.limitation} At most {network.max_positions:,} tokens at once.
+The model has learned what is in its training data, biases included.
+"""
 
 
-def _with_transformers(network: Any, vocabulary: Vocabulary, config: dict[str, Any]) -> str:
-    """How transformers opens the same folder, if it can."""
+def _sizes(network: Network, vocabulary: Vocabulary) -> str:
+    sizes = f"vocabulary {vocabulary.target.size:,}"
+    if network.task == "translate" and vocabulary.joint:
+        return f"{sizes} (source and target)"
+    if network.task == "translate":
+        return f"vocabulary {vocabulary.source.size:,} (source) and {vocabulary.target.size:,} (target)"
+    labels = getattr(network, "labels", ()) if network.task in ("classify", "tag") else ()
+    more = f", … ({len(labels)} labels)" if len(labels) > MAX_LABELS else ""
+    return sizes + (f", labels: {', '.join(labels[:MAX_LABELS])}{more}" if labels else "")
+
+
+def _training(training: Training) -> str:
+    recipe, step, metrics = training
+    data = f"synthetic ({recipe.data.synthetic})" if recipe.data.synthetic else f"`{_public(str(recipe.data.train))}`"
+    base = recipe.model.get("from")
+    lines = [
+        f"Base model: `{_public(base)}`" if base else "Trained from random initialisation",
+        f"Training data: {data}",
+        f"Distilled from: `{_public(recipe.distil.teacher)}`" if recipe.distil.teacher else "",
+        f"Validation at step {step:,}: {', '.join(f'{key} {value:.4g}' for key, value in metrics.items())}"
+        if metrics
+        else "",
+    ]
+    return "\n## Training\n\n" + "".join(f"- {line}\n" for line in lines if line) + "\n## Use\n"
+
+
+def _public(path: str) -> str:
+    """A path for a published card: an absolute one without its parents, which name folders of this machine."""
+    return Path(path).name if Path(path).is_absolute() else path
+
+
+def transformers_problem(network: Network, vocabulary: Vocabulary, model_type: str) -> str:
+    """Why transformers cannot open what is saved, as a message; "" if it can."""
+    if model_type.startswith(PREFIX):
+        return f"transformers cannot open this checkpoint: model_type '{model_type}' exists only in regard"
+    if is_unpublished(network):
+        return UNPUBLISHED_NOTE
+    if network.task == "translate" and not vocabulary.joint:
+        return "transformers cannot open this checkpoint: it has separate tokenizers for source and target"
+    return ""
+
+
+def _with_transformers(network: Network, vocabulary: Vocabulary, model_type: str) -> str:
+    """How transformers opens the same folder, or why it cannot."""
+    if problem := transformers_problem(network, vocabulary, model_type):
+        return f"\nNote: {problem}.\n"
     task = network.task
-    if config["model_type"].startswith(PREFIX) or is_unpublished(network):
-        return ""
-    if task == "translate" and not vocabulary.joint:
-        return ""  # transformers has no second tokenizer.json
-    auto = "AutoModelForPreTraining" if head_of(network) == PRETRAINING else AUTO_CLASSES[task]
+    auto = "AutoModelForPreTraining" if head_of(network) == PRETRAINING else TASK_CARDS[task].auto_class
     result = GENERATED if task in ("translate", "generate") else "model(**inputs)"
-    result = PREDICTED[network.problem_type] if task == "classify" else result
+    result = PREDICTED[network.problem_type] if isinstance(network, Classifier) else result
     types = "" if getattr(network.config, "token_types", 0) else ", return_token_type_ids=False"
     return OPEN.format(auto=auto, types=types, result=result)

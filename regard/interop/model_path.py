@@ -12,6 +12,8 @@ from pathlib import Path
 from regard.errors import UserError
 from regard.interop.safetensors import INDEX, SINGLE
 
+HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)  # bert-base-uncased, sentence-transformers/all-MiniLM-L6-v2
+
 DEPTHS = ("", "*/", "*/*/")  # below the package's root
 
 
@@ -48,8 +50,12 @@ def find_folder(path: str | Path) -> Path:
         return folders[0]
     module = module_of(name)
     package = f" and no installed package '{module}'" if module else ""
+    is_local = Path(name).parent.is_dir() and Path(name).parent != Path()  # runs/mine, where there is a folder runs
+    hub_name = name if HUB_NAME.fullmatch(name) and not is_local else "openai-community/gpt2"
+    command = f"hf download {hub_name} --local-dir {Path(hub_name).name}"
+    tried = ", ".join(dict.fromkeys(map(str, searched)))
     raise UserError(
-        f"model '{name}' not found: no folder {', '.join(map(str, searched))}{package} with config.json and weights. "
-        "regard does not download models; get it first, e.g. `hf download openai-community/gpt2 --local-dir gpt2`, or "
-        "set REGARD_WEIGHTS to the folder that contains it"
+        f"model '{name}' not found: no folder {tried}{package} with config.json and weights. regard does not "
+        f"download models. To get one from the Hugging Face Hub (pip install huggingface_hub): {command}, then give "
+        f"the folder {Path(hub_name).name}. If you have it elsewhere: set REGARD_WEIGHTS to the folder that contains it"
     )

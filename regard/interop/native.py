@@ -2,12 +2,12 @@
 
 import re
 from dataclasses import asdict, fields
-from typing import Any
 
 from torch import Tensor, nn
 
 from regard.config.aliases import current_model_keys
 from regard.errors import UserError, nearest
+from regard.interop.config_keys import Json
 from regard.interop.layout import MASKED_LM, NO_HEAD, PRETRAINING, SEQUENCE, SPAN, TOKEN, Layout
 from regard.interop.safetensors import TensorSpec, TensorSpecs
 from regard.models.registry import FAMILIES, build, family_of
@@ -26,7 +26,24 @@ OLD_TENSORS = (
     (r"\.think_residual\.", ".feedforward_residual."),
     (r"\.widen\.", ".up."),
     (r"(^|\.)narrow\.", r"\1down."),
+    (r"^words\.", "lm_head."),
+    (r"^relation\.", "nsp_head."),
+    (r"^compare\.", "pair_pooler."),
+    (r"^summary\.question\b", "pool.query"),
+    (r"^summary\.", "pool."),
+    (r"\.relation\.", ".position_bias."),
+    (r"\.see\.", ".input_gates."),
+    (r"\.recall\.", ".hidden_gates."),
+    (r"\.ask\.", ".query."),
+    (r"\.windows\.product\.", ".convolution.linear."),
 )  # names in checkpoints written before these parts were renamed: pattern → replacement
+
+
+def current_name(name: str, family: str) -> str:
+    """The name of a parameter, which an earlier version may have written under another."""
+    for pattern, replacement in OLD_TENSORS:
+        name = re.sub(pattern, replacement, name)
+    return re.sub(r"^reader\.", "encoder." if family == "seq2seq" else "rnn.", name)
 
 
 class NativeLayout(Layout):
@@ -44,7 +61,7 @@ class NativeLayout(Layout):
     def matches(self, network: nn.Module) -> bool:
         return family_of(network) == self.family
 
-    def describe(self, network: nn.Module, foreign: dict[str, Any]) -> dict[str, Any]:
+    def describe(self, network: nn.Module, foreign: Json) -> Json:
         return {
             "model_type": self.model_type,
             "architectures": [self.architecture],
@@ -52,7 +69,7 @@ class NativeLayout(Layout):
             **asdict(network.config),  # type: ignore[arg-type]
         }
 
-    def read(self, config: dict[str, Any]) -> nn.Module:
+    def read(self, config: Json) -> nn.Module:
         family = FAMILIES[self.family]
         config = current_model_keys(config, self.family, aliases={})
         known = [field.name for field in fields(family.config)]
@@ -64,13 +81,8 @@ class NativeLayout(Layout):
                 raise UserError(f"{key} is missing")
         return build({"family": self.family} | {key: value for key, value in config.items() if key in known})
 
-    def adapt_tensors(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
-        renamed = {}
-        for name, tensor in tensors.items():
-            for pattern, replacement in OLD_TENSORS:
-                name = re.sub(pattern, replacement, name)
-            renamed[name] = tensor
-        return renamed
+    def adapt_tensors(self, tensors: dict[str, Tensor], config: Json) -> dict[str, Tensor]:
+        return {current_name(name, self.family): tensor for name, tensor in tensors.items()}
 
     def tensor_specs(self, network: nn.Module) -> TensorSpecs:
         return {name: TensorSpec((name,)) for name, _ in network.named_parameters()}

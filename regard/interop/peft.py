@@ -14,14 +14,14 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.interop.config_keys import require_values
+from regard.interop.config_keys import Json, require_values
 from regard.interop.model_path import packaged_models
 from regard.interop.safetensors import SHARDS, SINGLE, TensorSpec, TensorSpecs, read_file, read_json, write_json
 from regard.layers.lora import Adapted, adapters
@@ -37,7 +37,7 @@ LORA_B = ".lora_B.weight"
 
 BLOCK = re.compile(r".*\.\d+\.")  # before the name of a module inside its block
 
-REQUIRED: dict[str, Any] = {  # keys of PEFT that change the computation: the one value that is supported
+REQUIRED: Json = {  # keys of PEFT that change the computation: the one value that is supported
     "peft_type": "LORA",
     "bias": "none",
     "use_dora": False,
@@ -48,7 +48,7 @@ REQUIRED: dict[str, Any] = {  # keys of PEFT that change the computation: the on
     "target_parameters": None,
 }
 
-# Patterns of alpha_pattern are regular expressions of a stranger: only those that are matched in little time.
+# Patterns of alpha_pattern are regular expressions from an untrusted file: only those that match in bounded time.
 SAFE_PATTERN = re.compile(r"(\w|-|\\?\.|\||\^|\$|\.\*|\\d\+)+", re.ASCII)
 WILDCARD = re.compile(r"\.\*|\\d\+")
 MAX_WILDCARDS = 2
@@ -65,7 +65,7 @@ class Base(NamedTuple):
     folder: Path
     hashes: dict[str, str]
 
-    def to_json(self, folder: Path) -> dict[str, Any]:
+    def to_json(self, folder: Path) -> Json:
         """The content of base.json in an adapter's folder."""
         relative = os.path.relpath(self.folder, folder.resolve())
         return {"folder": str(self.folder), "relative": relative, "sha256": self.hashes}
@@ -117,7 +117,7 @@ def base_of(folder: Path) -> Base:
     )
 
 
-def _candidates(folder: Path, name: str, relative: Any) -> Iterator[Path]:
+def _candidates(folder: Path, name: str, relative: object) -> Iterator[Path]:
     yield Path(os.path.expanduser(name))
     if isinstance(relative, str):
         yield Path(os.path.normpath(folder / relative))
@@ -165,7 +165,7 @@ def add(tensors: dict[str, Tensor], folder: Path, prefix: str, merged: bool = Tr
     return result
 
 
-def _check(config: dict[str, Any], folder: Path) -> None:
+def _check(config: Json, folder: Path) -> None:
     """Reject unsupported adapters; the error names the key."""
     try:
         require_values(config, REQUIRED)
@@ -189,7 +189,7 @@ def _check(config: dict[str, Any], folder: Path) -> None:
         raise UserError(f"{folder / CONFIG}: {error}") from None
 
 
-def _alpha(config: dict[str, Any], module: str) -> float:
+def _alpha(config: Json, module: str) -> float:
     """The factor of a module's matrices, times their rank; as in PEFT, patterns match the end of a module's name."""
     patterns = config.get("alpha_pattern") or {}
     return next(
@@ -214,7 +214,7 @@ def write(folder: Path, network: nn.Module, specs: TensorSpecs, base: Base, task
         a, b = _matrices(members)
         tensors |= {f"{PREFIX}{module}{LORA_A}": a, f"{PREFIX}{module}{LORA_B}": b}
         ranks[BLOCK.sub("", module)] = len(a)
-    matrices = [f"{name}.{part}" for name in adapted for part in ("lora_a", "lora_b")]
+    matrices = [f"{name}.{matrix}" for name in adapted for matrix in ("lora_a", "lora_b")]
     new = {name: weight for name, weight in network.named_parameters() if weight.requires_grad and name not in matrices}
     for name, weight in new.items():
         tensors[f"{PREFIX}{specs[name].names[0]}"] = specs[name].to_file([weight.detach().cpu()])

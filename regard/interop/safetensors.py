@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from regard.data.small_files import read_text
 from regard.errors import UserError
+from regard.interop.config_keys import Json
 
 SINGLE = "model.safetensors"
 
@@ -61,7 +62,7 @@ class TensorSpec(NamedTuple):
 
     def to_file(self, parts: list[Tensor]) -> Tensor:
         """The file's tensor from all our parameters in it."""
-        grouped = [part.unflatten(0, (self.groups, -1)) for part in parts]
+        grouped = [tensor.unflatten(0, (self.groups, -1)) for tensor in parts]
         tensor = torch.stack(grouped, 1).flatten(0, 2) if len(parts) > 1 else parts[0]
         tensor = tensor if self.scale == 1 else tensor * self.scale
         tensor = tensor.T if self.transposed else tensor
@@ -104,7 +105,7 @@ def read_json(path: Path, expected: type = dict) -> Any:
     return value
 
 
-def write_json(path: Path, value: dict[str, Any]) -> None:
+def write_json(path: Path, value: Json) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -150,14 +151,14 @@ def read_file(path: Path, ignored: re.Pattern[str] = NEVER) -> dict[str, Tensor]
 def write_weights(folder: Path, network: nn.Module, specs: TensorSpecs) -> None:
     """One file; a tensor that several layers share is written once."""
     written: dict[str, TensorSpec] = {}
-    parts: dict[str, dict[int, Tensor]] = {}
+    weights: dict[str, dict[int, Tensor]] = {}  # by the name in the file, and by their index in its tensor
     for name, parameter in network.named_parameters():  # yields a shared parameter once
         spec = specs[name]
         written[spec.names[0]] = spec
-        parts.setdefault(spec.names[0], {})[spec.part] = parameter.detach().cpu().float()
+        weights.setdefault(spec.names[0], {})[spec.part] = parameter.detach().cpu().float()
     tensors = {}
     for name, spec in written.items():
-        tensors[name] = spec.to_file([parts[name][part] for part in sorted(parts[name])]).contiguous()
+        tensors[name] = spec.to_file([weights[name][index] for index in sorted(weights[name])]).contiguous()
         if spec.write_copies:
             tensors |= {copy: tensors[name].clone() for copy in spec.names[1:]}
     save_file(tensors, folder / SINGLE, metadata={"format": "pt"})

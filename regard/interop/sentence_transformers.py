@@ -1,6 +1,9 @@
 """How an encoder pools its states to one vector, in the files of sentence-transformers.
 
 modules.json · 1_Pooling/config.json · 2_Normalize · sentence_bert_config.json (max_seq_length)
+
+Version 6 writes `"pooling_mode": "cls"` instead of `"pooling_mode_cls_token": true`, and the length as
+`model_max_length` in tokenizer_config.json. Both forms are read; the older one is written, which all versions read.
 """
 
 import json
@@ -15,6 +18,8 @@ MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "p
 POOLINGS = tuple(MODES.values())  # of the hidden states, the first one ([CLS]), or the maximum of each feature
 
 MODULES = "modules.json"
+
+MAX_LENGTH = 1 << 24  # tokenizers without a limit have a model_max_length of 1e30
 
 SETTINGS = ("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_distilbert_config.json",
             "sentence_albert_config.json", "sentence_camembert_config.json")  # fmt: skip
@@ -46,9 +51,15 @@ def pooling_of(folder: Path) -> Pooling | None:
             raise UserError(
                 f"{folder / MODULES}: '{module_type}' is unknown; expected one of: Transformer, Pooling, Normalize"
             )
-    settings = next((read_json(folder / name) for name in SETTINGS if (folder / name).is_file()), {})
-    length = settings.get("max_seq_length")
-    return Pooling(kind, normalise, length if type(length) is int and length > 0 else 0) if kind else None
+    return Pooling(kind, normalise, _max_length(folder)) if kind else None
+
+
+def _max_length(folder: Path) -> int:
+    """The longest text in tokens that the folder specifies; 0 if it specifies none."""
+    keys = {**dict.fromkeys(SETTINGS, "max_seq_length"), "tokenizer_config.json": "model_max_length"}
+    files = {folder / name: key for name, key in keys.items() if (folder / name).is_file()}
+    lengths = (read_json(path).get(key) for path, key in files.items())
+    return next((length for length in lengths if type(length) is int and 0 < length < MAX_LENGTH), 0)
 
 
 def supported_pooling(folder: Path) -> Pooling | None:
@@ -80,7 +91,14 @@ def write_pooling(folder: Path, pooling: Pooling, width: int) -> None:
 def _kind(path: Path) -> str:
     """The pooling of a file, which must have exactly one."""
     config = read_json(path)
-    modes = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
-    if len(modes) != 1 or modes[0] not in MODES:
-        raise UserError(f"{path}: {', '.join(modes) or 'no pooling_mode'}; expected one of: {', '.join(MODES)}")
-    return MODES[modes[0]]
+    if "pooling_mode" in config:  # version 6
+        mode = config["pooling_mode"]
+        names = mode if isinstance(mode, list) else [mode]
+        modes = {name: name for name in POOLINGS}
+    else:
+        names = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
+        modes = MODES
+    if len(names) != 1 or not isinstance(names[0], str) or names[0] not in modes:
+        requested = ", ".join(map(str, names)) or "no pooling_mode"
+        raise UserError(f"{path}: {requested} is not supported; expected one of: {', '.join(modes)}")
+    return modes[names[0]]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError
+from regard.interop.config_keys import Json
 from regard.models.registry import FAMILIES, family_of
 from regard.text.id_only import IdOnlyTokenizer
 from regard.text.tokenizer import MISSING, Tokenizer
@@ -15,7 +16,7 @@ TOKENIZERS = ("tokenizer.json", "source.spm", "merges.txt", "vocab.txt")
 MAX_PADDING = 1023  # rows of a language model's embedding beyond the tokenizer's tokens
 
 
-def load_vocabulary(folder: Path, config: dict[str, Any], generation: dict[str, Any], network: Any) -> Vocabulary:
+def load_vocabulary(folder: Path, config: Json, generation: Json, network: Any) -> Vocabulary:
     """A folder's tokenizers, with the special tokens that config.json names; their sizes must match the network.
 
     Without tokenizer files the model accepts token ids only.
@@ -33,7 +34,7 @@ def load_vocabulary(folder: Path, config: dict[str, Any], generation: dict[str, 
     return _with_begin(vocabulary, config, folder / "config.json") if family.is_encoder_decoder else vocabulary
 
 
-def _id_only(folder: Path, config: dict[str, Any], network: Any) -> Vocabulary:
+def _id_only(folder: Path, config: Json, network: Any) -> Vocabulary:
     family = FAMILIES[family_of(network)]
     begin = "decoder_start_token_id" if family.is_encoder_decoder else "bos_token_id"
     ids = {}
@@ -61,7 +62,7 @@ def _check_sizes(vocabulary: Vocabulary, network: Any, folder: Path) -> None:
             )
 
 
-def _with_begin(vocabulary: Vocabulary, config: dict[str, Any], path: Path) -> Vocabulary:
+def _with_begin(vocabulary: Vocabulary, config: Json, path: Path) -> Vocabulary:
     """With the first token of the decoder; the tokenizer's end token must be the one of config.json."""
     target = vocabulary.target
     eos_ids = config.get("eos_token_id", target.end)
@@ -84,7 +85,7 @@ def _with(tokenizer: Tokenizer, **ids: int) -> Tokenizer:
     return changed
 
 
-def special_token_keys(target: Tokenizer, is_encoder_decoder: bool, foreign: dict[str, Any]) -> dict[str, Any]:
+def special_token_keys(target: Tokenizer, is_encoder_decoder: bool, foreign: Json) -> Json:
     """The ids of the special tokens, null where there is none; a loaded file's values are kept.
 
     Without a key, other libraries would use the default of the published vocabulary.
