@@ -16,21 +16,22 @@ from regard.config.recipe import Recipe
 from regard.errors import UserError, nearest
 from regard.interop import folder as folders
 from regard.interop.hf_module import HFModule
+from regard.interop.model_card import Training
 from regard.interop.sentence_transformers import Pooling, pooling_of, write_pooling
 from regard.models.registry import FAMILIES, family_of
-from regard.runtime.device import choose_device
-from regard.runtime.machine import use_huge_pages
+from regard.runtime.machine import choose_device, use_huge_pages
 from regard.runtime.optimize import optimize_for_inference
-from regard.tasks.predictor import COMPUTING, Predictor
+from regard.tasks.predictor import Predictor
 from regard.tasks.registry import TASKS, canonical, task_of
 from regard.text.vocabulary import Vocabulary
+from regard.training.metrics_log import validation_metrics
 from regard.training.run_folder import find_model, open_run
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.float32}  # int8: of the weights
 LARGE = 1 << 26  # bytes of weights: more than caches hold
 
 
-@dataclass
+@dataclass(repr=False)
 class Model:
     """A network with its vocabulary and generation settings; what it can do is defined by its task."""
 
@@ -42,6 +43,15 @@ class Model:
     folder: Path | None = None
     precision: str = "float32"
     pooling: Pooling | None = None  # of its checkpoint, if it says
+    num_parameters: int = 0  # of the loaded network; in int8 most are no `nn.Parameter` any more
+
+    def __post_init__(self) -> None:
+        self.num_parameters = self.num_parameters or sum(weight.numel() for weight in self.network.parameters())
+
+    def __repr__(self) -> str:
+        facts = [family_of(self.network), self.task, f"{_rounded(self.num_parameters)} parameters", self.precision]
+        folder = [f"'{self.folder}'"] if self.folder else []
+        return f"Model({', '.join([*facts, str(self.device), *folder])})"
 
     @property
     def task(self) -> str:
@@ -62,28 +72,24 @@ class Model:
         kind: type[Predictor] = task_of(name).predictor
         if not kind.accepts(self):
             able = [each for each in TASKS if task_of(each).predictor.accepts(self)]
-            raise UserError(f"this model cannot '{name}'; possible: {', '.join(able)}")
+            raise UserError(f"this model cannot do task = '{name}'; possible tasks: {', '.join(able)}")
         return kind(self)
 
     def run(self, inputs: str | Mapping[str, str] | Sequence[Any], *, task: str = "", **options: Any) -> Any:
-        """A prediction for one input, or a list of them. Generation takes the keys of a recipe's [decode]."""
+        """A prediction for one input, or a list of them, where an empty input has an empty prediction.
+
+        Generation takes the keys of a recipe's [decode].
+        """
         predictor = self.predictor(task)
         if not isinstance(inputs, Iterable):
             raise UserError(f"inputs should be a text or a list of them, not {inputs!r:.60}")
-        single = predictor.is_single(inputs)
-        computing = {name: options.pop(name) for name in COMPUTING if name in options}
-        computing = {"batch_size": predictor.batch_size, "truncate": False, "progress": lambda done: None} | computing
-        if type(size := computing["batch_size"]) is not int or size < 1:
-            raise UserError(f"batch_size = {size!r} should be a whole number of at least 1")
-        predictor.check_options(options)
-        predictions = predictor.predict([inputs] if single else list(inputs), options, **computing)
-        return predictions[0] if single else predictions
+        return predictor.run(inputs, options)
 
     def stream(self, prompt: str | Sequence[int], **options: Any) -> Any:
         """A continuation while it is generated: iterate for its text; then it has an `answer`."""
         predictor = self.predictor()
         if not predictor.streams:
-            raise UserError(f"this model cannot stream: its task is '{self.task}'")
+            raise UserError(f"stream() is for language models, but this model's task is '{self.task}': use run()")
         return predictor.stream(prompt, **options)
 
     def generate(self, ids: Any, **options: Any) -> Any:
@@ -122,7 +128,8 @@ class Model:
         """A checkpoint folder: config, weights, tokenizer, model card."""
         if self.precision == "int8":
             raise UserError("int8 weights are not saved: load the model in float32 and save that")
-        folders.save(Path(folder), self.network, self.vocabulary, self.generation, config=self.config)
+        training = Training(self.recipe, *validation_metrics(self.folder)) if self.recipe and self.folder else None
+        folders.save(Path(folder), self.network, self.vocabulary, self.generation, self.config, training=training)
         if self.pooling is not None:
             write_pooling(Path(folder), self.pooling, self.network.config.width)
 
@@ -134,6 +141,13 @@ class Model:
     @property
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
+
+
+def _rounded(count: int) -> str:
+    for size, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if count >= size:
+            return f"{count / size:.1f}{unit}"
+    return str(count)
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "float32", model_type: str | None = None) -> Model:
@@ -152,10 +166,13 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "float32", 
     if precision == "int8" and where.type != "cpu":
         raise UserError(f"precision = 'int8' is for CPUs, not for '{where}': use bfloat16 there, or device = 'cpu'")
     loaded_bytes = sum(parameter.nbytes for parameter in loaded.network.parameters())
+    count = sum(parameter.numel() for parameter in loaded.network.parameters())
     network: nn.Module = loaded.network.to(where, PRECISIONS[precision]).eval()
     if where.type == "cpu" and precision != "bfloat16":
         network = optimize_for_inference(network, precision)
         if loaded_bytes >= LARGE:
             use_huge_pages()
     pooling = pooling_of(folder)
-    return Model(network, loaded.vocabulary, loaded.generation, loaded.config, recipe, folder, precision, pooling)
+    return Model(
+        network, loaded.vocabulary, loaded.generation, loaded.config, recipe, folder, precision, pooling, count
+    )

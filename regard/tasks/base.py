@@ -1,7 +1,8 @@
 """The task contract: everything that one task is, from its data options to its `doctor` checks.
 
     options.py   Data, Train, Tokenizer: the recipe tables of the task, importable without torch
-    task.py      a Task: supported families, processor, head, datasets, batches, loss, validation, doctor checks
+    task.py      a Task: supported families, processor, head, datasets, batches, loss, validation, doctor checks;
+                 a SampleTask if its batches are samples of similar length
     predict.py   a Predictor: predictions, traces, rows of a file
     evaluate.py  metrics of one model, or of two compared
 
@@ -9,7 +10,7 @@ The training loop, `regard.load`, the command line and `doctor` use this contrac
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
@@ -18,15 +19,18 @@ from torch import Tensor, nn
 
 from regard.config.recipe import Recipe
 from regard.data.cache import Report
-from regard.data.sampler import BatchOptions, batches_per_epoch, epochs
+from regard.data.sampler import BatchOptions, Measured, batches_per_epoch, epochs, shares
 from regard.errors import UserError
 from regard.interop.folder import Loaded
+from regard.layers.protocols import Network
 from regard.layers.pytree import select_rows
-from regard.models.registry import Family
+from regard.models.registry import FAMILIES, Family
 from regard.tasks.distillation import Predicted, Teacher
 from regard.tasks.inspection import Findings
-from regard.tasks.predictor import Predictor
-from regard.tasks.scoring import Evaluation, EvaluationRequest
+from regard.tasks.predictor import LoadedModel, Predictor
+from regard.tasks.scoring import Evaluation, EvaluationRequest, baseline_warning
+from regard.text.special_tokens import with_end_token, with_mask_token
+from regard.text.train_tokenizer import train_tokenizer
 from regard.text.vocabulary import Vocabulary
 
 SPLITS = ("train", "validation", "test")
@@ -41,7 +45,12 @@ class Split(Protocol):
     def __len__(self) -> int: ...
 
 
+class Samples(Split, Measured, Protocol):
+    """A split of samples with known lengths."""
+
+
 S = TypeVar("S", bound=Split)
+M = TypeVar("M", bound=Samples)
 
 
 class Preview(NamedTuple):
@@ -64,6 +73,7 @@ class Task(ABC, Generic[S]):
     trainable: ClassVar[bool] = True
     supports_distillation: ClassVar[bool] = False  # then `predict_batch` is defined
     scores: tuple[str, ...] = ("loss",)  # metrics of `validate`; the first one selects the best checkpoint
+    constant: str = "always predicting the same"  # the prediction of `baseline`, for people
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss", "mse"})
     batches_per_epoch: int
     data: Any  # the task's own options
@@ -90,7 +100,7 @@ class Task(ABC, Generic[S]):
 
     # ── data ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, network: Any, cache: Path) -> None:
+    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, network: Network, cache: Path) -> None:
         self.recipe = recipe
         self.options: Any = recipe.train
         self.data = recipe.data
@@ -100,12 +110,12 @@ class Task(ABC, Generic[S]):
         self.bind(network)
         self.score_name = self.scores[0] if recipe.train.score == "auto" else recipe.train.score
         if self.score_name not in self.scores:
-            possible = ", ".join(self.scores)
             raise UserError(
-                f"train.score = '{self.score_name}' is not a metric of task = '{self.name}'; possible: {possible}"
+                f"train.score = '{self.score_name}' is not a metric of task = '{self.name}'; expected one of: "
+                f"{', '.join(self.scores)}"
             )
         self.ascending = self.score_name not in self.lower_is_better
-        self.length = self.max_tokens(self.data.max_length, int(network.max_positions))
+        self.length = self.max_tokens(self.data.max_length, network.max_positions)
         self.prepare()
 
     def bind(self, network: Any) -> None:
@@ -116,7 +126,7 @@ class Task(ABC, Generic[S]):
         if requested > limit:
             raise UserError(
                 f"data.max_length = {requested}, but the model reads at most {limit} tokens (model.max_positions): "
-                "lower data.max_length, or raise model.max_positions where the model is new"
+                "lower data.max_length, or raise model.max_positions of a new model"
             )
         return requested or limit
 
@@ -135,13 +145,17 @@ class Task(ABC, Generic[S]):
         try:
             self.validation = self.dataset("validation")
         except UserError as error:
-            raise UserError(f"data.validation = {share}: {error}" if isinstance(share, float) else str(error)) from None
+            if not isinstance(share, float):
+                raise
+            raise UserError(
+                f"data.validation = {share}: {error}; a small file may have too few samples to hold some out: raise "
+                "data.validation, or name a file"
+            ) from None
         self.plan_batches()
 
+    @abstractmethod
     def plan_batches(self) -> None:
-        """Samples of similar length form a batch."""
-        self.batching = BatchOptions(self.options.batch_tokens, self.options.batch_size, self.recipe.seed)
-        self.batches_per_epoch = batches_per_epoch(self.training, self.batching)  # type: ignore[arg-type]
+        """Decide what `batches` needs, and set `batches_per_epoch`; the splits are prepared."""
 
     @property
     def splits(self) -> dict[str, S]:
@@ -167,9 +181,9 @@ class Task(ABC, Generic[S]):
     def batches(self, start: int, rank: int, world: int) -> Iterator[Any]:
         """An endless stream of this process's batches from its `start`-th: its k-th is batch k · world + rank."""
 
+    @abstractmethod
     def epoch(self, batches: int) -> float:
         """How many epochs that many batches are."""
-        return epochs(self.training, self.batching, batches)  # type: ignore[arg-type]
 
     @abstractmethod
     def num_targets(self, batch: Any) -> int:
@@ -186,12 +200,12 @@ class Task(ABC, Generic[S]):
 
     def split(self, batch: Any, pieces: int) -> list[Any]:
         """At most `pieces` batches whose losses sum to that of the batch: every second sample, or third, …"""
-        pieces = min(pieces, len(batch.index))
+        pieces = min(pieces, len(batch.indices))
         return [batch] if pieces == 1 else [select_rows(batch, slice(start, None, pieces)) for start in range(pieces)]
 
     def predict_batch(self, network: Any, batch: Any) -> Predicted:
         """Hidden states and logits of a batch, for distillation."""
-        raise UserError(f"task = '{self.name}' has no distillation")
+        raise UserError(f"task = '{self.name}' does not support distillation: remove distil.teacher")
 
     def with_distillation(self, loss: Tensor, predicted: Predicted, batch: Any) -> Tensor:
         """The loss with the teacher's terms; without a teacher as it is."""
@@ -205,6 +219,17 @@ class Task(ABC, Generic[S]):
     def validate(self, network: nn.Module) -> dict[str, float]:
         """Loss and metrics on the validation split; empty where there is none."""
 
+    def baseline(self) -> dict[str, float]:
+        """The metrics of `validate` for a constant prediction; empty where the task has none."""
+        return {}
+
+    def score_warning(self, score: float) -> str:
+        """A warning if the best validation score is not better than the baseline; otherwise empty."""
+        baseline = self.baseline().get(self.score_name)
+        if baseline is None:
+            return ""
+        return baseline_warning(f"validation {self.score_name}", score, baseline, self.constant, self.ascending)
+
     def preview(self, network: nn.Module, count: int) -> list[Preview]:
         """A few validation samples with their predictions."""
         return []
@@ -213,11 +238,38 @@ class Task(ABC, Generic[S]):
 
     @staticmethod
     @abstractmethod
-    def evaluate(models: list[Any], request: EvaluationRequest) -> Evaluation:
+    def evaluate(models: Sequence[LoadedModel], request: EvaluationRequest) -> Evaluation:
         """Metrics of one model on a file or on a split of its recipe; of two models also their comparison."""
 
     def inspect(self, splits: Mapping[str, S], findings: Findings) -> None:
         """`doctor` checks of the task's data."""
+
+
+class SampleTask(Task[M]):
+    """A task whose batches are samples of similar length."""
+
+    def plan_batches(self) -> None:
+        self.batching = BatchOptions(self.options.batch_tokens, self.options.batch_size, self.recipe.seed)
+        self.batches_per_epoch = batches_per_epoch(self.training, self.batching)
+
+    @abstractmethod
+    def collate(self, split: M, indices: Sequence[int]) -> Any:
+        """These samples of a split as one batch."""
+
+    def batches(self, start: int, rank: int, world: int) -> Iterator[Any]:
+        for indices in shares(self.training, self.batching, start, rank, world):
+            yield self.collate(self.training, indices)
+
+    def epoch(self, batches: int) -> float:
+        return epochs(self.training, self.batching, batches)
+
+
+def train_shared_tokenizer(texts: Iterable[str], recipe: Recipe) -> Vocabulary:
+    """One tokenizer for inputs and outputs, with a mask token for encoders and an end token for other models."""
+    family = FAMILIES.get(recipe.model.get("family", ""))
+    add_special_tokens = with_mask_token if family and family.is_encoder else with_end_token
+    tokenizer = add_special_tokens(train_tokenizer(texts, recipe.tokenizer, append_eos=False))
+    return Vocabulary(tokenizer, tokenizer)
 
 
 def reject_classifier(loaded: Loaded, recipe: Recipe) -> Loaded:

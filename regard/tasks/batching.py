@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import torch
+from torch import nn
 
 from regard.data.files import is_text
 from regard.errors import UserError
+from regard.layers.protocols import Network
 from regard.layers.recurrent import recurs
 from regard.runtime.threads import parallel_map
 
@@ -16,15 +17,12 @@ MAX_TOKENS_CPU = 512
 T = TypeVar("T")
 
 
-class Row(NamedTuple):
-    """The tokens of an input that the network reads, and how many the input has."""
+class EncodedText(NamedTuple):
+    """A text, or a pair of texts, as the token ids that the network reads."""
 
     tokens: list[int]
-    length: int
-
-    @property
-    def truncated(self) -> bool:
-        return self.length > len(self.tokens)
+    segments: Sequence[int] = ()  # token types; empty for one segment
+    truncated: bool = False
 
 
 def check_texts(texts: Sequence[Any], pairs: bool = False) -> None:
@@ -71,7 +69,7 @@ def by_tokens(lengths: list[int], batch_size: int, max_tokens: int = MAX_TOKENS)
 
 
 def encode_batches(
-    network: torch.nn.Module, lengths: list[int], batch_size: int, encode: Callable[[list[int]], T]
+    network: nn.Module | Network, lengths: list[int], batch_size: int, encode: Callable[[list[int]], T]
 ) -> Iterator[tuple[list[int], T]]:
     """Indices of rows with the result of `encode`: on a CPU small batches, two of them in parallel.
 

@@ -1,25 +1,32 @@
-"""Texts as the rows of tokens that an encoder takes, single or in pairs, and a trace of one."""
+"""Texts as the rows of tokens that an encoder takes, single or in pairs, and their traces."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from regard.attention.trace import Axes, Axis, Trace, record
+from regard.attention.recording import record
+from regard.attention.trace import Axes, Axis, Trace
 from regard.errors import UserError
 from regard.layers.inputs import TokenBatch, pad
-from regard.tasks.batching import check_texts, too_long
+from regard.layers.protocols import EncoderModel
+from regard.tasks.batching import EncodedText, check_texts, too_long
+from regard.tasks.predictor import Options, Predictor
 from regard.text.tokenizer import Tokenizer
 
 Text = str | tuple[str, str]
 
 
-class EncodedText(NamedTuple):
-    """A text, or a pair of texts, as token ids with special tokens."""
+class EncoderPredictor(Predictor):
+    """A predictor of encoders: their inputs are texts, or pairs of texts, with the tokenizer's special tokens."""
 
-    tokens: list[int]
-    segments: list[int]  # token types; empty for one segment
-    truncated: bool = False
+    def encode_inputs(self, texts: list[Any], truncate: bool = False) -> list[EncodedText]:
+        texts = [split_pair(text, getattr(self.network, "paired", False)) for text in texts]
+        return encode_texts(self.tokenizer, texts, self.network.max_positions, truncate)
+
+    def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: Options) -> Trace:
+        (row,) = self.encode_inputs([value], truncate)
+        return trace_encoder(self.network, self.tokenizer, row, prove)
 
 
 def split_pair(text: Any, paired: bool | None) -> Any:
@@ -32,7 +39,7 @@ def split_pair(text: Any, paired: bool | None) -> Any:
 def encode_texts(
     tokenizer: Tokenizer, texts: Sequence[Text], max_positions: int, truncate: bool = False
 ) -> list[EncodedText]:
-    """Texts as rows; the second text of a pair has token type 1 where the tokenizer says so."""
+    """Texts as rows; the second text of a pair has token type 1 if the tokenizer has token types."""
     check_texts(texts, pairs=True)
     rows = []
     for index, (text, encoding) in enumerate(zip(texts, tokenizer.inner.encode_batch(list(texts)), strict=True)):
@@ -62,7 +69,7 @@ def collate(rows: Sequence[EncodedText], padding: int = 0) -> TokenBatch:
 
 
 @torch.no_grad()
-def trace_encoder(network: Any, tokenizer: Tokenizer, row: EncodedText, prove: bool = False) -> Trace:
+def trace_encoder(network: EncoderModel, tokenizer: Tokenizer, row: EncodedText, prove: bool = False) -> Trace:
     """The attention while an encoder reads a text."""
     text = collate([row]).to(next(network.parameters()).device)
     with record(prove) as recorder:

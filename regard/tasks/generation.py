@@ -1,15 +1,21 @@
 """What tasks that generate text share: decode options of a checkpoint, and checks of token ids."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from regard.config.recipe import DecodeOptions
-from regard.decoding.options import TYPES, accepted
-from regard.errors import UserError
+from regard.errors import UserError, nearest
 from regard.interop.generation_config import decode_fields
-from regard.tasks.predictor import Predictor
+from regard.tasks.predictor import Inference, Predictor, tasks_with_option
+
+TYPES = {  # that each option of [decode] may have
+    field.name: (float, int) if isinstance(field.default, float) else (type(field.default),)
+    for field in fields(DecodeOptions)
+} | {"logit_bias": (dict,), "stop": (tuple, list, str), "suppress_tokens": (tuple, list)}
+ITEM_TYPES = {"stop": str, "suppress_tokens": int}
 
 
 class GenerationPredictor(Predictor):
@@ -34,9 +40,9 @@ class GenerationPredictor(Predictor):
 
     def decode_options(self, **options: Any) -> DecodeOptions:
         """The checkpoint's generation settings, overridden by `options`."""
-        merged = DecodeOptions(**(decode_fields(self.model.generation, self.is_causal_lm) | accepted(options)))
+        merged = DecodeOptions(**(decode_fields(self.model.generation, self.is_causal_lm) | checked_options(options)))
         if merged.stop and not self.is_causal_lm:
-            raise UserError(f"stop = {list(merged.stop)}: stop sequences are for causal language models")
+            raise UserError(f"stop = {list(merged.stop)}: stop sequences are for language models (task = 'generate')")
         for name, tokens in (("logit_bias", merged.logit_bias), ("suppress_tokens", merged.suppress_tokens)):
             if unknown := [token for token in tokens if not 0 <= int(token) < self.vocab_size]:
                 raise UserError(f"{name}: id {unknown[0]} is not in the vocabulary of {self.vocab_size} tokens")
@@ -51,3 +57,25 @@ class GenerationPredictor(Predictor):
             if not 0 <= token < self.vocab_size:
                 raise UserError(f"id {token} is not in the vocabulary of {self.vocab_size} tokens")
         return [int(token) for token in row]
+
+
+def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in the types of DecodeOptions, which checks ranges; unknown names and other types are errors."""
+    for name, value in options.items():
+        if name in Inference._fields:
+            raise UserError(f"'{name}' is not an option here; `run` has it")
+        if name not in TYPES and (owners := tasks_with_option(name)):
+            tasks = " or ".join(owners)
+            raise UserError(f"'{name}' is not an option here; `run` has it, for models whose task is {tasks}")
+        if name not in TYPES:
+            raise UserError(f"unknown option '{name}'{nearest(name, TYPES)}")
+        if type(value) not in TYPES[name]:
+            raise UserError(f"{name} = {value!r} does not fit; expected {TYPES[name][0].__name__}")
+        if name in ITEM_TYPES and (wrong := [item for item in value if type(item) is not ITEM_TYPES[name]]):
+            raise UserError(f"{name} contains {wrong[0]!r}, which does not fit; expected {ITEM_TYPES[name].__name__}")
+    checked = dict(options)
+    if "stop" in checked:
+        checked["stop"] = (checked["stop"],) if isinstance(checked["stop"], str) else tuple(checked["stop"])
+    if "logit_bias" in checked:
+        checked["logit_bias"] = {str(token): bias for token, bias in checked["logit_bias"].items()}
+    return checked

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from regard.data.cache import Report
-from regard.data.duplicates import digests, duplicates
 from regard.data.pairs import PairDataset
+from regard.data.splits.hashed import digests, duplicates
 from regard.text.vocabulary import Vocabulary
 
 READ = 2000  # samples whose tokenizer coverage is measured

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -12,13 +13,24 @@ from regard.attention.trace import Trace
 from regard.config.recipe import Recipe
 from regard.errors import UserError, nearest
 from regard.interop.sentence_transformers import Pooling
-from regard.tasks.encoding import EncodedText
+from regard.tasks.batching import EncodedText
 from regard.tasks.registry import TASKS, options_of, task_of
 from regard.text.vocabulary import Vocabulary
 
-COMPUTING = ("batch_size", "truncate", "progress")  # options of how predictions are computed, for every task
+Options = dict[str, Any]  # of `run`, by name
 
 Progress = Callable[[int], None]
+
+
+class Inference(NamedTuple):
+    """How predictions are computed: options of `run` for every task."""
+
+    batch_size: int = 64
+    truncate: bool = False
+    progress: Progress = lambda done: None
+
+
+DEFAULT_INFERENCE = Inference()
 
 
 class Prediction(Protocol):
@@ -34,13 +46,31 @@ class Prediction(Protocol):
     def alternatives(self) -> "tuple[Prediction, ...]": ...
 
 
+class Unranked:
+    """A prediction without alternatives."""
+
+    @property
+    def alternatives(self) -> tuple["Prediction", ...]:
+        return ()
+
+
 @dataclass(frozen=True)
 class EmptyPrediction:
-    """The prediction for an empty line, or for a row without text."""
+    """The prediction for an empty input among several. It is false, and the fields of other predictions are None."""
 
     text: str = ""
     truncated: bool = False
     alternatives: tuple["EmptyPrediction", ...] = ()
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+
+EMPTY = EmptyPrediction()
 
 
 class RunInput(NamedTuple):
@@ -48,7 +78,7 @@ class RunInput(NamedTuple):
 
     value: Any
     location: str = ""
-    blank: bool = False  # there is nothing to predict from, and the prediction is empty
+    row: Mapping[str, Any] = MappingProxyType({})  # all columns of the row that it was read from
 
     def __str__(self) -> str:
         text = self.value if isinstance(self.value, str) else " ".join(self.value)
@@ -63,7 +93,7 @@ class Segment(NamedTuple):
 
 
 class LoadedModel(Protocol):
-    """What a predictor needs of `regard.load`'s model."""
+    """What predictors and evaluations need of `regard.load`'s model."""
 
     network: Any
     vocabulary: Vocabulary
@@ -80,15 +110,18 @@ class LoadedModel(Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    def predictor(self, task: str = "") -> Any: ...
+
+    def run(self, inputs: Any, *, task: str = "", **options: Any) -> Any: ...
+
 
 class Predictor(ABC):
     """How a loaded model does one task."""
 
     task: ClassVar[str]
     description: ClassVar[str]  # of a model of this task, as in "a classifier"
-    options: ClassVar[tuple[str, ...]] = ()  # of `run`, besides COMPUTING
+    options: ClassVar[tuple[str, ...]] = ()  # of `run`, besides those of Inference
     text_columns: ClassVar[tuple[str, ...]] = ("text",)  # of a file of inputs; the first that the file has
-    batch_size: ClassVar[int] = 64  # by default
     streams: ClassVar[bool] = False  # whether `stream` is defined
     batch_size: ClassVar[int] = 64  # default of `run`
     sorts_by_length: ClassVar[bool] = True  # whether many inputs are sorted before they are batched
@@ -106,7 +139,7 @@ class Predictor(ABC):
 
     @property
     def data(self) -> Any:
-        """The model's data options; the task's defaults where it came without a recipe."""
+        """The model's data options; the defaults of the task if it has no recipe."""
         recipe = self.model.recipe
         return recipe.data if recipe and recipe.task == self.task else options_of(self.task).data()
 
@@ -116,32 +149,59 @@ class Predictor(ABC):
         """Whether this is one input and not a list of them."""
         return isinstance(inputs, str | Mapping)
 
+    def is_empty(self, value: Any) -> bool:
+        """Whether an input has no text to predict from."""
+        parts = value if isinstance(value, list | tuple) else [value]
+        return all(isinstance(part, str) and not part.strip() for part in parts)
+
+    def run(self, inputs: Any, options: Options) -> Any:
+        """A prediction for one input, or for each of several; an empty one of several has an empty prediction.
+
+        A single empty input is passed on to `predict`: an error where there is nothing to compute.
+        """
+        computing: Options = {"batch_size": self.batch_size}
+        computing |= {name: options.pop(name) for name in Inference._fields if name in options}
+        positive(computing, "batch_size", 1)
+        inference = Inference(**computing)
+        self.check_options(options)
+        if self.is_single(inputs):
+            return self.predict([inputs], options, inference)[0]
+        inputs = list(inputs)
+        indices = [index for index, value in enumerate(inputs) if not self.is_empty(value)]
+        predictions: list[Prediction] = [EMPTY] * len(inputs)
+        try:
+            computed = self.predict([inputs[index] for index in indices], options, inference)
+        except UserError as error:
+            raise error if error.index is None else UserError(error.message, indices[error.index]) from None
+        for index, prediction in zip(indices, computed, strict=True):
+            predictions[index] = prediction
+        inference.progress(len(inputs) - len(indices))
+        return predictions
+
     @abstractmethod
-    def predict(
-        self, inputs: list[Any], options: dict[str, Any], *, batch_size: int, truncate: bool, progress: Progress
-    ) -> Sequence[Prediction]:
+    def predict(self, inputs: list[Any], options: Options, inference: Inference) -> Sequence[Prediction]:
         """A prediction for each input."""
 
     @abstractmethod
-    def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: dict[str, Any]) -> Trace:
+    def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: Options) -> Trace:
         """The attention while `target`, or the model's own prediction, is computed."""
 
     def encode_inputs(self, texts: list[Any], truncate: bool = False) -> list[EncodedText]:
         """Texts as the network takes them, for embeddings."""
-        raise UserError(f"{self.description} has no embeddings of texts")
+        raise UserError(f"{self.description} cannot embed texts")
 
-    def generate(self, rows: list[list[int]], options: dict[str, Any]) -> list[list[int]]:
+    def generate(self, rows: list[list[int]], options: Options) -> list[list[int]]:
         """New token ids for rows of token ids."""
-        raise UserError(f"this model cannot generate: its task is '{self.task}'")
+        raise UserError(f"generate() is not available for task = '{self.task}': use run()")
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Reject an option that the task does not have; the error says which tasks have it."""
         for name in options:
             if name not in self.options:
                 owners = tasks_with_option(name)
-                known = (*self.options, *COMPUTING)
+                known = (*self.options, *Inference._fields)
                 hint = f"; it is for task {' or '.join(owners)}" if owners else nearest(name, known)
-                possible = f"; possible: {', '.join(known)}" if owners else ""
+                possible = f"; expected one of: {', '.join(known)}" if owners else ""
                 raise UserError(f"'{name}' is not an option of {self.description}{hint}{possible}")
 
     # ── files and terminals ──────────────────────────────────────────────────────────────────────────────────────────
@@ -170,20 +230,18 @@ class Predictor(ABC):
 
     def parse_row(self, text: str, second: str | None, extra: Mapping[str, str], location: str) -> RunInput:
         """A row of a table as an input."""
-        if second is not None:
-            return RunInput((text, second), location, not (text + second).strip())
-        return RunInput(text, location, not text.strip())
+        return RunInput(text if second is None else (text, second), location)
 
     def lines(self, prediction: Any, options: Mapping[str, Any]) -> list[str]:
         """A prediction as lines of plain text: the best one, then its alternatives."""
         return [" ".join(each.text.splitlines()) for each in (prediction, *prediction.alternatives)]
 
-    def segments(self, prediction: Any) -> list[Segment] | None:
-        """A prediction with emphasis for a terminal; None where plain lines are all there is."""
+    def segments(self, prediction: Any, value: Any, options: Mapping[str, Any]) -> list[Segment] | None:
+        """The prediction for an input, with emphasis for a terminal; None where plain lines are all there is."""
         return None
 
     def notes(self, value: RunInput, prediction: Prediction) -> Iterator[str]:
-        """What a reader should know of how the prediction came about."""
+        """Warnings about a prediction."""
         if prediction.truncated:
             yield f"truncated to what the model reads: {value}"
 

@@ -4,7 +4,6 @@ A new task is a package with `options.py` (OPTIONS) and `task.py`, and a line he
 """
 
 from dataclasses import fields
-from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -52,14 +51,10 @@ def canonical(name: str) -> str:
     return name
 
 
-@cache
-def _options_of(package: str) -> TaskOptions:
-    return import_module(f"{package}.options").OPTIONS
-
-
 def options_of(name: str) -> TaskOptions:
     """The recipe tables of a task; loads no torch."""
-    return _options_of(TASKS[canonical(name)].partition(":")[0])
+    package = TASKS[canonical(name)].partition(":")[0]
+    return import_module(f"{package}.options").OPTIONS
 
 
 def task_of(name: str) -> "type[Task]":
@@ -80,10 +75,12 @@ def require_support(task: str, family: str) -> None:
     kind = task_of(task)
     if not kind.trainable:
         possible = ", ".join(name for name in TASKS if task_of(name).trainable)
-        raise UserError(f"task = '{task}' has no training of its own; possible: {possible}")
+        raise UserError(f"task = '{task}' cannot be trained; expected one of: {possible}")
     if family in FAMILIES and not kind.supports(FAMILIES[family]):
         able = [name for name, candidate in FAMILIES.items() if kind.supports(candidate)]
-        raise UserError(f"model.family = '{family}' cannot do task = '{task}'; possible families: {', '.join(able)}")
+        raise UserError(
+            f"model.family = '{family}' does not support task = '{task}'; expected one of: {', '.join(able)}"
+        )
 
 
 def build(recipe: "Recipe", vocabulary: "Vocabulary", network: Any, cache: "Path | None" = None) -> "Task":

@@ -12,6 +12,7 @@ from regard.data.files import expand
 from regard.data.splits.hashed import file_of, own_file
 from regard.data.splits.substrings import CONTAINING
 from regard.errors import UserError
+from regard.tasks.predictor import LoadedModel
 from regard.tasks.registry import options_of
 
 
@@ -69,7 +70,26 @@ class Evaluation:
     chart: LineChart | HeatMap | None = None
 
 
-def require_same_task(models: Sequence[Any], description: str) -> None:
+def baseline_warning(metric: str, score: float, baseline: float, constant: str, higher_is_better: bool = True) -> str:
+    """A warning if a score is not better than that of a constant prediction; otherwise empty."""
+    perfect = baseline >= 100 if higher_is_better else baseline <= 0  # all references are the same
+    if perfect or (score > baseline if higher_is_better else score < baseline):
+        return ""
+    return (
+        f"{metric} {score:.4g} is not {'above' if higher_is_better else 'below'} {baseline:.4g}, the result of "
+        f"{constant}: the model has not learned to use its input. Train longer (train.epochs), raise "
+        "train.learning_rate, or add training data"
+    )
+
+
+def warn_below_baseline(results: dict[str, Any], metric: str, baseline: Mapping[str, float], constant: str) -> None:
+    """Add a warning to results whose score is not better than that of a constant prediction."""
+    score = next(score.value for score in results["scores"] if score.name == metric)
+    if warning := baseline_warning(metric, score, baseline[metric], constant):
+        results["warning"] = warning
+
+
+def require_same_task(models: Sequence[LoadedModel], description: str) -> None:
     if len({model.task for model in models}) > 1:
         raise UserError(f"--compare: {description} is compared with another of its task")
 
@@ -95,15 +115,17 @@ def resolve_split(recipe: Recipe | None, task: str, file: str | None, hint: str,
         splits = {"train": "", "validation": "", "test": file, "synthetic": ""}
         return replace(known, data=replace(known.data, **splits, **data), origin=str(Path.cwd())), "test"
     if recipe is None:
-        raise UserError(f"this model came without a recipe that names a test split: give a FILE{hint}")
+        raise UserError(f"this model has no recipe that names a test split: give a FILE{hint}")
     split = next((name for name in ("test", "validation") if getattr(recipe.data, name)), None)
     if split is None:
         raise UserError(f"the model's recipe names neither data.test nor data.validation: give a FILE{hint}")
     return recipe, split
 
 
-def split_changed(model: Any, split: str) -> bool:
+def split_changed(model: LoadedModel, split: str) -> bool:
     """Whether the split was held out of a file that has changed since, so that samples may be in another split."""
+    if model.recipe is None or model.folder is None:
+        return False
     data = model.recipe.data
     facts = model.folder.parent / "environment.json"
     by_content = getattr(data, "stratify", False) or data.split_by == CONTAINING

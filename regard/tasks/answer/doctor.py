@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from regard.data.duplicates import digests
+from regard.data.splits.hashed import digests
 from regard.tasks.answer.windows import ABSENT, Windows
 from regard.tasks.inspection import Findings, inspect_samples, overlaps
 

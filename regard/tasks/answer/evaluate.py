@@ -1,5 +1,6 @@
 """`regard evaluate` of question-answering models: SQuAD's exact match and F1, and the best threshold for no answer."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,11 +12,13 @@ from regard.data.cache import cache_folder
 from regard.errors import UserError
 from regard.metrics.bootstrap import paired_test
 from regard.metrics.squad import SCORES
-from regard.progress import counted
+from regard.models.heads.token import SpanClassifier
+from regard.progress import Progress, counted
 from regard.tasks.answer.options import AnswerData
 from regard.tasks.answer.scoring import MAX_WINDOW, find_spans
 from regard.tasks.answer.spans import best_threshold, rank_answers, report
 from regard.tasks.answer.windows import Windows, prepare
+from regard.tasks.predictor import LoadedModel
 from regard.tasks.scoring import (
     Evaluation,
     EvaluationRequest,
@@ -28,15 +31,6 @@ from regard.tasks.scoring import (
 CHUNK = 256  # questions per update of the progress bar
 
 
-class Selection(NamedTuple):
-    """The questions to score: a split of data options, whose files are relative to `base_dir`."""
-
-    name: str
-    data: AnswerData
-    split: str
-    base_dir: Path
-
-
 class Answered(NamedTuple):
     """The best span of a question, the margin of no answer over it, and the reference answers."""
 
@@ -47,45 +41,26 @@ class Answered(NamedTuple):
     golds: list[str]
 
 
-def select(
-    recipe: Recipe | None, file: str | None, columns: tuple[str, str, str], names: tuple[str, ...] = ()
-) -> Selection:
-    """The questions of the file, else of the recipe's test split, else of its validation split."""
-    question, context, answer = columns
-    data: dict[str, Any] = column_names(recipe, question=question, context=context, answer=answer)
-    data |= {"columns": names} if names else {}
-    recipe, split = resolve_split(recipe, "answer", file, " of questions", split_by="source", **data)
-    return Selection(file or split, AnswerData.of(recipe), split, Path(recipe.origin))
-
-
-def evaluate_task(models: list[Any], request: EvaluationRequest) -> Evaluation:
-    """`regard evaluate` of question-answering models."""
+def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> Evaluation:
+    """Scores of one model, also of its unanswerable questions alone; of two models also the paired test of F1."""
     description = "a question-answering model"
     request.allow(description, "source", "text_pair", "target", "columns", "compare", "predictions")
     require_same_task(models, description)
-    columns = (request.get("source"), request.get("text_pair"), request.get("target"))
-    selection = select(models[0].recipe, request.file, columns, request.columns)
-    return evaluate(models, selection, request.batch_size, request.quiet)
-
-
-def evaluate(models: list[Any], selection: Selection, batch_size: int = 32, quiet: bool = True) -> Evaluation:
-    """Scores of one model, also of its unanswerable questions alone; of two models also the paired test of F1."""
-    datasets = [_prepare(model, selection) for model in models]
+    datasets = [_prepare(model, models[0].recipe, request) for model in models]
     if len(models) > 1:
         first, second = ([windows.question(index).id for index in range(windows.questions)] for windows in datasets)
         if first != second:
             raise UserError("--compare: the two models skip different questions, so their scores cannot be compared")
     facts = datasets[0].report
-    results: dict[str, Any] = {"samples": facts.kept, "split": selection.name}
+    results: dict[str, Any] = {"samples": facts.kept, "split": request.file or _split(models[0].recipe, request)[1]}
     if facts.skipped:
         results["skipped"] = {reason: skip.count for reason, skip in facts.skipped.items()}
-    with counted("answering", facts.kept * len(models), quiet) as progress:
+    with counted("answering", facts.kept * len(models), request.quiet) as progress:
         answered = [
-            _answer(model, windows, batch_size, progress) for model, windows in zip(models, datasets, strict=True)
+            _answer(model.network, windows, request.batch_size, progress)
+            for model, windows in zip(models, datasets, strict=True)
         ]
-    locations = [answer.location for answer in answered[0]]
-    questions = [answer.question for answer in answered[0]]
-    golds = [answer.golds for answer in answered[0]]
+    locations, questions, _, _, golds = zip(*answered[0], strict=True)
     predictions = []
     for model, answers in zip(models, answered, strict=True):
         # "No answer" is possible if the model was trained with it, or some questions have none.
@@ -97,19 +72,29 @@ def evaluate(models: list[Any], selection: Selection, batch_size: int = 32, quie
     return Evaluation(results, prediction_rows(locations, questions, golds, predictions))
 
 
-def _prepare(model: Any, selection: Selection) -> Windows:
-    """The questions in windows as the model has them when it predicts."""
-    data = model.recipe.data if model.recipe else selection.data
-    length = (data.max_length if model.recipe else 0) or min(MAX_WINDOW, model.network.max_positions)
-    data = replace(selection.data, stride=data.stride or max(1, length // 2))
-    return prepare(data, selection.split, model.vocabulary.target, cache_folder(), length, selection.base_dir)
+def _split(recipe: Recipe | None, request: EvaluationRequest) -> tuple[Recipe, str]:
+    """The questions of the file, else of the recipe's test split, else of its validation split."""
+    columns = {"question": request.get("source"), "context": request.get("text_pair"), "answer": request.get("target")}
+    data: dict[str, Any] = column_names(recipe, **columns)
+    data |= {"columns": request.columns} if request.columns else {}
+    return resolve_split(recipe, "answer", request.file, " of questions", split_by="source", **data)
 
 
-def _answer(model: Any, windows: Windows, batch_size: int, progress: Any) -> list[Answered]:
+def _prepare(model: LoadedModel, recipe: Recipe | None, request: EvaluationRequest) -> Windows:
+    """The questions, as split by `recipe`, in windows as the model has them when it predicts."""
+    scored, split = _split(recipe, request)
+    trained = AnswerData.of(model.recipe) if model.recipe else None
+    length = (trained.max_length if trained else 0) or min(MAX_WINDOW, model.network.max_positions)
+    data = AnswerData.of(scored)
+    data = replace(data, stride=(trained or data).stride or max(1, length // 2))
+    return prepare(data, split, model.vocabulary.target, cache_folder(), length, Path(scored.origin))
+
+
+def _answer(network: SpanClassifier, windows: Windows, batch_size: int, progress: Progress) -> list[Answered]:
     answers: list[Answered] = []
     for start in range(0, windows.questions, CHUNK):
         indices = range(start, min(start + CHUNK, windows.questions))
-        spans = find_spans(model.network, windows, indices, batch_size)
+        spans = find_spans(network, windows, indices, batch_size)
         for index, candidates in zip(indices, spans, strict=True):
             question = windows.question(index)
             text = rank_answers(candidates, windows.spans(index), question.context)[0].text
@@ -135,7 +120,7 @@ def _scores(answers: list[Answered], predictions: list[str]) -> dict[str, Any]:
     return results | {"best_threshold": thresholds}
 
 
-def _compare(predictions: list[list[str]], golds: list[list[str]]) -> list[dict[str, Any]]:
+def _compare(predictions: Sequence[list[str]], golds: Sequence[list[str]]) -> list[dict[str, Any]]:
     """The paired test of two models for each metric."""
     tests = []
     for name, score in SCORES.items():

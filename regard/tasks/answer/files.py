@@ -66,7 +66,7 @@ def questions(path: Path, data: AnswerData) -> Iterator[Question]:
     elif name.endswith(COLUMNS):
         yield from _of_columns(path, data)
     else:
-        raise UserError(f"{path}: cannot tell what kind of file this is; possible: .json (SQuAD), .jsonl, .tsv, .csv")
+        raise UserError(f"{path}: unknown file type; expected one of: .json (SQuAD), .jsonl, .tsv, .csv")
 
 
 # ── JSON ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

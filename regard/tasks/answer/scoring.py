@@ -1,20 +1,51 @@
-"""Span logits of windows, their loss, and the best spans of each question. Devlin et al. 2019, section 4.2."""
+"""Batches of windows, their span logits and loss, and the best spans of a question. Devlin et al. 2019, section 4.2."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.tasks.answer.batches import QABatch, collate
+from regard.layers.inputs import TokenBatch
+from regard.layers.pytree import to_device
+from regard.models.heads.token import SpanClassifier
 from regard.tasks.answer.spans import Candidates, WindowLogits, best_of
-from regard.tasks.answer.windows import Windows
+from regard.tasks.answer.windows import ABSENT, Windows
 from regard.tasks.batching import encode_batches
+from regard.text.special_tokens import padded
 
 BATCH = 32  # default number of windows per batch
 
 MAX_WINDOW = 384  # default length of a window in tokens, if the network's context is as long
+
+
+class QABatch(NamedTuple):
+    """Windows as input of the network, and the positions of the answers in their rows."""
+
+    text: TokenBatch
+    first: Tensor  # (batch): position of the answer's first token; 0 if the window does not contain it
+    last: Tensor  # (batch)
+    context: Tensor  # (batch, 2): begin and end of the window's passage tokens
+    indices: Tensor  # (batch): the windows' indices
+
+    def to(self, device: torch.device | str) -> "QABatch":
+        return to_device(self, device)
+
+
+def collate(dataset: Windows, indices: Sequence[int]) -> QABatch:
+    """These windows as one batch."""
+    rows = [dataset.row(index) for index in indices]
+    context = []
+    answers = []
+    for index, row in zip(indices, rows, strict=True):
+        window = dataset.window(index)
+        begin = row.begins[1]
+        offset = begin - window.begin
+        context.append([begin, offset + window.end])
+        answers.append((0, 0) if window.first == ABSENT else (offset + window.first, offset + window.last))
+    first, last = torch.tensor(answers, dtype=torch.int64).T
+    return QABatch(padded(rows, dataset.padding), first, last, torch.tensor(context), torch.tensor(list(indices)))
 
 
 def mask_logits(logits: Tensor, batch: QABatch) -> Tensor:
@@ -44,7 +75,7 @@ def _cross_entropy(logits: Tensor, target: Tensor, smoothing: float) -> Tensor:
 
 @torch.no_grad()
 def score_windows(
-    network: Any,
+    network: SpanClassifier,
     windows: Windows,
     indices: Sequence[int],
     batch_size: int = BATCH,
@@ -60,14 +91,14 @@ def score_windows(
     lengths = [int(windows.lengths[index]) for index in indices]
     for _, (batch, logits) in encode_batches(network, lengths, batch_size, encode):
         on_loss(float(span_loss(logits, batch)))
-        rows = zip(batch.index.tolist(), logits.cpu().numpy(), batch.context.tolist(), strict=True)
+        rows = zip(batch.indices.tolist(), logits.cpu().numpy(), batch.context.tolist(), strict=True)
         for index, row, (begin, end) in rows:
             scored[index] = WindowLogits(row[:, 0], row[:, 1], begin, end, windows.window(index).begin)
     return scored
 
 
 def find_spans(
-    network: Any,
+    network: SpanClassifier,
     windows: Windows,
     questions: Sequence[int],
     batch_size: int = BATCH,

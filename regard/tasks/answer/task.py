@@ -7,7 +7,8 @@ The target of a window without the answer is [CLS] (section 4.3).
 Shapes: logits (batch, length, 2), first and last (batch).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +16,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.config.options import FineTuneOptions
 from regard.config.recipe import Recipe
 from regard.interop.folder import Loaded
 from regard.metrics.squad import SCORES
-from regard.models.heads.span import SpanClassifier
+from regard.models.heads.token import SpanClassifier
 from regard.tasks.answer import doctor
-from regard.tasks.answer.batches import QABatch, stream
 from regard.tasks.answer.evaluate import evaluate_task
 from regard.tasks.answer.files import read
 from regard.tasks.answer.options import AnswerData
 from regard.tasks.answer.predict import AnswerPredictor
-from regard.tasks.answer.scoring import MAX_WINDOW, find_spans, mask_logits, span_loss
+from regard.tasks.answer.scoring import MAX_WINDOW, QABatch, collate, find_spans, mask_logits, span_loss
 from regard.tasks.answer.spans import Candidates, rank_answers
 from regard.tasks.answer.windows import Windows, prepare
-from regard.tasks.base import Preview, Task
+from regard.tasks.base import Preview, SampleTask, train_shared_tokenizer
 from regard.tasks.inspection import Findings
-from regard.text.special_tokens import with_mask_token
-from regard.text.train_tokenizer import train_tokenizer as learn_tokenizer
 from regard.text.vocabulary import Vocabulary
 
 
-class Answer(Task[Windows]):
+class Answer(SampleTask[Windows]):
     """Extractive question answering."""
 
     data: AnswerData
+    options: FineTuneOptions
 
     predictor = AnswerPredictor
     evaluate = staticmethod(evaluate_task)
@@ -48,9 +48,11 @@ class Answer(Task[Windows]):
 
     @staticmethod
     def train_tokenizer(recipe: Recipe) -> Vocabulary:
-        """A tokenizer trained on the questions and passages of the training split, each passage once."""
-        tokenizer = with_mask_token(learn_tokenizer(_texts(recipe), recipe.tokenizer, ends=False))
-        return Vocabulary(tokenizer, tokenizer)
+        """Trained on the questions and passages of the training split, each passage once."""
+        questions = read(AnswerData.of(recipe), "train", Path(recipe.origin))
+        grouped = groupby(questions, lambda question: question.context)
+        texts = (text for context, same in grouped for text in (context, *(question.text for question in same)))
+        return train_shared_tokenizer(texts, recipe)
 
     @staticmethod
     def attach_head(loaded: Loaded, recipe: Recipe) -> Loaded:
@@ -63,7 +65,7 @@ class Answer(Task[Windows]):
     def max_tokens(self, requested: int, limit: int) -> int:
         return super().max_tokens(requested, limit) if requested else min(MAX_WINDOW, limit)
 
-    def bind(self, network: Any) -> None:
+    def bind(self, network: SpanClassifier) -> None:
         self.network = network
 
     def prepare(self) -> None:
@@ -75,17 +77,17 @@ class Answer(Task[Windows]):
             return None
         return prepare(self.data, split, self.tokenizer, self.cache, self.length, Path(self.recipe.origin))
 
-    def batches(self, start: int, rank: int, world: int) -> Iterator[QABatch]:
-        return stream(self.training, self.batching, start, rank, world)
+    def collate(self, split: Windows, indices: Sequence[int]) -> QABatch:
+        return collate(split, indices)
 
     def num_targets(self, batch: QABatch) -> int:
         return len(batch.first)
 
-    def loss(self, network: Any, batch: QABatch) -> Tensor:
+    def loss(self, network: SpanClassifier, batch: QABatch) -> Tensor:
         return span_loss(mask_logits(network(batch.text), batch), batch, self.options.label_smoothing)
 
     @torch.no_grad()
-    def validate(self, network: Any) -> dict[str, float]:
+    def validate(self, network: SpanClassifier) -> dict[str, float]:
         """Loss of the windows, and exact match and F1 of the answers, on the first `eval_samples` questions."""
         if self.validation is None:
             return {}
@@ -100,7 +102,7 @@ class Answer(Task[Windows]):
             metrics[name] = 100.0 * float(np.mean([score(*pair) for pair in zip(answers, golds, strict=True)]))
         return metrics
 
-    def preview(self, network: Any, count: int) -> list[Preview]:
+    def preview(self, network: SpanClassifier, count: int) -> list[Preview]:
         if self.validation is None:
             return []
         indices = range(min(count, self.validation.questions))
@@ -120,12 +122,3 @@ class Answer(Task[Windows]):
         threshold = 0.0 if self.network.allows_no_answer else None
         context = self.validation.question(question).context
         return rank_answers(candidates, self.validation.spans(question), context, threshold)[0].text
-
-
-def _texts(recipe: Recipe) -> Iterator[str]:
-    context = None
-    for question in read(AnswerData.of(recipe), "train", Path(recipe.origin)):
-        if question.context != context:
-            context = question.context
-            yield context
-        yield question.text

@@ -27,7 +27,7 @@ from regard.data.ragged import SCALAR, TEXT, Column, DatasetWriter, Layout, Ragg
 from regard.data.ragged import prepare as prepare_dataset
 from regard.data.splits.hashed import file_of
 from regard.errors import UserError
-from regard.progress import Progress, shown
+from regard.progress import shown
 from regard.tasks.answer.files import Gold, Question, read
 from regard.tasks.answer.options import AnswerData
 from regard.text.special_tokens import FramedRow, SpecialTokens, pair_frame
@@ -104,7 +104,6 @@ def prepare(
     cache: Path,
     max_length: int,
     base_dir: Path | None = None,
-    progress: Progress | None = None,
 ) -> Windows:
     """A split's questions, from the cache if the same files, options and tokenizer were prepared before."""
     path = file_of(data, split, base_dir)
@@ -117,7 +116,7 @@ def prepare(
         writer.hashes = hashes
         windows = WindowWriter(writer, tokenizer, max_length, stride)
         questions = read(data, split, base_dir)
-        with shown("preparing: {} questions", progress) as show:
+        with shown("preparing: {} questions") as show:
             while chunk := list(islice(questions, CHUNK)):
                 # The cache outlives the folder of the file, so locations are relative to it.
                 windows.add([q._replace(location=q.location.removeprefix(f"{path.parent}/")) for q in chunk])
@@ -153,7 +152,7 @@ def live_windows(
 
     def write(writer: DatasetWriter) -> None:
         windows = WindowWriter(writer, tokenizer, max_length, stride or max(1, max_length // 2), strict=True)
-        windows.add([Question("", *ask, (), "", f"input {index}") for index, ask in enumerate(asks, before + 1)])
+        windows.add([Question(str(index), *ask, (), "", "") for index, ask in enumerate(asks, before)])
         windows.finish()
 
     report = Report(unit="questions")
@@ -202,8 +201,9 @@ class WindowWriter:
             max_question = self.max_length - self.frame.size - self.stride
             if self.strict:
                 raise UserError(
-                    f"{question.location}: its question has {len(row)} tokens, at most {max_question} leave room for "
-                    f"its text in a window of {self.max_length}: {question.text!r:.60}…"
+                    f"has a question of {len(row)} tokens; at most {max_question} leave room for the passage in a "
+                    f"window of {self.max_length}: {question.text!r:.60}…",
+                    int(question.id),
                 )
             return report.skip(f"a question longer than {max_question} tokens", question.location)
         if question.context != self._context:

@@ -7,7 +7,7 @@ The label is the target, and its one token is its index. Other tools that open t
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,6 @@ from torch import Tensor
 from regard.data.cache import Report, options_key
 from regard.data.files import hash_files
 from regard.data.pairs import PairDataset, prepare_pairs
-from regard.data.sampler import BatchOptions, shares
 from regard.data.splits.hashed import file_of
 from regard.data.targets import Targets, validated
 from regard.layers.inputs import Ids, TokenBatch, pad
@@ -111,7 +110,7 @@ class LabelledBatch(NamedTuple):
 
     text: TokenBatch
     labels: Tensor  # (batch), of multi-label texts (batch, labels)
-    index: Tensor  # (batch): the samples' indices in the dataset
+    indices: Tensor  # (batch): the samples' indices in the dataset
 
     def to(self, device: torch.device | str) -> "LabelledBatch":
         return to_device(self, device)
@@ -122,11 +121,3 @@ def collate(dataset: PairDataset, indices: Sequence[int], encoders: Encoders) ->
     labels = encoders.target.tensor([dataset.target(index) for index in indices])
     text = encoders.source.sequences([dataset.source(index) for index in indices])
     return LabelledBatch(text, labels, torch.tensor(list(indices), dtype=torch.int64))
-
-
-def stream(
-    dataset: PairDataset, encoders: Encoders, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
-) -> Iterator[LabelledBatch]:
-    """Batches without end, from the rank's own batch `start`: its k-th is batch k·world + rank of all."""
-    for indices in shares(dataset, options, start, rank, world):
-        yield collate(dataset, indices, encoders)

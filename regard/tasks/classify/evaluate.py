@@ -1,5 +1,6 @@
 """`regard evaluate` of classifiers: metrics with intervals, by label, and the confusion matrix."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from regard.tasks.classify.dataset import split_pair
 from regard.tasks.classify.files import read
 from regard.tasks.classify.options import ClassifyData
 from regard.tasks.classify.problem_type import problem_type_of
+from regard.tasks.predictor import LoadedModel
 from regard.tasks.scoring import (
     Evaluation,
     EvaluationRequest,
@@ -23,13 +25,14 @@ from regard.tasks.scoring import (
     require_same_task,
     resolve_split,
     split_changed,
+    warn_below_baseline,
 )
 
 CHANGED = "data.train is not the file that was trained on: some samples scored here may have been trained on"
 
 
 class Selection(NamedTuple):
-    """Labelled texts, where they come from, and how many were skipped for want of a text or a label."""
+    """Labelled texts, where they come from, and how many were skipped because they have no text or no label."""
 
     name: str
     records: list[Record]
@@ -38,7 +41,7 @@ class Selection(NamedTuple):
     changed: bool  # whether some may have been trained on
 
 
-def evaluate_task(models: list[Any], request: EvaluationRequest) -> Evaluation:
+def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> Evaluation:
     """`regard evaluate` of classifiers."""
     description = "a classifier"
     request.allow(description, "source", "text_pair", "target", "columns", "truncate", "compare", "plot", "predictions")
@@ -53,11 +56,11 @@ def evaluate_task(models: list[Any], request: EvaluationRequest) -> Evaluation:
 
 
 def select(
-    model: Any, file: str | None, text: str, label: str, text_pair: str = "", columns: tuple[str, ...] = ()
+    model: LoadedModel, file: str | None, text: str, label: str, text_pair: str = "", columns: tuple[str, ...] = ()
 ) -> Selection:
     """The file's samples; without one the test split of the model's recipe, else its validation split."""
     network = model.network
-    if text_pair and model.recipe and not model.recipe.data.text_pair:
+    if text_pair and model.recipe and not ClassifyData.of(model.recipe).text_pair:
         raise UserError(f"--text-pair {text_pair}: this model was trained on single texts")
     second = text_pair or ("text_pair" if network.paired and model.recipe is None else "")
     options: dict[str, Any] = column_names(model.recipe, text=text, text_pair=second, label=label)
@@ -76,7 +79,7 @@ def select(
 
 
 def evaluate(
-    models: list[Any], chosen: Selection, batch_size: int = 32, truncate: bool = False, quiet: bool = True
+    models: Sequence[LoadedModel], chosen: Selection, batch_size: int = 32, truncate: bool = False, quiet: bool = True
 ) -> Evaluation:
     """Metrics of one model; of two models also a paired test."""
     if len({model.network.problem_type for model in models}) > 1:
@@ -92,6 +95,10 @@ def evaluate(
     classes = models[0].network.problem_type != "regression"
     results |= {"probabilities": "uncalibrated"} if classes else {}
     results |= problem_type.report(predictions[0], references)
+    targets = targets_of(models[0].network.problem_type, models[0].network.labels)
+    encoded = targets.encode_many([record.target for record in chosen.records])
+    baseline = problem_type.baseline(targets.tensor([np.array(row) for row in encoded]))
+    warn_below_baseline(results, problem_type.scores[0], baseline, problem_type.constant)
     if len(models) > 1:
         values = [
             np.array([problem_type.metric_of(*pair) for pair in zip(row, references, strict=True)], float)

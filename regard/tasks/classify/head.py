@@ -1,12 +1,12 @@
 """The classification head of a model, new or kept."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from regard.config.recipe import Recipe
 from regard.errors import UserError
 from regard.interop.folder import Loaded
+from regard.interop.sentence_transformers import Pooling
 from regard.layers.encoder import Encoder
 from regard.models.heads.hierarchical import Documents
 from regard.models.heads.sequence import Classifier
@@ -23,20 +23,23 @@ def attach_head(loaded: Loaded, recipe: Recipe) -> Loaded:
     Texts of a causal LM get an end token, at which the label is predicted.
     """
     network, vocabulary, config = loaded.network, loaded.vocabulary, loaded.config
-    lm_loss = _lm_loss_weight(recipe)
+    data = ClassifyData.of(recipe)
+    assert isinstance(recipe.train, ClassifyTrain)
+    lm_loss = recipe.train.lm_loss_weight
+    pooling = recipe.model.get("pooling", "") if "from" in recipe.model else ""  # of a loaded encoder
     if not isinstance(network, Classifier):
         is_encoder = FAMILIES[family_of(network)].is_encoder
         body = getattr(network, "body", network)
-        network = _with_head(body, recipe, _mean_pooled(body, loaded, recipe))
+        network = _new_head(body, data, Path(recipe.origin), _mean_pooled(body, pooling, loaded.pooling))
         network = network if lm_loss else network.drop_lm_head()
         if not is_encoder:
             tokenizer = with_end_token(vocabulary.target)
             vocabulary = Vocabulary(tokenizer, tokenizer)
             config = config | {"pad_token_id": tokenizer.pad} if config else {}
-    elif (pooling := _pooling(recipe)) and (pooling == "mean") != network.mean_pooled:
+    elif pooling and (pooling == "mean") != network.mean_pooled:
         raise UserError(f"model.pooling = '{pooling}' is for a new head, but the model has one already: remove it")
-    _check(network, vocabulary, ClassifyData.of(recipe))
-    network.paired = bool(ClassifyData.of(recipe).text_pair)  # published checkpoints do not say so
+    _check(network, vocabulary, data)
+    network.paired = bool(data.text_pair)  # published checkpoints do not say so
     if lm_loss and not network.has_lm_head:
         raise UserError(
             f"train.lm_loss_weight = {lm_loss}, but the model has no language modelling head left: start from the "
@@ -65,51 +68,38 @@ def _check(network: Classifier, vocabulary: Vocabulary, data: ClassifyData) -> N
         raise UserError("data.text_pair is missing: the model was trained on pairs of texts: name the second column")
 
 
-def _lm_loss_weight(recipe: Recipe) -> float:
-    assert isinstance(recipe.train, ClassifyTrain)
-    return recipe.train.lm_loss_weight
-
-
-def _pooling(recipe: Recipe) -> str:
-    """The recipe's pooling of a loaded encoder; empty where it names none."""
-    return recipe.model.get("pooling", "") if "from" in recipe.model else ""
-
-
-def _mean_pooled(body: Any, loaded: Loaded, recipe: Recipe) -> bool:
+def _mean_pooled(body: Any, pooling: str, folder: Pooling | None) -> bool:
     """Whether a new head reads the mean of the hidden states: as in the recipe, else as in the folder."""
-    pooling = _pooling(recipe)
     is_encoder = isinstance(body, Encoder)
     has_pooling = is_encoder and hasattr(body.config, "pooling")
     if pooling and (has_pooling or not is_encoder):
         why = f"the model has its own, '{body.config.pooling}'" if has_pooling else "the model is a causal LM"
         raise UserError(f"model.pooling = '{pooling}' is for encoders such as bert, but {why}: remove it")
-    folder = loaded.pooling.kind if loaded.pooling else "cls"
-    return is_encoder and not has_pooling and (pooling or folder) == "mean"
+    return is_encoder and not has_pooling and (pooling or (folder.kind if folder else "cls")) == "mean"
 
 
-def _with_head(body: Any, recipe: Recipe, averaged: bool) -> Classifier:
-    """A new head for the labels of the training split; for regression its bias is the mean of the targets."""
-    data = ClassifyData.of(recipe)
-    base_dir = Path(recipe.origin)
+def _new_head(body: Any, data: ClassifyData, base_dir: Path, mean_pooled: bool) -> Classifier:
+    """A head for the labels of the training split, on texts or on documents in segments.
+
+    For regression its bias is the mean of the targets.
+    """
     if data.synthetic:
-        raise UserError(f"data.synthetic = '{data.synthetic}' makes no labels: name a file in data.train")
-    if data.problem_type != "regression":
-        return _new_head(body, data, averaged, learn_labels(data, base_dir))
-    mean, scale = learn_scale(data, base_dir)
-    network = _new_head(body, data, averaged, [data.label or "label"], scale)
-    network.init_bias(mean)
-    return network
-
-
-def _new_head(body: Any, data: ClassifyData, averaged: bool, labels: Sequence[str], scale: float = 1.0) -> Classifier:
-    """A head on texts, or on documents in segments."""
-    body = body.unpooled() if averaged else body
+        raise UserError(f"data.synthetic = '{data.synthetic}' has no labels: name a file in data.train")
+    regression = data.problem_type == "regression"
+    labels = (data.label or "label",) if regression else learn_labels(data, base_dir)
+    mean, scale = learn_scale(data, base_dir) if regression else (0.0, 1.0)
+    body = body.unpooled() if mean_pooled else body
     if not data.segment_length:
-        return Classifier(body, labels, bool(data.text_pair), data.problem_type, scale, mean_pooled=averaged)
-    if not isinstance(body, Encoder):
+        network = Classifier(body, labels, bool(data.text_pair), data.problem_type, scale, mean_pooled=mean_pooled)
+    elif not isinstance(body, Encoder):
         raise UserError(f"data.segment_length = {data.segment_length}: segments need an encoder, such as bert")
-    if data.segment_length > body.max_positions:
+    elif data.segment_length > body.max_positions:
         raise UserError(
             f"data.segment_length = {data.segment_length}, but the encoder reads at most {body.max_positions} tokens"
         )
-    return Documents(body, labels, data.segment_length, data.segment_stride, data.problem_type, scale, averaged)
+    else:
+        size = (data.segment_length, data.segment_stride)
+        network = Documents(body, labels, *size, data.problem_type, scale, mean_pooled)
+    if regression:
+        network.init_bias(mean)
+    return network

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, field
 
+from regard.tasks.predictor import Unranked
+
 DEFAULT_THRESHOLD = 0.5  # probability from which on a label of several is predicted
 
 
 @dataclass(frozen=True)
-class Label:
+class Label(Unranked):
     """The predicted label. `score` is its probability among all `scores`, an uncalibrated softmax."""
 
     label: str
@@ -21,13 +23,9 @@ class Label:
     def text(self) -> str:
         return self.label
 
-    @property
-    def alternatives(self) -> tuple["Label", ...]:
-        return ()
-
 
 @dataclass(frozen=True)
-class LabelSet:
+class LabelSet(Unranked):
     """The predicted labels of a multi-label text, most probable first."""
 
     labels: tuple[str, ...]
@@ -46,13 +44,9 @@ class LabelSet:
         """The least probability of its labels; without labels, that of the most probable one not to hold."""
         return min((self.scores[label] for label in self.labels), default=1 - max(self.scores.values()))
 
-    @property
-    def alternatives(self) -> tuple["LabelSet", ...]:
-        return ()
-
 
 @dataclass(frozen=True)
-class Value:
+class Value(Unranked):
     """The predicted value; with several outputs, `values` has each by name, and `value` is the first."""
 
     value: float
@@ -70,6 +64,5 @@ class Value:
     def score(self) -> float:
         return self.value
 
-    @property
-    def alternatives(self) -> tuple["Value", ...]:
-        return ()
+
+Prediction = Label | LabelSet | Value

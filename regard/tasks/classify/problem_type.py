@@ -10,17 +10,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from regard.data.pairs import PairDataset
-from regard.data.targets import RegressionTargets, SingleLabelTargets, Targets, targets_of
+from regard.data.targets import RegressionTargets, Targets, targets_of
 from regard.errors import UserError
 from regard.metrics import classification, correlation
 from regard.models.heads.sequence import Classifier
 from regard.tasks.base import Findings
 from regard.tasks.classify.options import ClassifyTrain
-from regard.tasks.classify.predictions import DEFAULT_THRESHOLD, Label, LabelSet, Value
+from regard.tasks.classify.predictions import DEFAULT_THRESHOLD, Label, LabelSet, Prediction, Value
 
 RARE = 10  # samples of a label in train
 
@@ -34,6 +35,7 @@ class ProblemType(ABC):
     smoothing: float = 0.0
     metric: ClassVar[str]  # by which two models are compared
     higher_is_better: ClassVar[bool] = True
+    constant: ClassVar[str]  # the prediction of the baseline, for people
     run_options: ClassVar[tuple[str, ...]] = ()
 
     scores: ClassVar[tuple[str, ...]]  # validation metrics; the first one selects the best checkpoint
@@ -47,7 +49,15 @@ class ProblemType(ABC):
         """Loss and metrics of a validation."""
 
     @abstractmethod
-    def prediction(self, probabilities: Sequence[float], truncated: bool, threshold: float) -> Any:
+    def constant_logits(self, targets: Tensor) -> Tensor:
+        """The logits, the same for every text, that fit these targets best."""
+
+    def baseline(self, targets: Tensor) -> dict[str, float]:
+        """The validation metrics of a constant prediction."""
+        return self.validation_metrics(self.constant_logits(targets), targets)
+
+    @abstractmethod
+    def prediction(self, probabilities: Sequence[float], truncated: bool, threshold: float) -> Prediction:
         """The prediction for one text."""
 
     @abstractmethod
@@ -70,14 +80,12 @@ class ProblemType(ABC):
 
     def balance(self, dataset: PairDataset, targets: Targets) -> None:
         """Let rare labels count as much as frequent ones."""
-        assert isinstance(targets, SingleLabelTargets)
         self.weights = targets.balanced_weights(dataset)
 
     def inspect(self, splits: Mapping[str, PairDataset], findings: Findings) -> None:
         """How many samples each label has in each split; a warning for rare ones."""
         labels = self.network.labels
         targets = targets_of(self.network.problem_type, labels)
-        assert isinstance(targets, SingleLabelTargets)
         table: dict[str, dict[str, int]] = {label: {} for label in labels}
         for name, split in splits.items():
             for label, count in zip(labels, targets.counts(split).tolist(), strict=True):
@@ -95,6 +103,7 @@ class SingleLabel(ProblemType):
     """One label per text: softmax and cross-entropy."""
 
     metric = "accuracy"
+    constant = "always predicting the most frequent label (majority baseline)"
 
     @property
     def scores(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -108,6 +117,9 @@ class SingleLabel(ProblemType):
     def validation_metrics(self, logits: Tensor, targets: Tensor) -> dict[str, float]:
         table = classification.confusion(logits.argmax(1).tolist(), targets.tolist(), len(self.network.labels))
         return {"loss": float(F.cross_entropy(logits, targets)), **classification.single_label_metrics(table)}
+
+    def constant_logits(self, targets: Tensor) -> Tensor:
+        return torch.bincount(targets, minlength=len(self.network.labels)).log().expand(len(targets), -1)
 
     def prediction(self, probabilities: Sequence[float], truncated: bool, threshold: float) -> Label:
         scores = dict(zip(self.network.labels, probabilities, strict=True))
@@ -131,6 +143,7 @@ class MultiLabel(ProblemType):
     """Any number of labels per text: a sigmoid and binary cross-entropy each; the loss of a text is their mean."""
 
     metric = "subset_accuracy"
+    constant = "always predicting the labels of most texts"
     run_options = ("threshold",)
     scores = ("micro_f1", "macro_f1", "subset_accuracy", "loss")
 
@@ -143,6 +156,9 @@ class MultiLabel(ProblemType):
         predicted = (logits.sigmoid() >= DEFAULT_THRESHOLD).numpy()
         metrics = classification.multi_label_metrics(predicted, targets.numpy() > 0)
         return {"loss": float(F.binary_cross_entropy_with_logits(logits, targets)), **metrics}
+
+    def constant_logits(self, targets: Tensor) -> Tensor:
+        return targets.mean(0).logit(1e-6).expand(len(targets), -1)
 
     def prediction(self, probabilities: Sequence[float], truncated: bool, threshold: float) -> LabelSet:
         scores = dict(zip(self.network.labels, probabilities, strict=True))
@@ -171,6 +187,7 @@ class Regression(ProblemType):
     """A value per text: the squared error, in units of the network's scale."""
 
     metric = "mse"
+    constant = "always predicting the mean"
     higher_is_better = False
     scores = ("pearsonr", "spearmanr", "mse", "loss")
 
@@ -187,6 +204,9 @@ class Regression(ProblemType):
             "spearmanr": 100 * correlation.spearman(predicted, expected),
             "mse": correlation.squared_error(predicted, expected),
         }
+
+    def constant_logits(self, targets: Tensor) -> Tensor:
+        return targets.mean().expand(len(targets), 1)
 
     def prediction(self, probabilities: Sequence[float], truncated: bool, threshold: float) -> Value:
         values = dict(zip(self.network.labels, probabilities, strict=True))
@@ -211,7 +231,7 @@ class Regression(ProblemType):
         """The distribution of the targets in each split."""
         table = {}
         for name, split in splits.items():
-            values = RegressionTargets().tensor([split.target(index) for index in range(len(split))]).numpy()
+            values = RegressionTargets().values(split)
             statistics = ("min", "mean", "max", "std") if len(values) else ()
             table[name] = {statistic: float(getattr(values, statistic)()) for statistic in statistics}
         findings.facts["numbers"] = table

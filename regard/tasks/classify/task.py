@@ -1,8 +1,7 @@
 """Classification and regression as a training task."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,27 +11,26 @@ from regard.config.recipe import Recipe
 from regard.data.pairs import PairDataset
 from regard.data.targets import targets_of
 from regard.models.heads.sequence import Classifier
-from regard.models.registry import FAMILIES, Family
-from regard.tasks.base import Preview, Task
+from regard.models.registry import Family
+from regard.tasks.base import Preview, SampleTask, train_shared_tokenizer
 from regard.tasks.batching import by_length, show_text
-from regard.tasks.classify.dataset import Encoders, LabelledBatch, PairEncoder, collate, prepare, split_pair, stream
+from regard.tasks.classify.dataset import Encoders, LabelledBatch, PairEncoder, collate, prepare, split_pair
 from regard.tasks.classify.evaluate import evaluate_task
 from regard.tasks.classify.files import PAIR_SEPARATOR, read
 from regard.tasks.classify.head import attach_head
-from regard.tasks.classify.options import ClassifyData
+from regard.tasks.classify.options import ClassifyData, ClassifyTrain
 from regard.tasks.classify.predict import BATCH, ClassifyPredictor, classify
 from regard.tasks.classify.problem_type import training_problem_type
 from regard.tasks.distillation import Predicted
 from regard.tasks.inspection import Findings, inspect_coverage, inspect_leaks, inspect_lengths, inspect_samples
-from regard.text.special_tokens import with_end_token, with_mask_token
-from regard.text.train_tokenizer import train_tokenizer as learn_tokenizer
 from regard.text.vocabulary import Vocabulary
 
 
-class Classify(Task[PairDataset]):
+class Classify(SampleTask[PairDataset]):
     """Classification or regression of texts and pairs of texts."""
 
     data: ClassifyData
+    options: ClassifyTrain
 
     predictor = ClassifyPredictor
     evaluate = staticmethod(evaluate_task)
@@ -40,25 +38,22 @@ class Classify(Task[PairDataset]):
     unit = "texts"
     supports_distillation = True
 
+    attach_head = staticmethod(attach_head)
+
     @staticmethod
     def train_tokenizer(recipe: Recipe) -> Vocabulary:
-        """A tokenizer trained on the texts of the training split, with the special tokens of the model family."""
         records = read(ClassifyData.of(recipe), "train", Path(recipe.origin))
         texts = (text for record in records for text in record.source.split(PAIR_SEPARATOR))
-        family = FAMILIES.get(recipe.model.get("family", ""))
-        add_special_tokens = with_mask_token if family and family.is_encoder else with_end_token
-        tokenizer = add_special_tokens(learn_tokenizer(texts, recipe.tokenizer, ends=False))
-        return Vocabulary(tokenizer, tokenizer)
-
-    attach_head = staticmethod(attach_head)
+        return train_shared_tokenizer(texts, recipe)
 
     @staticmethod
     def supports(family: Family) -> bool:
         return not family.is_encoder_decoder
 
-    def bind(self, network: Any) -> None:
+    def bind(self, network: Classifier) -> None:
         self.problem_type = training_problem_type(network, self.options)
         self.scores = self.problem_type.scores
+        self.constant = self.problem_type.constant
         self.targets = targets_of(network.problem_type, network.labels)
         self.encoders = Encoders(PairEncoder(self.tokenizer, bool(self.data.text_pair)), self.targets)
         self.labels = network.labels if network.problem_type != "regression" else ()
@@ -78,13 +73,13 @@ class Classify(Task[PairDataset]):
             return None
         return prepare(self.data, split, self.encoders, self.cache, self.length, Path(self.recipe.origin))
 
-    def batches(self, start: int, rank: int, world: int) -> Iterator[LabelledBatch]:
-        return stream(self.training, self.encoders, self.batching, start, rank, world)
+    def collate(self, split: PairDataset, indices: Sequence[int]) -> LabelledBatch:
+        return collate(split, indices, self.encoders)
 
     def num_targets(self, batch: LabelledBatch) -> int:
         return len(batch.labels)
 
-    def loss(self, network: Any, batch: LabelledBatch) -> Tensor:
+    def loss(self, network: Classifier, batch: LabelledBatch) -> Tensor:
         """The loss of each label, and `lm_loss_weight` times the mean loss of its text's tokens, summed.
 
         Radford et al. 2018, equation 5.
@@ -95,12 +90,12 @@ class Classify(Task[PairDataset]):
             loss = loss + self.options.lm_loss_weight * _lm_loss(network, predicted.states, batch)
         return self.with_distillation(loss, predicted, batch)
 
-    def predict_batch(self, network: Any, batch: LabelledBatch) -> Predicted:
+    def predict_batch(self, network: Classifier, batch: LabelledBatch) -> Predicted:
         states, logits = network.label(batch.text)
         return Predicted(states, (logits.float(),))
 
     @torch.no_grad()
-    def validate(self, network: Any) -> dict[str, float]:
+    def validate(self, network: Classifier) -> dict[str, float]:
         """Loss and metrics over the first `eval_samples` of the validation split."""
         if self.validation is None:
             return {}
@@ -108,7 +103,7 @@ class Classify(Task[PairDataset]):
         logits: dict[int, Tensor] = {}
         labels: dict[int, Tensor] = {}
         for indices in by_length(self.validation.source_lengths[:count].tolist(), BATCH):
-            batch = collate(self.validation, indices, self.encoders).to(next(network.parameters()).device)
+            batch = self.collate(self.validation, indices).to(next(network.parameters()).device)
             logits |= zip(indices, network(batch.text).float().cpu(), strict=True)
             labels |= zip(indices, batch.labels.cpu(), strict=True)
         in_order = range(count)
@@ -116,7 +111,13 @@ class Classify(Task[PairDataset]):
             torch.stack([logits[index] for index in in_order]), torch.stack([labels[index] for index in in_order])
         )
 
-    def preview(self, network: Any, count: int) -> list[Preview]:
+    def baseline(self) -> dict[str, float]:
+        if self.validation is None:
+            return {}
+        count = min(self.options.eval_samples, len(self.validation))
+        return self.problem_type.baseline(self.targets.tensor([self.validation.target(i) for i in range(count)]))
+
+    def preview(self, network: Classifier, count: int) -> list[Preview]:
         if self.validation is None:
             return []
         samples = [self.validation.text(index) for index in range(min(count, len(self.validation)))]

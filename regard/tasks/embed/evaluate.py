@@ -3,6 +3,7 @@
 Pearson's and Spearman's correlation of the cosines of pairs of texts with their similarity ratings.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from regard.data.files import find, rows
 from regard.errors import UserError
 from regard.metrics.correlation import correlations
 from regard.progress import counted
+from regard.tasks.predictor import LoadedModel
 from regard.tasks.scoring import Evaluation, EvaluationRequest
 
 COLUMNS = (("text", "text_pair", "label"), ("text", "text2", "label"), ("sentence1", "sentence2", "score"))  # defaults
@@ -48,23 +50,21 @@ def select(file: str | None, columns: tuple[str, ...], named: tuple[str, str, st
         if not all(fields[name].strip() for name in (one, other, label)):
             skipped += 1
             continue
-        pairs.append(Pair(fields[one], fields[other], _rating(fields[label], label, location)))
+        try:
+            rating = float(fields[label])
+        except ValueError:
+            rating = np.nan
+        if not np.isfinite(rating):
+            raise UserError(
+                f"{location}: {label} = {fields[label]!r:.40} should be a number: the similarity of the two texts"
+            )
+        pairs.append(Pair(fields[one], fields[other], rating))
     if len(pairs) < 2:
         raise UserError(f"{path}: {len(pairs)} pairs; a correlation needs at least two")
     return Selection(file, pairs, skipped)
 
 
-def _rating(text: str, column: str, location: str) -> float:
-    try:
-        rating = float(text)
-    except ValueError:
-        rating = np.nan
-    if not np.isfinite(rating):
-        raise UserError(f"{location}: {column} = {text!r:.40} should be a number: the similarity of the two texts")
-    return rating
-
-
-def evaluate_task(models: list[Any], request: EvaluationRequest) -> Evaluation:
+def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> Evaluation:
     """`regard evaluate` of an embedding model."""
     request.allow("an embedding model", "source", "text_pair", "target", "columns", "truncate")
     names = (request.get("source"), request.get("text_pair"), request.get("target"))
@@ -73,7 +73,7 @@ def evaluate_task(models: list[Any], request: EvaluationRequest) -> Evaluation:
 
 
 def evaluate(
-    model: Any, selection: Selection, batch_size: int = 32, truncate: bool = False, quiet: bool = True
+    model: LoadedModel, selection: Selection, batch_size: int = 32, truncate: bool = False, quiet: bool = True
 ) -> dict[str, Any]:
     """The correlation of the cosines of pairs with their ratings."""
     texts = list(dict.fromkeys(text for pair in selection.pairs for text in (pair.one, pair.other)))

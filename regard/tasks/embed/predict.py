@@ -3,7 +3,7 @@
 Shapes: states (batch, length, width), vectors (texts, width).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.trace import Trace
 from regard.errors import UserError, nearest
 from regard.interop.sentence_transformers import POOLINGS, Pooling
 from regard.layers.inputs import TokenBatch
 from regard.models.registry import FAMILIES, family_of
-from regard.tasks.batching import encode_batches
-from regard.tasks.encoding import EncodedText, collate, encode_texts, split_pair, trace_encoder
-from regard.tasks.predictor import LoadedModel, Predictor, Progress
+from regard.tasks.batching import EncodedText, encode_batches
+from regard.tasks.encoding import EncoderPredictor, collate, encode_texts, split_pair
+from regard.tasks.predictor import Inference, LoadedModel, Options, Progress
 from regard.tasks.registry import task_of
 
 BATCH = 64  # default number of texts per batch
@@ -41,7 +40,7 @@ class Vector:
         return ()
 
 
-class EmbedPredictor(Predictor):
+class EmbedPredictor(EncoderPredictor):
     """`run --task embed` and `embed` of any model."""
 
     task = "embed"
@@ -52,13 +51,12 @@ class EmbedPredictor(Predictor):
     def accepts(cls, model: LoadedModel) -> bool:
         return True
 
-    def predict(
-        self, inputs: list[Any], options: dict[str, Any], *, batch_size: int, truncate: bool, progress: Progress
-    ) -> list[Vector]:
-        rows = self.encode_inputs(inputs, truncate)
-        vectors = self.embed(rows, batch_size, progress=progress, **options)
+    def predict(self, inputs: list[Any], options: Options, inference: Inference) -> list[Vector]:
+        rows = self.encode_inputs(inputs, inference.truncate)
+        vectors = self.embed(rows, inference.batch_size, progress=inference.progress, **options)
         return [Vector(vector.tolist(), row.truncated) for vector, row in zip(vectors, rows, strict=True)]
 
+    @torch.inference_mode()
     def embed(
         self,
         rows: Sequence[EncodedText],
@@ -74,7 +72,18 @@ class EmbedPredictor(Predictor):
         chosen = default._replace(
             kind=pooling or default.kind, normalise=default.normalise if normalise is None else normalise
         )
-        return embed(self.network, rows, chosen, batch_size, progress)
+
+        def encode(indices: list[int]) -> np.ndarray:
+            text = collate([rows[index] for index in indices]).to(self.model.device)
+            return pooled(self.network.encode(text), text, chosen).cpu().numpy()
+
+        vectors = np.zeros((0, 0), np.float32)
+        for indices, batch in encode_batches(self.network, [len(row.tokens) for row in rows], batch_size, encode):
+            if not len(vectors):
+                vectors = np.zeros((len(rows), batch.shape[1]), np.float32)
+            vectors[indices] = batch
+            progress(len(indices))
+        return vectors
 
     def encode_inputs(self, texts: list[Any], truncate: bool = False) -> list[EncodedText]:
         if not FAMILIES[family_of(self.network)].is_encoder:
@@ -83,10 +92,6 @@ class EmbedPredictor(Predictor):
         texts = [split_pair(text, getattr(self.network, "paired", False)) for text in texts]
         limit = min(self.network.max_positions, pooling.max_length if pooling else 0) or self.network.max_positions
         return encode_texts(self.tokenizer, texts, limit, truncate)
-
-    def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: dict[str, Any]) -> Trace:
-        (row,) = self.encode_inputs([value], truncate)
-        return trace_encoder(self.network, self.tokenizer, row, prove)
 
     def second_column(self, requested: str, has_context: bool) -> str:
         if requested and not FAMILIES[family_of(self.network)].is_encoder:
@@ -105,26 +110,3 @@ def pooled(states: Tensor, text: TokenBatch, pooling: Pooling) -> Tensor:
     else:
         vectors = states.masked_fill(~real, 0.0).sum(1) / text.lengths[:, None]
     return F.normalize(vectors, dim=-1) if pooling.normalise else vectors
-
-
-@torch.inference_mode()
-def embed(
-    network: Any,
-    rows: Sequence[EncodedText],
-    pooling: Pooling,
-    batch_size: int,
-    progress: Callable[[int], None] = lambda done: None,
-) -> np.ndarray:
-    """A float32 vector for each row, computed in batches of similar length."""
-    device = next(network.parameters()).device
-    vectors: np.ndarray | None = None
-
-    def encode(indices: list[int]) -> np.ndarray:
-        text = collate([rows[index] for index in indices]).to(device)
-        return pooled(network.encode(text), text, pooling).cpu().numpy()
-
-    for indices, batch in encode_batches(network, [len(row.tokens) for row in rows], batch_size, encode):
-        vectors = np.zeros((len(rows), batch.shape[1]), np.float32) if vectors is None else vectors
-        vectors[indices] = batch
-        progress(len(indices))
-    return np.zeros((0, 0), np.float32) if vectors is None else vectors

@@ -19,7 +19,9 @@ from regard.data.ragged import Column, DatasetWriter, Layout, RaggedDataset, pre
 from regard.errors import UserError
 from regard.interop import peft as adapter
 from regard.progress import counted
-from regard.tasks.encoding import EncodedText
+from regard.tasks.batching import EncodedText
+from regard.tasks.embed.predict import EmbedPredictor
+from regard.tasks.predictor import LoadedModel
 
 FORMAT = "vectors 3"  # part of every key: increase it when what is written changes
 
@@ -101,7 +103,9 @@ class Index(RaggedDataset):
         self.locations = columns["locations"].values.reshape(-1, 2)
 
     @classmethod
-    def of(cls, model: Any, source: Source, truncate: bool = False, size: int = 32, quiet: bool = True) -> "Index":
+    def of(
+        cls, model: LoadedModel, source: Source, truncate: bool = False, size: int = 32, quiet: bool = True
+    ) -> "Index":
         """The embeddings of all texts, from the cache if the same model embedded the same files before."""
         key = [FORMAT, *fingerprint(model), source.column, str(truncate), *(hash_file(file) for file in source.files)]
 
@@ -134,8 +138,9 @@ def _top_indices(scores: np.ndarray, count: int) -> np.ndarray:
     return np.take_along_axis(indices, order, 1)
 
 
-def fingerprint(model: Any) -> list[str]:
+def fingerprint(model: LoadedModel) -> list[str]:
     """What a model's embeddings depend on: its files, those of an adapter's base model, and the precision."""
+    assert model.folder is not None
     folders = [model.folder]
     if adapter.is_adapter(model.folder):
         folders.append(adapter.base_of(model.folder).folder)
@@ -143,7 +148,9 @@ def fingerprint(model: Any) -> list[str]:
     return [model.precision, *(hash_file(file) for file in files)]
 
 
-def write_vectors(writer: DatasetWriter, model: Any, source: Source, truncate: bool, size: int, quiet: bool) -> None:
+def write_vectors(
+    writer: DatasetWriter, model: LoadedModel, source: Source, truncate: bool, size: int, quiet: bool
+) -> None:
     """Embed every text and write the vectors."""
     total = sum(1 for _ in source.entries())
     if not total:
@@ -161,7 +168,7 @@ def write_vectors(writer: DatasetWriter, model: Any, source: Source, truncate: b
             writer["locations"].extend_array([(entry.file, entry.line) for entry in chunk])
 
 
-def _encode(predictor: Any, source: Source, entries: list[Entry], truncate: bool) -> list[EncodedText]:
+def _encode(predictor: EmbedPredictor, source: Source, entries: list[Entry], truncate: bool) -> list[EncodedText]:
     """Encoded texts. Without `truncate`, one that is too long is an error that names its location."""
     rows = predictor.encode_inputs([entry.text for entry in entries], truncate=True)
     for entry, row in zip(entries, rows, strict=True):
@@ -184,7 +191,7 @@ def chunks(stream: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 
 def find_all(
-    model: Any, source: Source, index: Index, queries: list[str], top: int, truncate: bool = False
+    model: LoadedModel, source: Source, index: Index, queries: list[str], top: int, truncate: bool = False
 ) -> list[SearchResult]:
     """The best texts for each query."""
     predictor = model.predictor("embed")

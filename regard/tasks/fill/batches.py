@@ -1,6 +1,6 @@
 """Batches of texts with masked tokens, alone or in pairs; a pure function of (seed, batch index).
 
-    none     blocks of running text, documents one after another
+    none     blocks of text, documents one after another
              Liu et al. 2019, FULL-SENTENCES
     nsp      two runs of sentences; the second follows the first, or half the time is from another document (label 1)
              next sentence prediction: Devlin et al. 2019, task #2 and appendix A.2
@@ -26,13 +26,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.packing import PackOptions, blocks_per_epoch, packed
+from regard.data.packing import BlockBatch, PackOptions, blocks_per_epoch, packed
 from regard.data.sampler import ROUNDS, permute
 from regard.data.token_stream import TokenStream
 from regard.errors import UserError
 from regard.layers.inputs import TokenBatch
 from regard.layers.pytree import select_ragged, select_rows, to_device
-from regard.tasks.fill.masking import Masker, masker_of
+from regard.tasks.fill.masking import masker_of
 from regard.tasks.fill.sentences import SentenceDataset
 from regard.text.special_tokens import padded, pair_frame, special_tokens_of
 from regard.text.tokenizer import Tokenizer
@@ -49,10 +49,10 @@ class MaskedBatch(NamedTuple):
 
     text: TokenBatch
     at: Tensor  # (batch, length): True where a token is to be predicted
-    words: Tensor  # (masked): the original tokens, row by row
+    targets: Tensor  # (masked): the original tokens, row by row
     labels: Tensor | None  # (batch): 0 if the second text follows the first
-    index: Tensor  # (batch): the indices of chunks or blocks in their epoch
-    words_per_pair: float  # of the full batch, also in a slice of it
+    indices: Tensor  # (batch): the indices of chunks or blocks in their epoch
+    targets_per_pair: float  # of the full batch, also in a slice of it
 
     def to(self, device: torch.device | str) -> "MaskedBatch":
         return to_device(self, device)
@@ -62,9 +62,9 @@ class MaskedBatch(NamedTuple):
         return self._replace(
             text=select_rows(self.text, chosen),
             at=self.at[chosen],
-            words=select_ragged(self.at, self.words, chosen),
+            targets=select_ragged(self.at, self.targets, chosen),
             labels=None if self.labels is None else self.labels[chosen],
-            index=self.index[chosen],
+            indices=self.indices[chosen],
         )
 
 
@@ -101,52 +101,38 @@ def masked_rows(
     rank: int = 0,
     world: int = 1,
 ) -> Iterator[MaskedBatch]:
-    """Endless batches of pairs or blocks with masked tokens, from batch `start` of this rank."""
-    if isinstance(dataset, SentenceDataset):
-        return masked_pairs(dataset, tokenizer, options, start, rank, world)
-    return masked_blocks(dataset, tokenizer, options, start, rank, world)
+    """Endless batches of blocks or pairs with masked tokens, from batch `start` of this rank."""
+    masker = masker_of(tokenizer)
+    rows_per_epoch(dataset, tokenizer, options)
+    frame = special_tokens_of(tokenizer, 1) if isinstance(dataset, TokenStream) else pair_frame(tokenizer)
+    blocks: Iterator[BlockBatch] = iter(())
+    if isinstance(dataset, TokenStream):
+        blocks = packed(dataset, block_size(tokenizer, options), start, rank, world)
+    for batch in itertools.count(start * world + rank, world):
+        rng = np.random.default_rng((options.seed % 2**64, batch, 1))
+        labels = None
+        if isinstance(dataset, SentenceDataset):
+            index = torch.from_numpy(chunks_of(dataset, options, batch))
+            pairs = [draw_pair(dataset, chunk, options, rng) for chunk in index.tolist()]
+            rows = [frame.wrap(pair.first, pair.second) for pair in pairs]
+            labels = torch.tensor([pair.label for pair in pairs])
+        else:
+            tokens, index = next(blocks)
+            rows = [frame.wrap(row) for row in tokens.numpy()]
+        text = padded(rows, max(tokenizer.pad, 0))
+        tokens = text.tokens.numpy()
+        masked, at = masker.mask_tokens(tokens, text.real.numpy(), rng, options.share, options.whole_word_mask)
+        targets = torch.from_numpy(tokens[at])
+        text = text._replace(tokens=torch.from_numpy(masked))
+        yield MaskedBatch(text, torch.from_numpy(at), targets, labels, index, len(targets) / max(1, len(index)))
 
 
 def block_size(tokenizer: Tokenizer, options: MaskOptions) -> PackOptions:
-    """How running text is packed for these rows."""
+    """How text without pairs is packed for these rows."""
     text_tokens = options.length - special_tokens_of(tokenizer, 1).size
     if text_tokens < 2:
         raise UserError(f"data.max_length = {options.length} leaves {text_tokens} tokens for a text: increase it")
     return PackOptions(text_tokens - 1, options.batch_size, options.seed)
-
-
-def masked_blocks(
-    stream: TokenStream, tokenizer: Tokenizer, options: MaskOptions, start: int = 0, rank: int = 0, world: int = 1
-) -> Iterator[MaskedBatch]:
-    """Endless batches of blocks with masked tokens, from batch `start` of this rank."""
-    frame = special_tokens_of(tokenizer, 1)
-    masker = masker_of(tokenizer)
-    packing = block_size(tokenizer, options)
-    for batch, blocks in enumerate(packed(stream, packing, start, rank, world), start):
-        rows = [frame.wrap(row) for row in blocks.tokens.numpy()]
-        rng = _rng_of(options, batch * world + rank)
-        yield _mask(padded(rows, 0), masker, options, rng, None, blocks.index)
-
-
-def masked_pairs(
-    sentences: SentenceDataset,
-    tokenizer: Tokenizer,
-    options: MaskOptions,
-    start: int = 0,
-    rank: int = 0,
-    world: int = 1,
-) -> Iterator[MaskedBatch]:
-    """Endless batches of pairs with masked tokens, from batch `start` of this rank."""
-    frame = pair_frame(tokenizer)
-    masker = masker_of(tokenizer)
-    rows_per_epoch(sentences, tokenizer, options)
-    for batch in itertools.count(start * world + rank, world):
-        rng = _rng_of(options, batch)
-        index = chunks_of(sentences, options, batch)
-        pairs = [draw_pair(sentences, chunk, options, rng) for chunk in index.tolist()]
-        text = padded([frame.wrap(pair.first, pair.second) for pair in pairs], max(tokenizer.pad, 0))
-        labels = torch.tensor([pair.label for pair in pairs])
-        yield _mask(text, masker, options, rng, labels, torch.from_numpy(index))
 
 
 def pair_budget(tokenizer: Tokenizer, length: int) -> int:
@@ -164,26 +150,6 @@ def chunks_of(sentences: SentenceDataset, options: MaskOptions, batch: int) -> n
         keys = np.random.SeedSequence((options.seed % 2**64, epoch)).generate_state(ROUNDS, np.uint64)
         chunks[here] = permute(positions[here] % count, count, keys)
     return chunks
-
-
-def _rng_of(options: MaskOptions, batch: int) -> np.random.Generator:
-    return np.random.default_rng((options.seed % 2**64, batch, 1))
-
-
-def _mask(
-    text: TokenBatch,
-    masker: Masker,
-    options: MaskOptions,
-    rng: np.random.Generator,
-    labels: Tensor | None,
-    index: Tensor,
-) -> MaskedBatch:
-    tokens = text.tokens.numpy()
-    masked, at = masker.mask_tokens(tokens, text.real.numpy(), rng, options.share, options.whole_word_mask)
-    words = torch.from_numpy(tokens[at])
-    words_per_pair = len(words) / max(1, len(index))
-    text = text._replace(tokens=torch.from_numpy(masked))
-    return MaskedBatch(text, torch.from_numpy(at), words, labels, index, words_per_pair)
 
 
 # ── pairs ────────────────────────────────────────────────────────────────────────────────────────────────────────────

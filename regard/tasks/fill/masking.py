@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from regard.text.byte_level import BYTE_TO_UNICODE
+from regard.text.detokenizer import BYTE_TO_UNICODE
 from regard.text.special_tokens import mask_token_of
 from regard.text.tokenizer import SPACE, Tokenizer
 

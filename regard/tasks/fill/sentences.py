@@ -27,7 +27,7 @@ from regard.data.ragged import Column, DatasetWriter, Layout, RaggedDataset, pre
 from regard.data.splits.hashed import file_of
 from regard.data.token_stream import TokenStream, write_stream
 from regard.errors import UserError
-from regard.progress import Progress, shown
+from regard.progress import shown
 from regard.tasks.fill.options import FillData
 from regard.text.sentences import sentences
 from regard.text.tokenizer import Tokenizer
@@ -46,7 +46,7 @@ UNPREPARED = ("max_length", "mask_probability", "whole_word_mask", "pair_task")
 
 
 def paragraphs(data: FillData, split: str, base_dir: Path | None = None) -> Iterator[Document]:
-    """A split's documents: rows as they are, running text split at blank lines, else line by line."""
+    """A split's documents: rows as they are, plain text split at blank lines, else line by line."""
     for document in documents(data, split, base_dir):
         if document.row:
             yield document
@@ -121,13 +121,7 @@ class SentenceDataset(RaggedDataset):
 
 
 def prepare_sentences(
-    data: FillData,
-    split: str,
-    tokenizer: Tokenizer,
-    cache: Path,
-    max_tokens: int,
-    base_dir: Path | None = None,
-    progress: Progress | None = None,
+    data: FillData, split: str, tokenizer: Tokenizer, cache: Path, max_tokens: int, base_dir: Path | None = None
 ) -> SentenceDataset:
     """A split's sentences in chunks of about `max_tokens`, from the cache if they were prepared before."""
     if max_tokens < 4:
@@ -139,7 +133,7 @@ def prepare_sentences(
         writer.hashes = hashes
         groups: dict[str, int] = {}
         document_count = 0
-        with shown("preparing: {} documents", progress) as show:
+        with shown("preparing: {} documents") as show:
             for rows in _articles(paragraphs(data, split, base_dir)):
                 encoded = _encode(rows, tokenizer, max_tokens // 2, report)
                 show(report.read)

@@ -6,29 +6,58 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.config.recipe import Recipe
 from regard.data.documents import tokenizer_texts
 from regard.data.token_stream import TokenStream
 from regard.errors import UserError
-from regard.tasks.base import Preview, Task
+from regard.interop.folder import Loaded
+from regard.models.heads.mlm import MaskedLM, Pretraining
+from regard.tasks.base import Preview, Task, reject_classifier, train_shared_tokenizer
 from regard.tasks.distillation import Predicted
-from regard.tasks.fill import doctor
 from regard.tasks.fill.batches import MaskedBatch, MaskOptions, masked_rows, rows_per_epoch
-from regard.tasks.fill.evaluate import evaluate_task
-from regard.tasks.fill.evaluation_rows import fixed_rows, prepare_split
-from regard.tasks.fill.head import attach_head
+from regard.tasks.fill.evaluate import evaluate_task, fixed_rows, predict, prepare_split, score_batches
 from regard.tasks.fill.options import FillData
 from regard.tasks.fill.predict import FillPredictor
-from regard.tasks.fill.scoring import predict, score_batches
 from regard.tasks.fill.sentences import SentenceDataset
-from regard.tasks.inspection import Findings
-from regard.text.special_tokens import mask_token_of, with_mask_token
-from regard.text.train_tokenizer import train_tokenizer as learn_tokenizer
+from regard.tasks.inspection import Findings, warn_skipped, warn_without_validation
+from regard.text.special_tokens import mask_token_of
 from regard.text.vocabulary import Vocabulary
 
 PREVIEW = 40  # tokens of a text in a preview
+
+
+def attach_head(loaded: Loaded, recipe: Recipe) -> Loaded:
+    """An encoder with the heads that the recipe needs; a fitting head is kept. An unused pooler is frozen."""
+    network = reject_classifier(loaded, recipe).network
+    pair_task = FillData.of(recipe).pair_task
+    kind = MaskedLM if pair_task == "none" else Pretraining
+    body: Any = getattr(network, "body", network)
+    if kind is Pretraining and body.pooler is None:
+        if hasattr(body.config, "pooler"):
+            raise UserError(
+                f"data.pair_task = '{pair_task}' needs a pooler, and the model has none: give pair_task = 'none', or "
+                "model.pooler = true where the model is new"
+            )
+        if getattr(body.config, "token_types", 0) < 2:
+            raise UserError(
+                f"data.pair_task = '{pair_task}': the model has no token types for two segments: give pair_task = "
+                "'none', or model.token_types = 2 where the model is new"
+            )
+    mask_token_of(loaded.vocabulary.target)
+    if recipe.model.get("lora_rank") and not isinstance(network, kind):
+        raise UserError(
+            f"model.lora_rank = {recipe.model['lora_rank']}: the model has no masked LM head yet, and an adapter would "
+            "not keep a new one: remove lora_rank, or start from a masked language model"
+        )
+    headed = network
+    if type(network) is not kind:
+        headed = kind(body)
+        headed.lm_head = network.lm_head if isinstance(network, MaskedLM) else headed.lm_head
+    if kind is MaskedLM and body.pooler is not None:
+        body.pooler.requires_grad_(False)
+    return loaded._replace(network=headed)
 
 
 class Fill(Task[TokenStream | SentenceDataset]):
@@ -44,10 +73,7 @@ class Fill(Task[TokenStream | SentenceDataset]):
 
     @staticmethod
     def train_tokenizer(recipe: Recipe) -> Vocabulary:
-        """A tokenizer trained on the training split, with a mask token."""
-        texts = tokenizer_texts(FillData.of(recipe), "train", Path(recipe.origin))
-        tokenizer = with_mask_token(learn_tokenizer(texts, recipe.tokenizer, ends=False))
-        return Vocabulary(tokenizer, tokenizer)
+        return train_shared_tokenizer(tokenizer_texts(FillData.of(recipe), "train", Path(recipe.origin)), recipe)
 
     attach_head = staticmethod(attach_head)
 
@@ -79,29 +105,32 @@ class Fill(Task[TokenStream | SentenceDataset]):
         return masked_rows(self.training, self.tokenizer, self.masking, start, rank, world)
 
     def num_targets(self, batch: MaskedBatch) -> int:
-        return len(batch.words)
+        return len(batch.targets)
 
-    def loss(self, network: Any, batch: MaskedBatch) -> Tensor:
+    def loss(self, network: nn.Module, batch: MaskedBatch) -> Tensor:
         """Summed cross-entropy of the masked tokens; the mean over pairs has the weight of the mean over tokens."""
         predicted = self.predict_batch(network, batch)
         smoothing = self.options.label_smoothing
-        loss = F.cross_entropy(predicted.logits[0], batch.words, label_smoothing=smoothing, reduction="sum")
+        loss = F.cross_entropy(predicted.logits[0], batch.targets, label_smoothing=smoothing, reduction="sum")
         if batch.labels is not None:
-            loss = loss + batch.words_per_pair * F.cross_entropy(predicted.logits[1], batch.labels, reduction="sum")
+            loss = loss + batch.targets_per_pair * F.cross_entropy(predicted.logits[1], batch.labels, reduction="sum")
         return self.with_distillation(loss, predicted, batch)
 
-    def predict_batch(self, network: Any, batch: MaskedBatch) -> Predicted:
+    def predict_batch(self, network: nn.Module, batch: MaskedBatch) -> Predicted:
+        assert isinstance(network, MaskedLM)
         return predict(network, batch)
 
-    def validate(self, network: Any) -> dict[str, float]:
+    def validate(self, network: nn.Module) -> dict[str, float]:
         """Metrics of up to `eval_samples` rows of the validation split, always with the same masks."""
         if self.validation is None:
             return {}
+        assert isinstance(network, MaskedLM)
         batches = fixed_rows(self.validation, self.tokenizer, self.masking, self.options.eval_samples)
-        return score_batches(network, batches).metrics()
+        scores = score_batches(network, batches)
+        return scores.metrics(self.data.pair_task) | {"unigram_entropy": scores.unigram_entropy}
 
     @torch.no_grad()
-    def preview(self, network: Any, count: int) -> list[Preview]:
+    def preview(self, network: nn.Module, count: int) -> list[Preview]:
         """The beginnings of texts with masks, of the original texts, and of the texts with predicted tokens."""
         if self.validation is None:
             return []
@@ -109,9 +138,9 @@ class Fill(Task[TokenStream | SentenceDataset]):
         batch = batch.to(next(network.parameters()).device)
         masked = batch.text.tokens
         original = masked.clone()
-        original[batch.at] = batch.words
+        original[batch.at] = batch.targets
         predicted = masked.clone()
-        predicted[batch.at] = predict(network, batch).logits[0].argmax(1)
+        predicted[batch.at] = self.predict_batch(network, batch).logits[0].argmax(1)
         decode = self.tokenizer.decode
         columns = (tokens[:, :PREVIEW].tolist() for tokens in (masked, original, predicted))
         return [
@@ -119,8 +148,21 @@ class Fill(Task[TokenStream | SentenceDataset]):
             for row, reference, prediction in zip(*columns, strict=True)
         ]
 
-    def inspect(self, splits: Mapping[str, Any], findings: Findings) -> None:
-        doctor.inspect(self, splits, findings)
+    def inspect(self, splits: Mapping[str, TokenStream | SentenceDataset], findings: Findings) -> None:
+        table: dict[str, dict[str, float]] = {}
+        for name, split in splits.items():
+            report = split.report
+            rows = rows_per_epoch(split, self.tokenizer, self.masking)
+            table[name] = {"documents": report.kept, "skipped": report.read - report.kept, "rows": rows}
+            warn_skipped(name, report, findings)
+        findings.facts["text"] = table
+        findings.facts["rows"] = {
+            "vocabulary": self.tokenizer.size,
+            "tokens_per_row": self.length,
+            "rows_per_batch": self.masking.batch_size,
+            "batches_per_epoch": self.batches_per_epoch,
+        }
+        warn_without_validation(splits, findings)
 
     def _decode_masked(self, tokens: list[int]) -> str:
         """A text with its mask tokens visible."""

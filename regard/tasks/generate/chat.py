@@ -2,25 +2,28 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from regard.errors import UserError
 from regard.text.chat_template import Message, Template, template_of
+from regard.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from regard.tasks.predictor import LoadedModel
 
 SPARE = 4  # 1/SPARE of the context is reserved for an answer without max_new_tokens
 
 
 class ChatPrompt(NamedTuple):
-    """The tokens of a prompt, and how many of the oldest turns or tokens (the form's unit) were left out."""
+    """The tokens of a prompt, and how many of the oldest turns, or of the oldest tokens, were dropped."""
 
     tokens: list[int]
-    left_out: int = 0
+    dropped_turns: int = 0
+    dropped_tokens: int = 0
 
 
-class Form(Protocol):
+class PromptFormat(Protocol):
     """How messages become a prompt."""
-
-    unit: str
 
     def tokens(self, messages: Sequence[Message]) -> list[int]: ...
 
@@ -29,12 +32,10 @@ class Form(Protocol):
         ...
 
 
-class Templated:
-    """The model's chat template. The oldest turns, pairs of question and answer, are left out first."""
+class TemplateFormat:
+    """The model's chat template. The oldest turns, pairs of question and answer, are dropped first."""
 
-    unit = "turns"
-
-    def __init__(self, tokenizer: Any, template: Template):
+    def __init__(self, tokenizer: Tokenizer, template: Template):
         self.tokenizer = tokenizer
         self.template = template
 
@@ -44,19 +45,17 @@ class Templated:
     def fit(self, messages: Sequence[Message], max_tokens: int) -> ChatPrompt:
         system = _system(messages)
         turns = list(messages[len(system) :])
-        left_out = 0
+        dropped = 0
         while len(tokens := self.tokens([*system, *turns])) > max_tokens and len(turns) > 2:
             turns = turns[2:]
-            left_out += 1
-        return ChatPrompt(tokens, left_out)
+            dropped += 1
+        return ChatPrompt(tokens, dropped_turns=dropped)
 
 
-class Running:
-    """One running text: messages are appended, and the model continues it. The oldest tokens are left out first."""
+class PlainFormat:
+    """One text to which messages are appended, and which the model continues. The oldest tokens are dropped first."""
 
-    unit = "tokens"
-
-    def __init__(self, tokenizer: Any):
+    def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
 
     def tokens(self, messages: Sequence[Message]) -> list[int]:
@@ -69,45 +68,48 @@ class Running:
 
     def fit(self, messages: Sequence[Message], max_tokens: int) -> ChatPrompt:
         tokens = self.tokens(messages)
-        if len(tokens) <= max_tokens:
+        excess = len(tokens) - max_tokens
+        if excess <= 0:
             return ChatPrompt(tokens)
         head = len(self.tokens(_system(messages)))  # with the tokenizer's prefix
-        return ChatPrompt(tokens[:head] + tokens[len(tokens) - max_tokens + head :], len(tokens) - max_tokens)
+        return ChatPrompt(tokens[:head] + tokens[head + excess :], dropped_tokens=excess)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The model's turn. `finish` is that of a Continuation, or "interrupt"; `left_out` that of the ChatPrompt."""
+    """The model's turn. `finish_reason` and `stop_reason` are those of a Continuation, or "interrupt"."""
 
     role: str
     content: str
-    finish: str
+    finish_reason: str
+    stop_reason: str | None
     tokens: tuple[int, ...]
     prompt_tokens: int
-    left_out: int = 0
+    dropped_turns: int = 0  # of the conversation, because the context was full
+    dropped_tokens: int = 0
 
 
 class Conversation:
     """The messages so far, and the model that answers; a prefix cache keeps the states of their tokens."""
 
-    def __init__(self, model: Any, system: str = "", **options: Any):
-        if not model.is_causal_lm:
-            raise UserError(f"this model cannot chat: its task is '{model.task}'")
+    def __init__(self, model: "LoadedModel", system: str = "", **options: Any):
+        if model.task != "generate":
+            raise UserError(
+                f"chat needs a language model (task = 'generate'), but this model's task is '{model.task}': "
+                "use `regard run`"
+            )
         from regard.decoding.prefix_cache import PrefixCache  # torch
 
         tokenizer = model.vocabulary.target
         template = template_of(tokenizer)
-        self.model = model
+        self.predictor = model.predictor("generate")
+        self.limit: int = model.network.max_positions  # the context, in tokens
         self.messages: list[Message] = []
         self.prefix_cache = PrefixCache(model.network)
-        self.form: Form = Running(tokenizer) if template is None else Templated(tokenizer, template)
+        self.format: PromptFormat = PlainFormat(tokenizer) if template is None else TemplateFormat(tokenizer, template)
         self.options: dict[str, Any] = {}
         self.choose(**options)
         self.system = system
-
-    @property
-    def limit(self) -> int:
-        return self.model.network.max_positions
 
     @property
     def system(self) -> str:
@@ -121,7 +123,7 @@ class Conversation:
 
     def choose(self, **options: Any) -> None:
         """Set decoding options; invalid ones are an error."""
-        decode = self.model.predictor("generate").decode_options(**options)
+        decode = self.predictor.decode_options(**options)
         if decode.num_beams > 1 or decode.num_return_sequences > 1:
             raise UserError("a chat streams one answer: num_beams = 1 and num_return_sequences = 1")
         self.options = options
@@ -142,33 +144,34 @@ class Conversation:
         messages = [*self.messages, {"role": "user", "content": text}]
         prompt = self._prompt(messages)
         available = self.limit - len(prompt.tokens)
-        decode = self.model.predictor("generate").decode_options(**self.options)
+        decode = self.predictor.decode_options(**self.options)
         most = min(decode.max_new_tokens or available, available)
         limits = {"max_new_tokens": most, "min_new_tokens": min(decode.min_new_tokens, most)}
-        stream = self.model.stream(prompt.tokens, prefix_cache=self.prefix_cache, **self.options | limits)
+        stream = self.predictor.stream(prompt.tokens, prefix_cache=self.prefix_cache, **self.options | limits)
         content = ""
-        finish = "interrupt"
+        finish: tuple[str, str | None] = ("interrupt", None)
         try:
             for piece in stream:
                 content += piece
                 show(piece)
-            finish = stream.answer.finish
+            finish = (stream.answer.finish_reason, stream.answer.stop_reason)
         except KeyboardInterrupt:
             pass
         self.messages = [*messages, {"role": "assistant", "content": content}]
-        return Answer("assistant", content, finish, tuple(stream.tokens), len(prompt.tokens), prompt.left_out)
+        tokens, *dropped = prompt
+        return Answer("assistant", content, *finish, tuple(stream.tokens), len(tokens), *dropped)
 
     def _prompt(self, messages: list[Message]) -> ChatPrompt:
         """The prompt: at least the system message and the question, and as many turns as leave space for an answer."""
-        least = len(self.form.tokens([*_system(messages), messages[-1]]))
+        least = len(self.format.tokens([*_system(messages), messages[-1]]))
         if least >= self.limit:
             raise UserError(
                 f"the message has {least:,} tokens, but the model's context of {self.limit:,} must hold an answer "
                 "too: shorten it"
             )
-        decode = self.model.predictor("generate").decode_options(**self.options)
+        decode = self.predictor.decode_options(**self.options)
         spare = min(decode.max_new_tokens or self.limit // SPARE, self.limit // 2)
-        return self.form.fit(messages, max(least, self.limit - spare))
+        return self.format.fit(messages, max(least, self.limit - spare))
 
 
 def _system(messages: Sequence[Message]) -> list[Message]:

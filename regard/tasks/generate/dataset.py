@@ -1,4 +1,4 @@
-"""The splits of a causal language model's data as token streams."""
+"""The data of causal language modelling: splits as token streams, and a tokenizer trained on them."""
 
 import json
 from collections.abc import Iterator
@@ -6,9 +6,15 @@ from pathlib import Path
 
 from regard.config.options import DocumentOptions
 from regard.config.recipe import Recipe
-from regard.data.synthetic.registry import in_context_dataset
+from regard.data.documents import tokenizer_texts
+from regard.data.synthetic.in_context import in_context_dataset
 from regard.data.token_stream import TokenStream, prepare_documents, prepare_stream
+from regard.errors import UserError
 from regard.text.tokenizer import Tokenizer
+from regard.text.train_tokenizer import train_tokenizer
+from regard.text.vocabulary import Vocabulary
+
+LOSSLESS = ("byte_bpe", "bytes", "characters")  # kinds of tokenizers that keep all of a text
 
 
 def prepare_split(recipe: Recipe, split: str, tokenizer: Tokenizer, cache: Path) -> TokenStream | None:
@@ -26,3 +32,19 @@ def prepare_split(recipe: Recipe, split: str, tokenizer: Tokenizer, cache: Path)
 def synthetic_documents(recipe: Recipe, split: str) -> Iterator[str]:
     data = DocumentOptions.of(recipe)
     return in_context_dataset(data.synthetic).documents(recipe.seed, split, int(getattr(data, split)))
+
+
+def train_vocabulary(recipe: Recipe) -> Vocabulary:
+    """A lossless tokenizer, trained on the training split."""
+    if recipe.tokenizer.kind not in LOSSLESS:
+        raise UserError(
+            f"tokenizer.kind = '{recipe.tokenizer.kind}' loses line breaks and spaces, which a language model should "
+            f"learn; possible: {', '.join(LOSSLESS)}"
+        )
+    data = DocumentOptions.of(recipe)
+    if data.synthetic:
+        texts = synthetic_documents(recipe, "train")
+    else:
+        texts = tokenizer_texts(data, "train", Path(recipe.origin))
+    tokenizer = train_tokenizer(texts, recipe.tokenizer, append_eos=False)
+    return Vocabulary(tokenizer, tokenizer)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from regard.data.duplicates import digests
 from regard.data.packing import blocks_per_epoch
+from regard.data.splits.hashed import digests
 from regard.data.token_stream import TokenStream
 from regard.tasks.inspection import Findings, overlaps, warn_skipped, warn_without_validation
 from regard.text.tokenizer import MISSING
@@ -34,8 +34,8 @@ def inspect(task: "Generate", splits: Mapping[str, TokenStream], findings: Findi
     findings.facts["text"] = table
     findings.facts["blocks"] = {
         "vocabulary": tokenizer.size,
-        "tokens_a_block": task.length,
-        "blocks_a_batch": task.packing.batch_size,
+        "tokens_per_block": task.length,
+        "blocks_per_batch": task.packing.batch_size,
         "blocks_per_epoch": blocks_per_epoch(task.training, task.packing),
         "batches_per_epoch": task.batches_per_epoch,
     }

@@ -17,6 +17,7 @@ from regard.progress import counted
 from regard.tasks.generate import few_shot
 from regard.tasks.generate.dataset import prepare_split
 from regard.tasks.generate.likelihood import window_log_probabilities
+from regard.tasks.predictor import LoadedModel
 from regard.tasks.scoring import Evaluation, EvaluationRequest, column_names, resolve_split
 from regard.text.tokenizer import Tokenizer
 
@@ -26,11 +27,11 @@ def select(recipe: Recipe | None, file: str | None, column: str, tokenizer: Toke
     recipe, split = resolve_split(recipe, "generate", file, " of text", **column_names(recipe, text=column))
     stream = prepare_split(recipe, split, tokenizer, cache_folder())
     if stream is None or len(stream) < 2:
-        raise UserError(f"{file or split}: has fewer than two tokens: there is nothing to predict")
+        raise UserError(f"{file or split}: fewer than two tokens, so there is nothing to predict: give more text")
     return file or split, stream
 
 
-def evaluate_task(models: list[Any], request: EvaluationRequest) -> Evaluation:
+def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> Evaluation:
     """`regard evaluate` of a causal language model: perplexity of text, or with `--shots` few-shot accuracy."""
     model = models[0]
     if not request.get("shots"):
@@ -50,14 +51,14 @@ def evaluate_task(models: list[Any], request: EvaluationRequest) -> Evaluation:
 
 
 def evaluate(
-    model: Any, chosen: tuple[str, TokenStream], stride: int = 0, batch_size: int = 32, quiet: bool = True
+    model: LoadedModel, chosen: tuple[str, TokenStream], stride: int = 0, batch_size: int = 32, quiet: bool = True
 ) -> dict[str, Any]:
     """Loss, perplexity and bits per byte of a text; each token counts once, with the overlap of windows as context."""
     name, stream = chosen
     length = (model.recipe.data.max_length if model.recipe else 0) or model.network.max_positions
     stride = stride or max(1, length // 2)
     if stride > length:
-        raise UserError(f"--stride {stride}: at most the {length} tokens of the model's context")
+        raise UserError(f"--stride {stride}: must be at most {length}, the tokens of the model's context")
     spans = list(windows(stream, length + 1, stride))
     with counted("reading", len(spans), quiet) as progress:
         sums = list(

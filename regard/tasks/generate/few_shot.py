@@ -10,15 +10,12 @@ from typing import Any
 
 from regard.config.options import DocumentOptions
 from regard.config.recipe import Recipe
-from regard.data.synthetic.in_context import FewShotItem, Question
-from regard.data.synthetic.prompts import TEMPLATE
-from regard.data.synthetic.registry import dataset_names, in_context_dataset
+from regard.data.synthetic.in_context import TEMPLATE, FewShotItem, Question, dataset_names, in_context_dataset
 from regard.errors import UserError, nearest
 from regard.metrics.bootstrap import SIGNATURE
 from regard.progress import counted
 from regard.tasks.generate.prompting import (
     DrawOptions,
-    Progress,
     accuracy,
     by_generation,
     by_likelihood,
@@ -27,6 +24,7 @@ from regard.tasks.generate.prompting import (
     read_pairs,
     reject_long,
 )
+from regard.tasks.predictor import LoadedModel, Progress
 from regard.tasks.scoring import LineChart
 
 WAYS = ("likelihood", "generation")
@@ -66,7 +64,7 @@ class Benchmark:
 
 
 def evaluate(
-    model: Any, benchmark: Benchmark, shots: Sequence[int], batch_size: int = 32, quiet: bool = True
+    model: LoadedModel, benchmark: Benchmark, shots: Sequence[int], batch_size: int = 32, quiet: bool = True
 ) -> dict[str, Any]:
     """Accuracy for each number of shots: over all questions, and over each category where there are several."""
     tokenizer = model.vocabulary.target
@@ -83,14 +81,14 @@ def evaluate(
             for category in benchmark.categories:
                 subset = [hit for hit, item in zip(hits, items, strict=True) if item.category == category]
                 if subset:
-                    categories.append({"shots": k, "questions": category, **_metrics(subset, ideal, category)})
+                    categories.append({"shots": k, "category": category, **_metrics(subset, ideal, category)})
     signature = f"by:{benchmark.by}|template:{benchmark.template!r}|{SIGNATURE}"
     results = {"split": benchmark.name, **benchmark.facts, "signature": signature, "shots": rows}
-    return results | ({"kinds": categories} if categories else {})
+    return results | ({"categories": categories} if categories else {})
 
 
 def grade(
-    model: Any,
+    model: LoadedModel,
     benchmark: Benchmark,
     items: Sequence[FewShotItem],
     batch_size: int = 32,
@@ -140,7 +138,7 @@ def _of_file(file: str, options: DrawOptions, by: str, text: str, label: str) ->
     pairs = read_pairs(file, text, label)
     counts = Counter(pair.label for pair in pairs)
     facts = {"rows": len(pairs), "labels": len(counts), "seeds": options.seeds, "chance": 100 / len(counts)}
-    facts["most_frequent_label"] = 100 * max(counts.values()) / len(pairs)
+    facts["majority_baseline"] = 100 * max(counts.values()) / len(pairs)
 
     def items(shots: int) -> list[FewShotItem]:
         questions = draw_questions(pairs, shots, options)
@@ -157,10 +155,10 @@ def _of_dataset(name: str, count: int, seeds: int, by: str) -> Benchmark:
     def items(shots: int) -> list[FewShotItem]:
         return [item for seed in range(1, seeds + 1) for item in dataset.items(seed, "test", count, shots)]
 
-    facts: dict[str, Any] = {"tasks": name, "seeds": seeds}
+    facts: dict[str, Any] = {"dataset": name, "seeds": seeds}
     if dataset.has_labels:
         labels = len(items(0)[0].question.labels)
-        facts = {"tasks": name, "labels": labels, "seeds": seeds, "chance": 100 / labels}
+        facts = {"dataset": name, "labels": labels, "seeds": seeds, "chance": 100 / labels}
     by = by or ("likelihood" if dataset.has_labels else "generation")
     return Benchmark("test", items, by, 1, dataset.template, facts, dataset.ideal, dataset.categories)
 
@@ -193,7 +191,7 @@ def curve(name: str, results: dict[str, Any]) -> LineChart:
     rows = results["shots"]
     lines = {name: ([(row["shots"], row["accuracy"]) for row in rows], [row["interval"] for row in rows])}
     if "ideal" in rows[0]:
-        lines["ideal learner"] = ([(row["shots"], row["ideal"]) for row in rows], [])
+        lines["Bayes-optimal"] = ([(row["shots"], row["ideal"]) for row in rows], [])
     if "chance" in results:
         lines["chance"] = ([(row["shots"], results["chance"]) for row in rows], [])
     return LineChart("Accuracy over examples in the prompt", "shots", "accuracy (%)", lines)

@@ -4,9 +4,9 @@ Shapes: tokens (batch, length), padded on the right; log-probabilities (batch, l
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,13 +16,14 @@ from regard.data.packing import windows
 from regard.data.token_stream import TokenStream
 from regard.layers.autoregressive import EMPTY
 from regard.layers.inputs import pad
+from regard.layers.protocols import CausalLM
 from regard.tasks.batching import by_length
 
 CHUNK = 2048  # positions whose logits are computed at once: those of a long text would not fit in memory
 
 
 @torch.inference_mode()
-def log_probabilities(network: Any, tokens: Tensor) -> Tensor:
+def log_probabilities(network: CausalLM, tokens: Tensor) -> Tensor:
     """Log-probability of each token given those before it."""
     x, _ = network.decode(tokens[:, :-1], EMPTY)
     states = x.flatten(0, 1).split(CHUNK)
@@ -56,8 +57,8 @@ class Likelihood(NamedTuple):
 
 
 def window_log_probabilities(
-    network: Any,
-    read: Callable[[int, int], Any],
+    network: CausalLM,
+    read: Callable[[int, int], Iterable[int]],
     windows: Iterator[tuple[int, int, int]],
     batch_size: int,
     progress: Callable[[int], None] = lambda done: None,
@@ -77,7 +78,7 @@ def window_log_probabilities(
 
 
 def ending_log_probabilities(
-    network: Any, prompts: Sequence[list[int]], endings: Sequence[list[int]], batch_size: int = 16
+    network: CausalLM, prompts: Sequence[list[int]], endings: Sequence[list[int]], batch_size: int = 16
 ) -> list[float]:
     """Log-probability of each ending after its prompt, summed over its tokens."""
     rows = [prompt + ending for prompt, ending in zip(prompts, endings, strict=True)]
@@ -92,13 +93,14 @@ def ending_log_probabilities(
 
 
 def likelihood(
-    network: Any, stream: TokenStream, length: int, stride: int, most: int = 0, batch_size: int = 8, **more: Any
+    network: CausalLM, stream: TokenStream, length: int, stride: int, most: int = 0, batch_size: int = 8
 ) -> Likelihood:
     """Likelihood of a text, or of its first `most` tokens, in windows of `length` tokens that move by `stride`."""
     spans = windows(range(min(len(stream), most or len(stream))), length + 1, stride)
-    sums = list(
-        window_log_probabilities(network, lambda begin, end: stream.tokens[begin:end], spans, batch_size, **more)
-    )
-    total = sum(total for total, _ in sums)
-    count = sum(count for _, count in sums)
+    sums = window_log_probabilities(network, lambda begin, end: stream.tokens[begin:end], spans, batch_size)
+    total = 0.0
+    count = 0
+    for window_total, window_count in sums:
+        total += window_total
+        count += window_count
     return Likelihood(total, count, round(stream.bytes * count / max(1, len(stream) - 1)))

@@ -2,31 +2,33 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from regard.attention.trace import Trace
+import torch
+
+from regard.attention.recording import record
+from regard.attention.trace import Axes, Axis, Trace
 from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.speculative import DraftModel, DraftProposer, PromptLookup
 from regard.errors import UserError
-from regard.tasks.encoding import EncodedText
+from regard.tasks.batching import EncodedText
 from regard.tasks.generate.text_generator import Continuation, GenerationStream, TextGenerator
-from regard.tasks.generate.tracing import trace_causal
 from regard.tasks.generation import GenerationPredictor
-from regard.tasks.predictor import Progress, RunInput
+from regard.tasks.predictor import Inference, LoadedModel, Options, RunInput
 
 
 class GeneratePredictor(GenerationPredictor):
     """`run`, `stream`, `generate` and `trace` of causal language models."""
 
     task = "generate"
-    batch_size = 32
     description = "a causal language model"
     options = (*GenerationPredictor.options, "log_probabilities", "draft", "lookup")
     streams = True
     batch_size = 32
     is_causal_lm = True
 
-    def text_generator(self, draft: Any = None, lookup: bool = False) -> TextGenerator:
+    def text_generator(self, draft: LoadedModel | str | Path | None = None, lookup: bool = False) -> TextGenerator:
         """The model as a generator; a smaller `draft` model, or n-grams of the prompt, may propose tokens."""
         if lookup and draft is not None:
             raise UserError("a draft model and prompt lookup cannot both propose tokens: give one of draft and lookup")
@@ -37,27 +39,27 @@ class GeneratePredictor(GenerationPredictor):
             )
         propose: Callable[[], DraftProposer] | None = PromptLookup if lookup else None
         if draft is not None:
-            smaller = self._load_draft(draft)
-            propose = partial(DraftModel, smaller.network, self.model.device)
+            from regard.model import load  # upward, for a folder's name
+
+            model = load(draft, device=str(self.model.device)) if isinstance(draft, str | Path) else draft
+            if model.task != self.task or model.vocabulary.target.table != self.tokenizer.table:
+                raise UserError(
+                    "the draft model must be a causal language model with the vocabulary of the model it drafts for"
+                )
+            propose = partial(DraftModel, model.network, self.model.device)
         return TextGenerator(self.network, self.tokenizer, self.eos_ids, propose)
 
-    def _load_draft(self, draft: Any) -> Any:
-        from regard.model import Model, load  # upward, for a folder's name
+    def is_empty(self, value: Any) -> bool:
+        """White space is a prompt."""
+        return value == ""
 
-        model = draft if isinstance(draft, Model) else load(draft, device=str(self.model.device))
-        if model.task != self.task or model.vocabulary.target.table != self.tokenizer.table:
-            raise UserError("a draft must be a causal language model with the vocabulary of the model it drafts for")
-        return model
-
-    def predict(
-        self, inputs: list[Any], options: dict[str, Any], *, batch_size: int, truncate: bool, progress: Progress
-    ) -> list[Continuation]:
+    def predict(self, inputs: list[Any], options: Options, inference: Inference) -> list[Continuation]:
         log_probabilities = options.pop("log_probabilities", False)
         generator = self.text_generator(options.pop("draft", None), options.pop("lookup", False))
         decode = self.decode_options(**options)
-        return generator.run(inputs, decode, batch_size, truncate, log_probabilities, progress)
+        return generator.run(inputs, decode, *inference, log_probabilities)
 
-    def generate(self, rows: list[list[int]], options: dict[str, Any]) -> list[list[int]]:
+    def generate(self, rows: list[list[int]], options: Options) -> list[list[int]]:
         rows = [self.check_ids(row) for row in rows]
         generator = self.text_generator(options.pop("draft", None), options.pop("lookup", False))
         return [best.tokens for best, *_ in generator.search_all(rows, self.decode_options(**options))]
@@ -89,10 +91,9 @@ class GeneratePredictor(GenerationPredictor):
         return decode.num_beams == 1 and decode.num_return_sequences == 1
 
     def encode_inputs(self, texts: list[Any], truncate: bool = False) -> list[EncodedText]:
-        rows = self.text_generator().prompts(texts, truncate)
-        return [EncodedText(row.tokens, [], row.truncated) for row in rows]
+        return self.text_generator().prompts(texts, truncate)
 
-    def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: dict[str, Any]) -> Trace:
+    def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: Options) -> Trace:
         generator = self.text_generator()
         (row,) = generator.prompts([value], truncate)
         if target is None:
@@ -105,14 +106,20 @@ class GeneratePredictor(GenerationPredictor):
                 f"prompt and output have {total} tokens, the model's context is {self.network.max_positions}: "
                 "use fewer max_new_tokens"
             )
-        return trace_causal(self.network, self.tokenizer, row.tokens, output, prove)
+        tokens = [*row.tokens, *output]
+        with torch.no_grad(), record(prove) as recorder:
+            self.network(torch.tensor([tokens], device=self.model.device))
+        pieces = self.tokenizer.pieces(tokens)
+        last = self.tokenizer.pieces([self.tokenizer.end])[0] if self.tokenizer.end >= 0 else "…"
+        axes = Axes.causal(Axis(pieces), output=Axis([*pieces[1:], last]))
+        return Trace(recorder, axes, self.tokenizer.decode(output))
 
     def notes(self, value: RunInput, prediction: Any) -> Iterator[str]:
         yield from super().notes(value, prediction)
         if prediction.context_shifted:
             yield (
-                f"prompt and output exceed the model's context of {self.network.max_positions} tokens: its older half "
-                "was dropped"
+                f"context full ({self.network.max_positions} tokens): its oldest half was dropped and generation "
+                "continued"
             )
 
     def describe(self) -> dict[str, Any]:

@@ -7,21 +7,20 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from regard.config.recipe import DecodeOptions
 from regard.data.files import find, rows
-from regard.data.synthetic.in_context import Question
-from regard.data.synthetic.prompts import TEMPLATE, Pair, completion, prompt
+from regard.data.synthetic.in_context import TEMPLATE, Pair, Question, completion, prompt
 from regard.errors import UserError
+from regard.layers.protocols import CausalLM
 from regard.metrics.bootstrap import bootstrap_mean
 from regard.tasks.generate.likelihood import ending_log_probabilities
 from regard.tasks.generate.text_generator import TextGenerator
+from regard.tasks.predictor import Progress
 from regard.text.tokenizer import Tokenizer
-
-Progress = Callable[[int], None]
 
 
 def read_pairs(file: str, text: str = "", label: str = "") -> list[Pair]:
@@ -52,7 +51,10 @@ def draw_questions(pairs: Sequence[Pair], shots: int, options: DrawOptions) -> I
     labels = tuple(sorted({pair.label for pair in pairs}))
     most = len(pairs) - max(counts.values())
     if shots > most:
-        raise UserError(f"--shots {shots}: of the {len(pairs)} rows only {most} have another text than the question")
+        raise UserError(
+            f"--shots {shots}: not enough examples: only {most} of the {len(pairs)} rows differ from the question; "
+            f"give at most --shots {most}, or more rows"
+        )
     count = len(pairs)
     rows_asked = sorted(random.Random(count).sample(range(count), min(options.limit or count, count)))
     for index in rows_asked:
@@ -73,7 +75,7 @@ def _examples(pairs: Sequence[Pair], text: str, rng: random.Random) -> Iterator[
 
 
 def by_likelihood(
-    network: Any,
+    network: CausalLM,
     tokenizer: Tokenizer,
     questions: Sequence[Question],
     template: str = TEMPLATE,

@@ -1,47 +1,26 @@
 """Causal language modelling as a training task."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.config.options import DocumentOptions
-from regard.config.recipe import DecodeOptions, Recipe
-from regard.data.documents import tokenizer_texts
+from regard.config.recipe import DecodeOptions
 from regard.data.packing import BlockBatch, PackOptions, batches_per_epoch, epochs, packed
 from regard.data.token_stream import TokenStream
-from regard.errors import UserError
+from regard.layers.protocols import CausalLM
 from regard.models.registry import Family
 from regard.tasks.base import Preview, Task, reject_classifier
 from regard.tasks.generate import doctor
-from regard.tasks.generate.dataset import prepare_split, synthetic_documents
+from regard.tasks.generate.dataset import prepare_split, train_vocabulary
 from regard.tasks.generate.evaluate import evaluate_task
 from regard.tasks.generate.likelihood import likelihood
 from regard.tasks.generate.predict import GeneratePredictor
 from regard.tasks.generate.text_generator import TextGenerator
 from regard.tasks.inspection import Findings
-from regard.text.train_tokenizer import train_tokenizer
-from regard.text.vocabulary import Vocabulary
-
-LOSSLESS = ("byte_bpe", "bytes", "characters")  # kinds of tokenizers that keep all of a text
 
 PREVIEW_TOKENS = 48  # of a prompt, and of its continuation
-
-
-def learn_vocabulary(recipe: Recipe) -> Vocabulary:
-    """A lossless tokenizer, trained on the training split."""
-    if recipe.tokenizer.kind not in LOSSLESS:
-        raise UserError(
-            f"tokenizer.kind = '{recipe.tokenizer.kind}' loses line breaks and spaces, which a language model should "
-            f"learn; possible: {', '.join(LOSSLESS)}"
-        )
-    data = DocumentOptions.of(recipe)
-    texts = (
-        synthetic_documents(recipe, "train") if data.synthetic else tokenizer_texts(data, "train", Path(recipe.origin))
-    )
-    tokenizer = train_tokenizer(texts, recipe.tokenizer, ends=False)
-    return Vocabulary(tokenizer, tokenizer)
 
 
 class Generate(Task[TokenStream]):
@@ -52,7 +31,7 @@ class Generate(Task[TokenStream]):
     predictor = GeneratePredictor
     evaluate = staticmethod(evaluate_task)
     name = "generate"
-    train_tokenizer = staticmethod(learn_vocabulary)
+    train_tokenizer = staticmethod(train_vocabulary)
     attach_head = staticmethod(reject_classifier)
 
     @staticmethod
@@ -87,6 +66,7 @@ class Generate(Task[TokenStream]):
         """Loss over the first `eval_samples` blocks of the validation split, which do not overlap, as in training."""
         if self.validation is None:
             return {}
+        assert isinstance(network, CausalLM)
         most = min(len(self.validation), self.options.eval_samples * self.length + 1)
         size = self.packing.batch_size
         result = likelihood(network, self.validation, self.length, self.length, most, batch_size=size)
@@ -96,6 +76,7 @@ class Generate(Task[TokenStream]):
         """Prompts from the validation split, their continuations there, and those of the network."""
         if self.validation is None:
             return []
+        assert isinstance(network, CausalLM)
         generator = TextGenerator(network, self.tokenizer, self.tokenizer.end)
         options = DecodeOptions(max_new_tokens=PREVIEW_TOKENS, temperature=0.8, top_p=0.95)
         length = min(PREVIEW_TOKENS, self.length // 2)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -14,7 +13,8 @@ from regard.decoding.search import DecodeStart, EosIds, Hypothesis, decode_steps
 from regard.decoding.speculative import DraftProposer, Speculation, speculate
 from regard.errors import UserError
 from regard.layers.inputs import pad
-from regard.tasks.batching import Row, by_length, check_texts
+from regard.layers.protocols import CausalLM
+from regard.tasks.batching import EncodedText, by_length, check_texts
 from regard.tasks.generate.likelihood import log_probabilities
 from regard.text.tokenizer import Tokenizer
 
@@ -30,7 +30,8 @@ class Continuation:
     text: str
     score: float
     tokens: tuple[int, ...] = ()  # without the end token
-    finish: str = "end"  # or "stop": a stop sequence was generated; or "length": max_new_tokens was reached
+    finish_reason: str = "stop"  # an end token or stop sequence; or "length": max_new_tokens was reached
+    stop_reason: str | None = None  # the stop sequence that ended it
     prompt_tokens: int = 0
     truncated: bool = False  # the start of the prompt was dropped
     context_shifted: bool = False  # prompt and output exceed the context: its older half was dropped
@@ -39,14 +40,14 @@ class Continuation:
 
     @property
     def finished(self) -> bool:
-        return self.finish != "length"
+        return self.finish_reason != "length"
 
 
 @dataclass(frozen=True)
 class TextGenerator:
     """A causal language model with its end tokens, and a factory of draft proposers for speculative decoding."""
 
-    network: Any
+    network: CausalLM
     tokenizer: Tokenizer
     eos_ids: EosIds
     draft: Callable[[], DraftProposer] | None = None
@@ -55,7 +56,7 @@ class TextGenerator:
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
 
-    def prompts(self, texts: Sequence[str], truncate: bool = False) -> list[Row]:
+    def prompts(self, texts: Sequence[str], truncate: bool = False) -> list[EncodedText]:
         """Prompts as tokens; one that exceeds the context is an error, or loses its start."""
         check_texts(texts)
         for index, text in enumerate(texts):
@@ -63,14 +64,14 @@ class TextGenerator:
                 raise UserError("is empty: a prompt needs at least one character", index)
         return [self.row(self.tokenizer.prompt(text), truncate, index) for index, text in enumerate(texts)]
 
-    def row(self, tokens: list[int], truncate: bool = False, index: int | None = None) -> Row:
+    def row(self, tokens: list[int], truncate: bool = False, index: int | None = None) -> EncodedText:
         """A prompt of tokens."""
         limit = self.network.max_positions
         head = len(self.tokenizer.head)
         if not tokens:
             raise UserError("the prompt has no tokens: give at least one")
         if len(tokens) <= limit:
-            return Row(tokens, len(tokens))
+            return EncodedText(tokens)
         if not truncate:
             raise UserError(
                 f"{'has' if index is not None else 'the prompt has'} {len(tokens):,} tokens, the model reads at most "
@@ -78,7 +79,7 @@ class TextGenerator:
                 "(truncate=True)",
                 index,
             )
-        return Row(tokens[:head] + tokens[len(tokens) - limit + head :], len(tokens))
+        return EncodedText(tokens[:head] + tokens[len(tokens) - limit + head :], truncated=True)
 
     def run(
         self,
@@ -86,32 +87,36 @@ class TextGenerator:
         options: DecodeOptions,
         batch_size: int = 32,
         truncate: bool = False,
-        with_log_probabilities: bool = False,
         progress: Callable[[int], None] = lambda done: None,
+        with_log_probabilities: bool = False,
     ) -> list[Continuation]:
         """A continuation of each text, computed in batches of similar length."""
         rows = self.prompts(texts, truncate)
-        outputs: dict[int, Continuation] = {}
-        for indices in self._groups(rows, options, batch_size):
-            batch = self.search([rows[index].tokens for index in indices], options)
-            for index, hypotheses in zip(indices, batch, strict=True):
-                best, *rest = (
-                    self.continuation(rows[index], hypothesis, options, with_log_probabilities)
-                    for hypothesis in hypotheses
-                )
-                outputs[index] = replace(best, alternatives=tuple(rest))
-            progress(len(indices))
-        return [outputs[index] for index in range(len(rows))]
+        outputs = []
+        prompts = [row.tokens for row in rows]
+        for row, hypotheses in zip(rows, self.search_all(prompts, options, batch_size, progress), strict=True):
+            best, *rest = (
+                self.continuation(row, hypothesis, options, with_log_probabilities) for hypothesis in hypotheses
+            )
+            outputs.append(replace(best, alternatives=tuple(rest)))
+        return outputs
 
-    def search_all(self, prompts: list[list[int]], options: DecodeOptions, size: int = 32) -> list[list[Hypothesis]]:
+    def search_all(
+        self,
+        prompts: list[list[int]],
+        options: DecodeOptions,
+        batch_size: int = 32,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> list[list[Hypothesis]]:
         """The best continuations of any number of prompts of tokens."""
         rows = [self.row(prompt) for prompt in prompts]
         hypotheses: dict[int, list[Hypothesis]] = {}
-        for indices in self._groups(rows, options, size):
+        for indices in self._groups(rows, options, batch_size):
             hypotheses |= zip(indices, self.search([prompts[index] for index in indices], options), strict=True)
+            progress(len(indices))
         return [hypotheses[index] for index in range(len(prompts))]
 
-    def _groups(self, rows: list[Row], options: DecodeOptions, size: int) -> Iterator[list[int]]:
+    def _groups(self, rows: list[EncodedText], options: DecodeOptions, size: int) -> Iterator[list[int]]:
         """Rows of similar length; of equal length where outputs may exceed the context, which then shifts."""
         lengths = [len(row.tokens) for row in rows]
         fits = [length + _max_new_tokens(options) <= self.network.max_positions for length in lengths]
@@ -172,14 +177,14 @@ class TextGenerator:
         return speculation
 
     def continuation(
-        self, row: Row, hypothesis: Hypothesis, options: DecodeOptions, with_log_probabilities: bool = False
+        self, row: EncodedText, hypothesis: Hypothesis, options: DecodeOptions, with_log_probabilities: bool = False
     ) -> Continuation:
         """A hypothesis as text, which ends before the first stop sequence."""
         decoder = self.tokenizer.incremental()
         decoder.feed(row.tokens)
-        text = decoder.feed(hypothesis.tokens) + decoder.finish()
-        stop = _first_stop(text, options.stop)
-        finish = "length" if not hypothesis.finished else "end" if stop is None else "stop"
+        decoded = decoder.feed(hypothesis.tokens) + decoder.finish()
+        stop = _first_stop(decoded, options.stop)
+        stopped_by = next((text for text in options.stop if stop is not None and decoded.startswith(text, stop)), None)
         total = len(row.tokens) + len(hypothesis.tokens)
         context_shifted = total > self.network.max_positions
         logs = None
@@ -194,10 +199,11 @@ class TextGenerator:
             if hypothesis.tokens:
                 logs = tuple(log_probabilities(self.network, tokens)[0, len(row.tokens) - 1 :].tolist())
         return Continuation(
-            text[:stop],
+            decoded[:stop],
             hypothesis.score,
             tuple(hypothesis.tokens),
-            finish,
+            "stop" if hypothesis.finished else "length",
+            stopped_by,
             len(row.tokens),
             row.truncated,
             context_shifted,
@@ -212,7 +218,11 @@ class GenerationStream:
     """
 
     def __init__(
-        self, generator: TextGenerator, row: Row, options: DecodeOptions, prefix_cache: PrefixCache | None = None
+        self,
+        generator: TextGenerator,
+        row: EncodedText,
+        options: DecodeOptions,
+        prefix_cache: PrefixCache | None = None,
     ):
         if options.num_beams > 1 or options.num_return_sequences > 1:
             raise UserError(

@@ -12,7 +12,7 @@ scored once, in the window where its shorter context is longest: `word` … `unt
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,13 +25,12 @@ from regard.data.cache import Report, cache_path, options_key, smallest_uint
 from regard.data.files import hash_files
 from regard.data.ragged import SCALAR, TEXT, Column, DatasetWriter, Layout, RaggedDataset
 from regard.data.ragged import prepare as prepare_dataset
-from regard.data.sampler import BatchOptions, shares
 from regard.data.splits.hashed import file_of
 from regard.data.targets import SingleLabelTargets
 from regard.errors import UserError
 from regard.layers.inputs import TokenBatch
 from regard.layers.pytree import select_ragged, select_rows, to_device
-from regard.metrics.iob import count_unopened
+from regard.metrics.entities import count_unopened
 from regard.tasks.tag.files import Sentence, read
 from regard.tasks.tag.options import TagData
 from regard.tasks.tag.windows import Window, split_into_windows, tokenize_words
@@ -153,7 +152,7 @@ class TaggedBatch(NamedTuple):
     text: TokenBatch
     at: Tensor  # (batch, length): True on the first piece of a word that counts
     tags: Tensor  # (words): the indices of their tags, row by row
-    index: Tensor  # (batch): the windows' indices
+    indices: Tensor  # (batch): the windows' indices
 
     def to(self, device: torch.device | str) -> "TaggedBatch":
         return to_device(self, device)
@@ -161,7 +160,7 @@ class TaggedBatch(NamedTuple):
     def rows(self, chosen: slice) -> "TaggedBatch":
         """A slice of its windows."""
         tags = select_ragged(self.at, self.tags, chosen)
-        return TaggedBatch(select_rows(self.text, chosen), self.at[chosen], tags, self.index[chosen])
+        return TaggedBatch(select_rows(self.text, chosen), self.at[chosen], tags, self.indices[chosen])
 
 
 def collate(dataset: TagDataset, indices: Sequence[int]) -> TaggedBatch:
@@ -178,11 +177,3 @@ def mark_positions(text: TokenBatch, positions: Sequence[np.ndarray]) -> Tensor:
     for row, columns in enumerate(positions):
         marked[row, torch.from_numpy(columns.astype(np.int64))] = True
     return marked
-
-
-def stream(
-    dataset: TagDataset, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
-) -> Iterator[TaggedBatch]:
-    """Endless batches, from batch `start` of this rank; its k-th is batch k·world + rank overall."""
-    for indices in shares(dataset, options, start, rank, world):
-        yield collate(dataset, indices)

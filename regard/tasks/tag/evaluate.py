@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -10,8 +10,9 @@ from regard.data.targets import SingleLabelTargets
 from regard.errors import UserError
 from regard.metrics import entities
 from regard.metrics.bootstrap import bootstrap_mean, paired_test
-from regard.metrics.iob import is_span_tag
+from regard.metrics.entities import is_span_tag
 from regard.progress import counted
+from regard.tasks.predictor import LoadedModel
 from regard.tasks.scoring import (
     Evaluation,
     EvaluationRequest,
@@ -19,55 +20,46 @@ from regard.tasks.scoring import (
     prediction_rows,
     require_same_task,
     resolve_split,
+    warn_below_baseline,
 )
 from regard.tasks.tag.dataset import tag_indices
 from regard.tasks.tag.files import Sentence, read
 from regard.tasks.tag.options import TagData
+from regard.tasks.tag.predict import MAJORITY, baseline
 
 
-class Selection(NamedTuple):
-    """Tagged sentences, and the name of their split or file."""
-
-    name: str
-    sentences: list[Sentence]
-
-
-def select(model: Any, file: str | None, words: str, tags: str) -> Selection:
-    """The file's sentences, else those of the recipe's test split, else of its validation split."""
+def select(model: LoadedModel, file: str | None, words: str, tags: str) -> tuple[str, list[Sentence]]:
+    """The file's sentences, else those of the recipe's test split, else of its validation split; with its name."""
     named = column_names(model.recipe, text=words, label=tags)
     recipe, split = resolve_split(model.recipe, "tag", file, ", such as test.conll", **named)
     sentences = list(read(TagData.of(recipe), split, Path(recipe.origin), recipe.seed))
     if not sentences:
         raise UserError(f"{file or split}: no sentence to score")
-    targets = SingleLabelTargets(model.network.labels)
-    for sentence in sentences:
-        tag_indices(sentence, targets)  # rejects unknown tags
-    return Selection(file or split, sentences)
+    return file or split, sentences
 
 
-def evaluate_task(models: list[Any], request: EvaluationRequest) -> Evaluation:
-    """`regard evaluate` of token-classification models."""
+def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> Evaluation:
+    """Scores of one model, by entity type; of two models also the paired test of fully correct sentences."""
     description = "a token-classification model"
     request.allow(description, "source", "target", "compare", "predictions")
     require_same_task(models, description)
-    selection = select(models[0], request.file, request.get("source"), request.get("target"))
-    return evaluate(models, selection, request.batch_size, request.quiet)
-
-
-def evaluate(models: list[Any], selection: Selection, batch_size: int = 32, quiet: bool = True) -> Evaluation:
-    """Scores of one model, by entity type; of two models also the paired test of fully correct sentences."""
-    inputs = [sentence.words for sentence in selection.sentences]
-    references = [sentence.tags for sentence in selection.sentences]
-    locations = [sentence.location for sentence in selection.sentences]
-    with counted("reading", len(inputs) * len(models), quiet) as progress:
-        options = {"batch_size": batch_size, "progress": progress}
+    name, sentences = select(models[0], request.file, request.get("source"), request.get("target"))
+    inputs, references, locations = zip(*sentences, strict=True)
+    labels = models[0].network.labels
+    targets = SingleLabelTargets(labels)
+    constant = baseline([tag_indices(sentence, targets) for sentence in sentences], labels)  # rejects unknown tags
+    with counted("reading", len(inputs) * len(models), request.quiet) as progress:
+        options = {"batch_size": request.batch_size, "progress": progress}
         predictions = [[result.tags for result in model.run(inputs, **options)] for model in models]
-    results: dict[str, Any] = {"sentences": len(inputs), "words": sum(map(len, inputs)), "split": selection.name}
-    if all(map(is_span_tag, models[0].network.labels)):
+    results: dict[str, Any] = {"sentences": len(inputs), "words": sum(map(len, inputs)), "split": name}
+    has_spans = all(map(is_span_tag, labels))
+    if has_spans:
         results |= entities.report(predictions[0], references)
     else:
         words = [_hits(*pair) for pair in zip(predictions[0], references, strict=True)]
         results["scores"] = [bootstrap_mean("accuracy", np.concatenate(words))]
+    results["majority_baseline"] = constant["accuracy"]
+    warn_below_baseline(results, "f1" if has_spans else "accuracy", constant, MAJORITY)
     if len(models) > 1:
         hits = [_hits(tags, references) for tags in predictions]
         results["comparison"] = paired_test("whole_sentences", *hits).to_dict()

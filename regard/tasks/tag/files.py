@@ -56,7 +56,7 @@ def sentences(path: Path, data: TagData) -> Iterator[Sentence]:
         return _of_objects(path, data.text or "tokens", data.label or "tags")
     if name.endswith(SUFFIXES):
         return _of_lines(path)
-    raise UserError(f"{path}: cannot tell what kind of file this is; possible: .jsonl, {', '.join(SUFFIXES)}")
+    raise UserError(f"{path}: unknown file type; expected one of: .jsonl, {', '.join(SUFFIXES)}")
 
 
 def _of_lines(path: Path) -> Iterator[Sentence]:

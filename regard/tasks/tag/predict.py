@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard.attention.trace import Trace
 from regard.errors import UserError
 from regard.metrics import entities
-from regard.metrics.iob import is_span_tag
+from regard.metrics.entities import is_span_tag
 from regard.models.heads.token import TokenClassifier
 from regard.tasks.batching import check_texts, encode_batches
-from regard.tasks.encoding import EncodedText, encode_texts, trace_encoder
-from regard.tasks.predictor import Predictor, Progress, RunInput, Segment
+from regard.tasks.encoding import EncoderPredictor
+from regard.tasks.predictor import DEFAULT_INFERENCE, Inference, Options, RunInput, Segment
 from regard.tasks.tag.dataset import mark_positions
 from regard.tasks.tag.files import sentences
 from regard.tasks.tag.predictions import Tags, tags_of, word_positions
@@ -34,27 +33,19 @@ from regard.text.tokenizer import MISSING, Tokenizer
 
 BATCH = 64  # default number of windows per batch
 CONLL = (".conll", ".iob", ".bio")
+MAJORITY = "always predicting the most frequent tag (majority baseline)"
 WORD = re.compile(r"\w+(?:[-'’.,:/]\w+)*|[^\w\s]")  # "U.S" and "1,000" are one word; other punctuation is its own
 
 
-class TagPredictor(Predictor):
+class TagPredictor(EncoderPredictor):
     """`run` and `trace` of token classifiers."""
 
     task = "tag"
     description = "a token-classification model"
     text_columns = ("text", "tokens")
 
-    def predict(
-        self, inputs: list[Any], options: dict[str, Any], *, batch_size: int, truncate: bool, progress: Progress
-    ) -> list[Tags]:
-        return tag(self.network, self.tokenizer, inputs, batch_size, progress)  # windows: nothing is truncated
-
-    def encode_inputs(self, texts: list[Any], truncate: bool = False) -> list[EncodedText]:
-        return encode_texts(self.tokenizer, texts, self.network.max_positions, truncate)
-
-    def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: dict[str, Any]) -> Trace:
-        (row,) = self.encode_inputs([value], truncate)
-        return trace_encoder(self.network, self.tokenizer, row, prove)
+    def predict(self, inputs: list[Any], options: Options, inference: Inference) -> list[Tags]:
+        return tag(self.network, self.tokenizer, inputs, inference)
 
     def read_special(self, path: Path, paired: bool) -> Iterator[RunInput] | None:
         if not path.name.removesuffix(".gz").endswith(CONLL):
@@ -71,10 +62,10 @@ class TagPredictor(Predictor):
         except (ValueError, RecursionError):
             words = None
         if isinstance(words, list) and all(isinstance(word, str) for word in words):
-            return RunInput(words, location, not words)
+            return RunInput(words, location)
         return super().parse_row(text, second, extra, location)
 
-    def segments(self, prediction: Tags) -> list[Segment]:
+    def segments(self, prediction: Tags, value: Any, options: Mapping[str, Any]) -> list[Segment]:
         return prediction.segments()
 
 
@@ -90,6 +81,12 @@ def metrics(
         return scores
     predicted = [[tags[int(index)] for index in row.argmax(1)] for row in probabilities]
     return scores | {"f1": entities.f1(predicted, [[tags[index] for index in row] for row in targets])}
+
+
+def baseline(targets: Sequence[Sequence[int]], tags: Sequence[str]) -> dict[str, float]:
+    """The metrics of predicting the most frequent tag for every word."""
+    counts = np.bincount(np.concatenate(targets), minlength=len(tags))
+    return metrics([np.tile(counts / counts.sum(), (len(row), 1)) for row in targets], targets, tags)
 
 
 @torch.inference_mode()
@@ -137,10 +134,9 @@ def tag(
     network: TokenClassifier,
     tokenizer: Tokenizer,
     inputs: Sequence[Any],
-    batch_size: int = BATCH,
-    progress: Callable[[int], None] = lambda done: None,
+    inference: Inference = DEFAULT_INFERENCE,
 ) -> list[Tags]:
-    """The entities of each text, or of each list of words."""
+    """The entities of each text, or of each list of words. Nothing is truncated: a long text has several windows."""
     for index, value in enumerate(inputs):
         words = isinstance(value, list | tuple) and all(isinstance(word, str) and word.strip() for word in value)
         if not isinstance(value, str) and not words:
@@ -152,7 +148,7 @@ def tag(
         for value in inputs
     ]
     tokenized = [[text[start:end] for start, end in spans] for text, spans in zip(texts, positions, strict=True)]
-    results = word_probabilities(network, tokenizer, tokenized, batch_size, progress)
+    results = word_probabilities(network, tokenizer, tokenized, inference.batch_size, inference.progress)
     return [
         tags_of(words, [network.labels[i] for i in rows.argmax(1)], rows.max(1).tolist(), text, spans)
         for words, rows, text, spans in zip(tokenized, results, texts, positions, strict=True)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from regard.metrics.iob import Entity, entities, is_span_tag
-from regard.tasks.predictor import Segment
+from regard.metrics.entities import Entity, entities, is_span_tag
+from regard.tasks.predictor import Segment, Unranked
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class TaggedSpan:
 
 
 @dataclass(frozen=True)
-class Tags:
+class Tags(Unranked):
     """A text with its entities in order, and the tag of every word."""
 
     source: str
@@ -40,10 +40,6 @@ class Tags:
     @property
     def score(self) -> float:
         return min((span.score for span in self.entities), default=1.0)
-
-    @property
-    def alternatives(self) -> tuple["Tags", ...]:
-        return ()
 
     def segments(self) -> list[Segment]:
         """The text with its entities emphasised."""

@@ -1,21 +1,24 @@
 """Attention of an encoder–decoder over an output, and word alignments from it."""
 
-from typing import Any
-
 import torch
 
+from regard.attention.recording import record
 from regard.attention.scores import uniform
-from regard.attention.trace import Axes, Axis, Trace, record
+from regard.attention.trace import Axes, Axis, Trace
 from regard.errors import UserError
-from regard.tasks.translate.dataset import collate
+from regard.layers.protocols import Seq2SeqModel
+from regard.tasks.translate.dataset import collate_sources
 from regard.text.vocabulary import Vocabulary
 
 
 @torch.no_grad()
-def trace(network: Any, vocabulary: Vocabulary, row: list[int], output: list[int], prove: bool = False) -> Trace:
+def trace(
+    network: Seq2SeqModel, vocabulary: Vocabulary, row: list[int], output: list[int], prove: bool = False
+) -> Trace:
     """One teacher-forced pass over the output; its attention weights are those of the search that generated it."""
-    tokenizer, device = vocabulary.target, next(network.parameters()).device
-    source = collate([row], None, vocabulary).to(device)
+    tokenizer = vocabulary.target
+    device = next(network.parameters()).device
+    source = collate_sources([row], vocabulary).to(device)
     with record(prove) as recorder:
         network(source, torch.tensor([[tokenizer.begin, *output]], device=device))
     axes = Axes.encoder_decoder(

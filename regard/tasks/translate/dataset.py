@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,13 +12,11 @@ from regard.config.recipe import Recipe
 from regard.data.cache import Report, options_key
 from regard.data.files import COLUMNS, Record, expand, hash_files, rows
 from regard.data.pairs import PairDataset, Sample, prepare_pairs, reason_to_skip
-from regard.data.sampler import BatchOptions, shares
 from regard.data.splits.hashed import file_of, held
 from regard.data.synthetic.pairs import GENERATORS
 from regard.errors import UserError, nearest
 from regard.layers.inputs import Ids, TokenBatch, pad
 from regard.layers.pytree import to_device
-from regard.progress import Progress
 from regard.tasks.translate.options import TranslateData
 from regard.text.tokenizer import MISSING, ROLES, Tokenizer
 from regard.text.train_tokenizer import train_tokenizer
@@ -40,7 +38,8 @@ def records(path: Path, data: TranslateData) -> Iterator[Record]:
     if path.name.removesuffix(".gz").endswith(".jsonl"):
         default = {"data.source": "source", "data.target": "target"}
     named = default | _named_columns(data)
-    source, target = named.get("data.source", ""), named.get("data.target", "")
+    source = named.get("data.source", "")
+    target = named.get("data.target", "")
     for fields, location in rows(path, data.columns, named):
         if not (source and target):
             free = [name for name in fields if name not in (source, target, data.prefix)]
@@ -93,9 +92,10 @@ def samples(recipe: Recipe, split: str) -> Iterator[Sample]:
     return map(Sample.of, _records(recipe, split))
 
 
-def learn_vocabulary(recipe: Recipe) -> Vocabulary:
+def train_vocabulary(recipe: Recipe) -> Vocabulary:
     """Tokenizers trained on the samples of the training split that will be used: one for both sides, or one each."""
-    data, options = TranslateData.of(recipe), recipe.tokenizer
+    data = TranslateData.of(recipe)
+    options = recipe.tokenizer
     extra = [] if data.synthetic else prefixes(data, "train", Path(recipe.origin))
 
     def usable() -> Iterator[Sample]:
@@ -125,32 +125,22 @@ def corpus(recipe: Recipe, split: str, vocabulary: Vocabulary, cache: Path) -> P
 
 
 def prepare(
-    data: TranslateData,
-    split: str,
-    vocabulary: Vocabulary,
-    cache: Path,
-    base_dir: Path | None = None,
-    progress: Progress | None = None,
+    data: TranslateData, split: str, vocabulary: Vocabulary, cache: Path, base_dir: Path | None = None
 ) -> PairDataset:
     """A split as a PairDataset, from the cache if the same files, options and tokenizers were prepared before."""
     hashes = hash_files(file_of(data, split, base_dir))
     key = [options_key(data, split), json.dumps(hashes)]
     stream = read(data, split, base_dir)
     report = Report(notes=notes(data, split, base_dir))
-    return prepare_pairs(stream, key, vocabulary, cache, data.max_length, report, hashes, progress)
+    return prepare_pairs(stream, key, vocabulary, cache, data.max_length, report, hashes)
 
 
 def prepare_samples(
-    samples: Iterable[Sample],
-    key: str,
-    vocabulary: Vocabulary,
-    cache: Path,
-    max_length: int = 256,
-    progress: Progress | None = None,
+    samples: Iterable[Sample], key: str, vocabulary: Vocabulary, cache: Path, max_length: int = 256
 ) -> PairDataset:
     """Generated samples as a PairDataset; `key` is all that determines them (generator, seed, count)."""
     stream = (Record(*sample, "", "", f"{key}:{index}") for index, sample in enumerate(samples, 1))
-    return prepare_pairs(stream, ["generated", key], vocabulary, cache, max_length, Report(), progress=progress)
+    return prepare_pairs(stream, ["generated", key], vocabulary, cache, max_length, Report())
 
 
 # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -161,36 +151,28 @@ class Batch(NamedTuple):
 
     source: TokenBatch
     target: TokenBatch
-    index: Tensor  # (batch): the samples' indices in the dataset
+    indices: Tensor  # (batch): the samples' indices in the dataset
 
     def to(self, device: torch.device | str) -> "Batch":
         return to_device(self, device)
 
 
-@overload
-def collate(sources: Sequence[Ids], targets: None, vocabulary: Vocabulary) -> TokenBatch: ...
+def collate_sources(sources: Sequence[Ids], vocabulary: Vocabulary) -> TokenBatch:
+    """Source ids + end."""
+    tokenizer = vocabulary.source
+    return pad(sources, max(tokenizer.pad, 0), last=[_required(tokenizer, "end")])
 
 
-@overload
 def collate(
     sources: Sequence[Ids], targets: Sequence[Ids], vocabulary: Vocabulary, index: Sequence[int] | None = None
-) -> Batch: ...
-
-
-def collate(
-    sources: Sequence[Ids],
-    targets: Sequence[Ids] | None,
-    vocabulary: Vocabulary,
-    index: Sequence[int] | None = None,
-) -> Batch | TokenBatch:
-    """Source ids + end; target begin + ids + end; without targets the sources alone."""
-    source, target = vocabulary.source, vocabulary.target
-    sequences = pad(sources, max(source.pad, 0), last=[_required(source, "end")])
-    if targets is None:
-        return sequences
+) -> Batch:
+    """Source ids + end; target begin + ids + end."""
+    tokenizer = vocabulary.target
+    first = [_required(tokenizer, "begin")]
+    last = [_required(tokenizer, "end")]
     indices = torch.tensor(list(range(len(sources)) if index is None else index), dtype=torch.int64)
-    first, last = [_required(target, "begin")], [_required(target, "end")]
-    return Batch(sequences, pad(targets, max(target.pad, 0), first=first, last=last), indices)
+    target = pad(targets, max(tokenizer.pad, 0), first=first, last=last)
+    return Batch(collate_sources(sources, vocabulary), target, indices)
 
 
 def _required(tokenizer: Tokenizer, role: str) -> int:
@@ -204,9 +186,7 @@ def _required(tokenizer: Tokenizer, role: str) -> int:
     return token
 
 
-def stream(
-    dataset: PairDataset, vocabulary: Vocabulary, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
-) -> Iterator[Batch]:
-    """Batches without end, from the rank's own batch `start`: its k-th is batch k·world + rank of all."""
-    for index in shares(dataset, options, start, rank, world):
-        yield collate([dataset.source(i) for i in index], [dataset.target(i) for i in index], vocabulary, index)
+def collate_samples(dataset: PairDataset, indices: Sequence[int], vocabulary: Vocabulary) -> Batch:
+    """These samples of a split as one batch."""
+    sources = [dataset.source(index) for index in indices]
+    return collate(sources, [dataset.target(index) for index in indices], vocabulary, indices)

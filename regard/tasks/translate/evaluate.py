@@ -1,9 +1,10 @@
 """`regard evaluate` of translation and other sequence-to-sequence models: BLEU, chrF and exact match."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from regard.config.recipe import Recipe
 from regard.errors import UserError
 from regard.metrics import bleu
 from regard.progress import counted
+from regard.tasks.predictor import LoadedModel
 from regard.tasks.scoring import (
     Evaluation,
     EvaluationRequest,
@@ -26,15 +28,14 @@ LENGTH_GROUPS = 6
 OPTIONS = ("source", "target", "truncate", "by_length", "plot", "predictions", "lowercase", "compare")
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(NamedTuple):
     """Pairs of texts, and where they come from."""
 
     name: str
     pairs: list[Sample]
 
 
-def evaluate_task(models: list[Any], request: EvaluationRequest) -> Evaluation:
+def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> Evaluation:
     """`regard evaluate` of encoder–decoder models."""
     description = "an encoder–decoder model"
     request.allow(description, *OPTIONS, *request.decode)
@@ -64,7 +65,12 @@ def select(recipe: Recipe | None, file: str | None, source: str, target: str) ->
 
 
 def evaluate(
-    models: list[Any], chosen: Selection, lowercase: bool, by_length: bool = False, quiet: bool = True, **options: Any
+    models: Sequence[LoadedModel],
+    chosen: Selection,
+    lowercase: bool,
+    by_length: bool = False,
+    quiet: bool = True,
+    **options: Any,
 ) -> Evaluation:
     """Scores of one model, or of two with the paired test of their difference."""
     sources = [pair.source for pair in chosen.pairs]

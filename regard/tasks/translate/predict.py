@@ -11,13 +11,12 @@ from regard.config.recipe import DecodeOptions
 from regard.decoding.sampling import key_of
 from regard.decoding.search import Hypothesis, search
 from regard.errors import UserError
-from regard.layers.inputs import TokenBatch
-from regard.tasks.batching import Row, by_length, check_texts, too_long
-from regard.tasks.encoding import EncodedText
+from regard.layers.protocols import Network, Seq2SeqModel
+from regard.tasks.batching import EncodedText, by_length, check_texts, too_long
 from regard.tasks.generation import GenerationPredictor
-from regard.tasks.predictor import Progress, RunInput
+from regard.tasks.predictor import Inference, Options, RunInput
 from regard.tasks.translate.alignment import align, trace
-from regard.tasks.translate.dataset import collate
+from regard.tasks.translate.dataset import collate_sources
 from regard.text.vocabulary import Vocabulary
 
 
@@ -46,14 +45,12 @@ class TranslatePredictor(GenerationPredictor):
     def vocab_size(self) -> int:
         return self.network.config.source_vocabulary
 
-    def predict(
-        self, inputs: list[Any], options: dict[str, Any], *, batch_size: int, truncate: bool, progress: Progress
-    ) -> list[Translation]:
+    def predict(self, inputs: list[Any], options: Options, inference: Inference) -> list[Translation]:
         alignments = options.pop("alignments", False)
         decode = self.decode_options(**options)
-        return translate(self.network, self.vocabulary, inputs, decode, batch_size, truncate, alignments, progress)
+        return translate(self.network, self.vocabulary, inputs, decode, *inference, alignments)
 
-    def generate(self, rows: list[list[int]], options: dict[str, Any]) -> list[list[int]]:
+    def generate(self, rows: list[list[int]], options: Options) -> list[list[int]]:
         rows = [self._source_ids(self.check_ids(row)) for row in rows]
         hypotheses = generate(self.network, self.vocabulary, rows, self.decode_options(**options))
         return [best.tokens for best, *_ in hypotheses]
@@ -68,9 +65,9 @@ class TranslatePredictor(GenerationPredictor):
     def encode_inputs(self, texts: list[Any], truncate: bool = False) -> list[EncodedText]:
         end = [self.vocabulary.source.end]
         rows = encode(self.network, self.vocabulary, texts, truncate)
-        return [EncodedText(row.tokens + end, [], row.truncated) for row in rows]
+        return [row._replace(tokens=row.tokens + end) for row in rows]
 
-    def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: dict[str, Any]) -> Trace:
+    def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: Options) -> Trace:
         (row,) = encode(self.network, self.vocabulary, [value], truncate)
         if target is None:
             hypotheses = generate(self.network, self.vocabulary, [row.tokens], self.decode_options(**options))
@@ -91,7 +88,7 @@ class TranslatePredictor(GenerationPredictor):
 
     def parse_row(self, text: str, second: str | None, extra: Mapping[str, str], location: str) -> RunInput:
         prefix = next(iter(extra.values()), "")
-        return RunInput(f"<{prefix}> {text}" if prefix else text, location, not text.strip())
+        return RunInput(f"<{prefix}> {text}" if prefix and text.strip() else text, location)
 
     def lines(self, prediction: Translation, options: Mapping[str, Any]) -> list[str]:
         lines = super().lines(prediction, options)
@@ -101,14 +98,14 @@ class TranslatePredictor(GenerationPredictor):
 
 
 def translate(
-    network: Any,
+    network: Seq2SeqModel,
     vocabulary: Vocabulary,
     texts: Sequence[str],
     options: DecodeOptions,
     batch_size: int = 64,
     truncate: bool = False,
-    alignments: bool = False,
     progress: Callable[[int], None] = lambda done: None,
+    alignments: bool = False,
 ) -> list[Translation]:
     """An output for each text, decoded in batches of similar length. An empty text has an empty output."""
     rows = encode(network, vocabulary, texts, truncate)
@@ -132,23 +129,22 @@ def translate(
     return [output for output in outputs if output is not None]
 
 
-def encode(network: Any, vocabulary: Vocabulary, texts: Sequence[str], truncate: bool = False) -> list[Row]:
+def encode(network: Network, vocabulary: Vocabulary, texts: Sequence[str], truncate: bool = False) -> list[EncodedText]:
     """Source tokens of each text; a longer one is an error, or truncated."""
     check_texts(texts)
     capacity = network.max_positions - 1  # one position is for the end token
-    rows = [Row(tokens[:capacity], len(tokens)) for tokens in vocabulary.source.encode_many(list(texts))]
-    if not truncate:
-        for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
-            if row.truncated:
-                raise too_long(text, row.length, capacity, index)
-    return rows
+    rows = vocabulary.source.encode_many(list(texts))
+    for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
+        if len(row) > capacity and not truncate:
+            raise too_long(text, len(row), capacity, index)
+    return [EncodedText(row[:capacity], truncated=len(row) > capacity) for row in rows]
 
 
 def generate(
-    network: Any, vocabulary: Vocabulary, rows: list[list[int]], options: DecodeOptions
+    network: Seq2SeqModel, vocabulary: Vocabulary, rows: list[list[int]], options: DecodeOptions
 ) -> list[list[Hypothesis]]:
     """Hypotheses for each row of source ids, best first. By default at most twice the source's length and 20 more."""
-    source: TokenBatch = collate(rows, None, vocabulary).to(next(network.parameters()).device)
+    source = collate_sources(rows, vocabulary).to(next(network.parameters()).device)
     lengths = torch.tensor([options.max_new_tokens or 2 * len(row) + 20 for row in rows])
     limit = lengths.clamp(max=network.max_positions - 1)
     keys = [key_of(row) for row in rows] if options.temperature else ()

@@ -1,6 +1,6 @@
 """Translation, and any other sequence-to-sequence mapping, as a training task."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -8,18 +8,19 @@ from torch import Tensor, nn
 
 from regard.config.recipe import DecodeOptions
 from regard.errors import UserError
+from regard.layers.protocols import Seq2SeqModel
 from regard.metrics import bleu
 from regard.models.registry import Family
-from regard.tasks.base import Preview, Task, reject_classifier
+from regard.tasks.base import Preview, SampleTask, reject_classifier
 from regard.tasks.batching import by_length
 from regard.tasks.inspection import Findings, inspect_coverage, inspect_leaks, inspect_lengths, inspect_samples
-from regard.tasks.translate.dataset import Batch, PairDataset, Sample, collate, corpus, learn_vocabulary, stream
+from regard.tasks.translate.dataset import Batch, PairDataset, Sample, collate_samples, corpus, train_vocabulary
 from regard.tasks.translate.evaluate import evaluate_task
 from regard.tasks.translate.options import TranslateData
 from regard.tasks.translate.predict import TranslatePredictor, Translation, translate
 
 
-class Translate(Task[PairDataset]):
+class Translate(SampleTask[PairDataset]):
     """Translation: training on pairs of texts, validation by BLEU and chrF."""
 
     data: TranslateData
@@ -28,7 +29,7 @@ class Translate(Task[PairDataset]):
     evaluate = staticmethod(evaluate_task)
     name = "translate"
     scores = ("bleu", "chrf", "exact", "loss")
-    train_tokenizer = staticmethod(learn_vocabulary)
+    train_tokenizer = staticmethod(train_vocabulary)
     attach_head = staticmethod(reject_classifier)
 
     @staticmethod
@@ -47,8 +48,8 @@ class Translate(Task[PairDataset]):
     def dataset(self, split: str) -> PairDataset | None:
         return corpus(self.recipe, split, self.vocabulary, self.cache)
 
-    def batches(self, start: int, rank: int, world: int) -> Iterator[Batch]:
-        return stream(self.training, self.vocabulary, self.batching, start, rank, world)
+    def collate(self, split: PairDataset, indices: Sequence[int]) -> Batch:
+        return collate_samples(split, indices, self.vocabulary)
 
     def num_targets(self, batch: Batch) -> int:
         return int((batch.target.lengths - 1).sum())
@@ -72,9 +73,7 @@ class Translate(Task[PairDataset]):
         samples = _first(dataset, self.options.eval_samples)
         total = count = 0.0
         for indices in by_length(dataset.target_lengths[: len(samples)].tolist(), 64):
-            sources = [dataset.source(index) for index in indices]
-            targets = [dataset.target(index) for index in indices]
-            batch = collate(sources, targets, self.vocabulary).to(next(network.parameters()).device)
+            batch = self.collate(dataset, indices).to(next(network.parameters()).device)
             total += float(self._loss(network, batch, 0.0))
             count += self.num_targets(batch)
         outputs = [output.text for output in self._translate(network, samples)]
@@ -95,6 +94,7 @@ class Translate(Task[PairDataset]):
         inspect_leaks(splits, findings)
 
     def _translate(self, network: nn.Module, samples: list[Sample]) -> list[Translation]:
+        assert isinstance(network, Seq2SeqModel)
         return translate(network, self.vocabulary, [sample.source for sample in samples], DecodeOptions())
 
 
