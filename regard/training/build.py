@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -12,13 +11,14 @@ from regard.config.recipe import DecodeOptions, Recipe
 from regard.errors import UserError
 from regard.interop import folder as folders
 from regard.interop.folder import Loaded
+from regard.interop.model_card import Training
 from regard.interop.sentence_transformers import supported_pooling, write_pooling
 from regard.layers.dropout import set_dropout
+from regard.layers.encoder import shorten
 from regard.layers.lora import AdapterOptions, adapt
 from regard.models import registry as models
 from regard.models.heads.mlm import MaskedLM
-from regard.models.layer_selection import shorten
-from regard.runtime.device import choose_device
+from regard.runtime.machine import choose_device
 from regard.tasks.base import Task
 from regard.tasks.distillation import read_teacher
 from regard.tasks.registry import TASKS, build, canonical, require_support, task_of
@@ -28,7 +28,7 @@ from regard.training.display import Display
 from regard.training.distributed import rank
 from regard.training.layerwise import apply_freezing
 from regard.training.loop import Outcome, RunOutput, train
-from regard.training.objective import TrainingTask
+from regard.training.metrics_log import validation_metrics
 from regard.training.run_folder import find_model, lock, open_run, refuse_existing, rewrite_recipe, start_run
 
 
@@ -40,7 +40,7 @@ def start(recipe: Recipe, quiet: bool = False) -> Outcome:
     prepared = _prepare(recipe, None, display)
     run = start_run(recipe)
     with lock(run):
-        return train(*prepared[:2], recipe, RunOutput(run, prepared[2], display))
+        return _train(*prepared, recipe, run, display)
 
 
 def resume(run: Path, quiet: bool = False, overrides: Sequence[str] = ()) -> Outcome:
@@ -54,12 +54,21 @@ def resume(run: Path, quiet: bool = False, overrides: Sequence[str] = ()) -> Out
         prepared = _prepare(recipe, run, display)
         if overrides:
             rewrite_recipe(run, recipe)
-        return train(*prepared[:2], recipe, RunOutput(run, prepared[2], display))
+        return _train(*prepared, recipe, run, display)
 
 
-def _prepare(
-    recipe: Recipe, run: Path | None, display: Display
-) -> tuple[nn.Module, TrainingTask, Callable[[Path], None]]:
+def _train(
+    network: nn.Module, task: Task, write_model: Callable[[Path], None], recipe: Recipe, run: Path, display: Display
+) -> Outcome:
+    """Train, and warn if the result is not better than a constant prediction."""
+    outcome = train(network, task, recipe, RunOutput(run, write_model, display))
+    best = outcome.progress.best_score
+    if outcome.status != "interrupted" and best is not None and (warning := task.score_warning(best)):
+        display.warn(warning)
+    return outcome
+
+
+def _prepare(recipe: Recipe, run: Path | None, display: Display) -> tuple[nn.Module, Task, Callable[[Path], None]]:
     """The network, its task, and the function that writes the model."""
     loaded = prepare_network(recipe, run)
     task = prepare_task(recipe, loaded)
@@ -70,12 +79,13 @@ def _prepare(
     trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
     trainable = "" if trained == size else f", {trained:,} of them trained"
     origin = f", from {recipe.model['from']}" if "from" in recipe.model else ""
-    teacher = f", taught by {recipe.distil.teacher}" if recipe.distil.teacher else ""
+    teacher = f", distilled from {recipe.distil.teacher}" if recipe.distil.teacher else ""
     display.note(f"{models.family_of(loaded.network)}, {size:,} parameters{trainable}{origin}{teacher}")
 
     def write_model(folder: Path) -> None:
         network, vocabulary, generation, config, base, pooling = loaded
-        folders.save(folder, network, vocabulary, generation, config=config, base=base)
+        training = Training(recipe, *validation_metrics(folder))
+        folders.save(folder, network, vocabulary, generation, config, base, training)
         if pooling and isinstance(network, MaskedLM):  # which embeds texts as its body does
             write_pooling(folder, pooling, network.config.width)
 
@@ -95,7 +105,7 @@ def prepare_task(recipe: Recipe, loaded: Loaded) -> Task:
     """The recipe's task with its data, for this network, and its teacher if it has one."""
     if recipe.distil.teacher and not task_of(recipe.task).supports_distillation:
         possible = ", ".join(name for name in TASKS if task_of(name).supports_distillation)
-        raise UserError(f"distil.teacher: task = '{recipe.task}' cannot be learnt from a teacher; possible: {possible}")
+        raise UserError(f"distil.teacher: task = '{recipe.task}' does not support distillation; possible: {possible}")
     task = build(recipe, loaded.vocabulary, loaded.network)
     if recipe.distil.teacher:
         folder = find_model(recipe.distil.teacher).folder
@@ -135,8 +145,8 @@ def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
     family = models.family_of(loaded.network)
     if recipe.model.get("family", family) != family:
         raise UserError(
-            f"model.family = '{recipe.model['family']}', but model.from = '{recipe.model['from']}' is a {family}: "
-            "remove model.family"
+            f"model.family = '{recipe.model['family']}', but model.from = '{recipe.model['from']}' is a "
+            f"{family} model: remove model.family"
         )
     require_support(recipe.task, family)
     if "depth" in recipe.model and not newest:
@@ -168,9 +178,9 @@ def _resolve_folders(recipe: Recipe, display: Display) -> Recipe:
     return replace(recipe, model=recipe.model | weights, tokenizer=tokenizer, distil=distil)
 
 
-def _changed_options(options: DecodeOptions) -> dict[str, Any]:
+def _changed_options(options: DecodeOptions) -> dict[str, object]:
     """The decoding options that differ from the defaults; a temperature implies sampling."""
     default = DecodeOptions()
     names = [name for name in options.__dataclass_fields__ if getattr(options, name) != getattr(default, name)]
-    changed = {name: getattr(options, name) for name in names if name != "seed"}
+    changed: dict[str, object] = {name: getattr(options, name) for name in names if name != "seed"}
     return changed | ({"do_sample": True} if "temperature" in changed else {})

@@ -10,7 +10,6 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 
@@ -33,7 +32,7 @@ def steps(run: Path) -> list[int]:
 
 
 def write(run: Path, step: int, fill: Callable[[Path], None]) -> Path:
-    """Make checkpoint-<step>: `fill` writes its files; a reader sees all of them or no folder."""
+    """Make checkpoint-<step>: `fill` writes its files; the folder is complete or absent."""
     aside = run / f"{ASIDE}write-{step}"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
@@ -72,7 +71,7 @@ def verify(folder: Path) -> None:
             raise UserError(f"{path}: altered since it was written (its sha256 differs from the manifest's)")
 
 
-def _manifest_files(manifest: Path) -> dict[str, dict[str, Any]]:
+def _manifest_files(manifest: Path) -> dict[str, dict[str, int | str]]:
     """The files that a manifest lists; it must be structured as `write` does, and list all a resume needs."""
     try:
         files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
@@ -104,7 +103,7 @@ def newest(run: Path) -> tuple[Path | None, list[str]]:
 
 
 def best(run: Path) -> tuple[Path, list[str]]:
-    """The checkpoint with the best score, else the newest complete one; and what was wrong with those refused."""
+    """The checkpoint with the best score, else the newest complete one; and what was wrong with others."""
     pointer = run / "best.json"
     damaged = []
     if pointer.is_file():
@@ -172,7 +171,7 @@ def write_atomically(path: Path, text: str) -> None:
     _sync(path.parent)
 
 
-def _describe(path: Path) -> dict[str, Any]:
+def _describe(path: Path) -> dict[str, int | str]:
     with path.open("rb") as file:
         return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 

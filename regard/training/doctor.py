@@ -13,13 +13,13 @@ from torch import nn
 from regard.config.recipe import Recipe, TrainOptions
 from regard.errors import UserError
 from regard.progress import in_bytes
-from regard.runtime.device import choose_device
-from regard.runtime.machine import choose_threads, processor, tune_malloc
+from regard.runtime.machine import choose_device, choose_threads, processor, tune_malloc
 from regard.tasks.base import SPLITS
 from regard.tasks.inspection import Findings
 from regard.training.build import prepare_network, prepare_task
 from regard.training.display import Display
 from regard.training.distributed import group
+from regard.training.length import short_run
 from regard.training.loop import Loop, RunOutput
 from regard.training.objective import TrainingTask
 from regard.training.profile import Cost, measure
@@ -49,26 +49,24 @@ def _measure(network: nn.Module, task: TrainingTask, recipe: Recipe) -> Cost:
     torch.set_num_threads(choose_threads(recipe.train.threads))
     device = choose_device(recipe.train.device)
     with group(device) as alone:
-        output = RunOutput(Path(recipe.output), _write_nothing, Display(quiet=True))
+        output = RunOutput(Path(recipe.output), lambda folder: None, Display(quiet=True))
         return measure(Loop(network.to(device), task, recipe, output, alone), task, STEPS)
-
-
-def _write_nothing(folder: Path) -> None:
-    """The doctor leaves no model behind."""
 
 
 def _cost(cost: Cost, batches_per_epoch: int, recipe: Recipe, findings: Findings) -> None:
     """Size, memory, time and disk space of the run, compared with the machine."""
     options = recipe.train
     epochs_per_step = options.gradient_accumulation_steps / batches_per_epoch
-    steps = options.max_steps or round(options.epochs / epochs_per_step) or round(60 * options.minutes / cost.seconds)
+    by_epochs = max(options.min_steps, round(options.epochs / epochs_per_step)) if options.epochs else 0
+    steps = options.max_steps or by_epochs or round(60 * options.minutes / cost.seconds)
     averaged = options.ema_decay > 0
     memory = cost.memory_bytes(averaged)
     machine_memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     checkpoint_bytes = cost.checkpoint_bytes(averaged, adapted=bool(recipe.model.get("lora_rank")))
     disk = checkpoint_bytes * _max_checkpoints(options, steps, scored=bool(recipe.data.validation))
     needed = disk + checkpoint_bytes  # while one is written, those before it are still there
-    free = shutil.disk_usage(_existing(Path(recipe.output))).free
+    output = Path(recipe.output).absolute()
+    free = shutil.disk_usage(next(folder for folder in (output, *output.parents) if folder.is_dir())).free
     findings.facts["network"] = {
         "parameters": cost.parameters,
         "weight_bytes": cost.weight_bytes,
@@ -91,15 +89,18 @@ def _cost(cost: Cost, batches_per_epoch: int, recipe: Recipe, findings: Findings
     }
     if memory > 0.8 * machine_memory:
         findings.errors.append(
-            f"the run needs {in_bytes(memory)} of memory, the machine has {in_bytes(machine_memory)}: smaller batches?"
+            f"the run needs {in_bytes(memory)} of memory, the machine has {in_bytes(machine_memory)}: lower "
+            "train.batch_size or train.batch_tokens"
         )
     if needed > free:
         findings.errors.append(
             f"checkpoints need {in_bytes(needed)}, {in_bytes(free)} are free at {recipe.output}: lower train.keep"
         )
+    if warning := short_run(steps, options):
+        findings.warnings.append(warning)
     if options.eval_steps > steps:
         findings.warnings.append(
-            f"train.eval_steps = {options.eval_steps} is more than the run's {steps} steps: scored only at its end"
+            f"train.eval_steps = {options.eval_steps} exceeds the run's {steps} steps: evaluated only at the end"
         )
 
 
@@ -109,8 +110,3 @@ def _max_checkpoints(options: TrainOptions, steps: int, scored: bool) -> int:
     if scored:  # each score may be the best so far
         written |= {*range(options.eval_steps, steps + 1, options.eval_steps)}
     return min(len(written), options.keep + scored)
-
-
-def _existing(path: Path) -> Path:
-    """The nearest existing parent folder."""
-    return next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.is_dir())

@@ -47,13 +47,13 @@ def layer_groups(network: nn.Module) -> LayerGroups:
         elif top == 0:
             assign([child], 0)
     if top == 0:
-        raise UserError(f"a {models.family_of(network)} has no stack of layers")
+        raise UserError(f"a {models.family_of(network)} model has no stack of layers")
     assign([network], top + 1)
     return [[parameter for parameter, depth in depths.items() if depth == group] for group in range(top + 2)]
 
 
 def apply_freezing(network: nn.Module, options: TrainOptions) -> None:
-    """Freeze what the recipe freezes; options about layers that this network does not have are refused."""
+    """Freeze what the recipe freezes; options about layers that it does not have are errors."""
     for name in ("layer_decay", "freeze", "unfreeze_steps"):
         value = getattr(options, name)
         if value == getattr(TrainOptions, name):
@@ -68,13 +68,13 @@ def apply_freezing(network: nn.Module, options: TrainOptions) -> None:
 
 def _freeze(network: nn.Module, groups: LayerGroups, what: str | int) -> None:
     if what == "body" and not hasattr(network, "body"):
-        raise UserError("train.freeze = 'body': the model has no head besides it; freeze a number of its layers")
+        raise UserError("train.freeze = 'body': the model has no head; freeze a number of its layers")
     if what == "body" and adapters(network):
-        raise UserError("train.freeze = 'body' leaves nothing to adapt: remove it, or model.lora_rank")
+        raise UserError("train.freeze = 'body' leaves nothing to adapt with LoRA: remove it, or model.lora_rank")
     layers = len(groups) - 2
     count = {"embeddings": 0, "body": layers}[what] if isinstance(what, str) else what
     if count > layers:
-        raise UserError(f"train.freeze = {what}: the model has {layers} layers with weights of their own")
+        raise UserError(f"train.freeze = {what}: the model has only {layers} layers (shared ones count once)")
     frozen = {parameter for group in groups[: count + 1] for parameter in group}
     for parameter in frozen:
         parameter.requires_grad_(False)
@@ -82,7 +82,7 @@ def _freeze(network: nn.Module, groups: LayerGroups, what: str | int) -> None:
         if adapter.lora_a in frozen:  # initialised, but never trained: none is written
             nn.init.zeros_(adapter.lora_a)
     if not any(parameter.requires_grad for parameter in network.parameters()):
-        raise UserError(f"train.freeze = {what} leaves nothing to train")
+        raise UserError(f"train.freeze = {what} leaves no weights to train: freeze fewer layers")
 
 
 def lr_multipliers(network: nn.Module, decay: float) -> dict[nn.Parameter, float]:

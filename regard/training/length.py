@@ -7,10 +7,16 @@ from typing import Any
 
 from regard.config.recipe import TrainOptions
 from regard.training.checkpoint import write_atomically
+from regard.training.display import Display
+from regard.training.objective import BatchSource
 from regard.training.resume import Progress
+from regard.training.run_folder import resume_command
 
-MEASURED_STEPS = 50  # after these a budget of minutes is converted to steps
+MEASURED_STEPS = 50  # after these, or this share of a budget of minutes, it is converted to steps
+MEASURED_SHARE = 0.1
+MIN_MEASURED = 3
 EVALUATION_SHARE = 0.1  # of a budget of minutes
+FEW_STEPS = 100  # below, fine-tuning a published model has hardly begun
 
 
 class RunLength:
@@ -19,6 +25,7 @@ class RunLength:
     def __init__(self, run: Path, options: TrainOptions) -> None:
         self.path = run / "length.json"
         self.options = options
+        self.first = 0.0  # seconds of the first step, which allocates
 
     def steps(self, progress: Progress, batches_per_epoch: int, world: int) -> int:
         """The steps of the run; 0 while a budget of minutes has not been measured."""
@@ -27,7 +34,7 @@ class RunLength:
             return options.max_steps
         if options.epochs:
             rest = max(0, math.ceil(options.epochs * batches_per_epoch) - progress.batch)
-            return progress.step - (-rest // (options.gradient_accumulation_steps * world))
+            return max(options.min_steps, progress.step - (-rest // (options.gradient_accumulation_steps * world)))
         return self._measured_steps(progress)
 
     def measure(self, progress: Progress) -> bool:
@@ -39,12 +46,34 @@ class RunLength:
             progress.max_steps = self._measured_steps(progress)
             return False
         spent = progress.seconds - progress.evaluating
-        if progress.step < MEASURED_STEPS and spent < budget:
+        if progress.step == 1:
+            self.first = spent
+        enough = progress.step >= MIN_MEASURED and spent >= MEASURED_SHARE * budget
+        if progress.step < MEASURED_STEPS and spent < budget and not enough:
             return False
-        progress.max_steps = progress.step + max(0, int((budget - spent) / spent * progress.step))
+        seconds = (
+            (spent - self.first) / (progress.step - 1) if self.first and progress.step > 1 else spent / progress.step
+        )
+        progress.max_steps = progress.step + max(0, int((budget - spent) / seconds))
         length = {"minutes": self.options.minutes, "max_steps": progress.max_steps, "measured_at": progress.step}
         write_atomically(self.path, json.dumps(length) + "\n")
         return True
+
+    def report(self, progress: Progress, source: BatchSource, world: int, display: Display) -> None:
+        """Report that the run has finished or is too short, what minutes are, and more epochs than the recipe has."""
+        options = self.options
+        steps = progress.max_steps
+        epochs = source.epoch(steps * options.gradient_accumulation_steps * world)
+        if 0 < steps <= progress.step:
+            command = f"{resume_command(self.path.parent)} train.max_steps={2 * progress.step}"
+            display.note(f"the run has finished at step {progress.step}; to train longer: {command}")
+        elif options.minutes and steps:
+            display.note(f"{options.minutes:g} minutes are {steps} steps here")
+        elif 0 < options.epochs < epochs and steps == options.min_steps:
+            updates = f"{steps} updates (train.min_steps)"
+            display.note(f"small training set: {epochs:.0f} epochs instead of {options.epochs:g}, for {updates}")
+        if warning := short_run(steps, options):
+            display.warn(warning)
 
     def _measured(self) -> dict[str, Any] | None:
         """What was stored for this budget."""
@@ -55,3 +84,14 @@ class RunLength:
         """The stored length, from the step on at which it was measured; 0 before."""
         length = self._measured()
         return length["max_steps"] if length and progress.step >= length["measured_at"] else 0
+
+
+def short_run(steps: int, options: TrainOptions) -> str:
+    """A warning if epochs or minutes are too few updates to learn from; empty otherwise, and if 0: not known yet."""
+    if options.max_steps or not 0 < steps < FEW_STEPS:
+        return ""
+    length = f"train.epochs = {options.epochs:g}" if options.epochs else f"train.minutes = {options.minutes:g}"
+    return (
+        f"{length} is only {steps} updates, too few to learn from: train longer, e.g. with train.max_steps=300, or "
+        "with smaller batches"
+    )

@@ -22,7 +22,7 @@ from regard.config.recipe import Recipe
 from regard.errors import UserError
 from regard.layers.pytree import to_device
 from regard.runtime import machine
-from regard.runtime.device import choose_device
+from regard.runtime.machine import choose_device
 from regard.runtime.threads import torch_threads
 from regard.training import checkpoint, distributed, resume
 from regard.training.display import SHOWN_SAMPLES, Display
@@ -143,9 +143,8 @@ class Loop:
         progress = self.progress
         group = self.group
         progress.max_steps = self.length.steps(progress, source.batches_per_epoch, group.world)
-        if group.first and progress.max_steps and progress.step >= progress.max_steps:
-            command = f"{resume_command(self.folder)} train.max_steps={2 * progress.step}"
-            self.display.note(f"the run has finished at step {progress.step}; to train longer: {command}")
+        if group.first:
+            self.length.report(progress, source, group.world, self.display)
         batches = source.batches(progress.batch // group.world, group.rank, group.world)
         self.network.train()
         while True:
@@ -160,7 +159,7 @@ class Loop:
             self.step(list(islice(batches, self.options.gradient_accumulation_steps)))
             if group.first:
                 if self.length.measure(progress):
-                    self.display.note(f"{self.options.minutes:g} minutes are {progress.max_steps} steps here")
+                    self.length.report(progress, source, group.world, self.display)
                 self.log(source.epoch(progress.batch))
         if group.first:
             self.metrics.close()
@@ -211,7 +210,7 @@ class Loop:
         progress = self.progress
         window = self.window
         progress.skipped += 1
-        samples = [int(sample) for batch in batches for sample in batch.index]
+        samples = [int(sample) for batch in batches for sample in batch.indices]
         what = f"loss {window.loss}, gradient norm {window.norm} at step {progress.step}, batches {indices}"
         if self.group.first:
             event = {"loss": str(window.loss), "gradient_norm": str(window.norm), "batches": indices}

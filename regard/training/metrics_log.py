@@ -5,12 +5,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard.errors import UserError
 from regard.training.checkpoint import write_atomically
 from regard.training.display import SPEED
 from regard.training.resume import Progress
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 @dataclass
@@ -59,12 +62,12 @@ class MetricsLog:
             if line["step"] == progress.step:
                 self._add_scalars(line.pop("step"), line)
 
-    def write(self, step: int, event: Mapping[str, Any]) -> None:
+    def write(self, step: int, event: Mapping[str, object]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **event}) + "\n")
         self._add_scalars(step, event)
 
-    def _add_scalars(self, step: int, event: Mapping[str, Any]) -> None:
+    def _add_scalars(self, step: int, event: Mapping[str, object]) -> None:
         if self.board:
             for name, value in _flatten(event).items():
                 self.board.add_scalar(name, value, step)
@@ -74,20 +77,31 @@ class MetricsLog:
             self.board.close()
 
 
+def validation_metrics(checkpoint: Path) -> tuple[int, dict[str, float]]:
+    """The step of a checkpoint of a run, and its validation metrics there; none if it was not evaluated."""
+    digits = checkpoint.name.rpartition("-")[2]
+    step = int(digits) if digits.isdecimal() else 0
+    log = checkpoint.parent / "metrics.jsonl"
+    lines = filter(None, map(_parse, log.read_text(encoding="utf-8").splitlines())) if log.is_file() else ()
+    metrics = next((line["validation"] for line in lines if line.get("step") == step and "validation" in line), {})
+    return step, {name: value for name, value in metrics.items() if isinstance(value, int | float)}
+
+
 def _parse(line: str) -> dict[str, Any] | None:
-    """A line, or None where a kill cut it short."""
+    """A line, or None if a kill truncated it."""
     try:
-        return json.loads(line)
+        event = json.loads(line)
     except ValueError:
         return None
+    return event if isinstance(event, dict) else None
 
 
 def _was_before(line: dict[str, Any], progress: Progress) -> bool:
     return line["step"] <= (progress.evaluated if "validation" in line else progress.step)
 
 
-def _flatten(event: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Nested numbers by their path: validation/loss."""
+def _flatten(event: Mapping[str, object], prefix: str = "") -> dict[str, float]:
+    """Nested values by their path, such as validation/loss."""
     scalars = {}
     for name, value in event.items():
         if isinstance(value, Mapping):
@@ -97,10 +111,10 @@ def _flatten(event: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     return scalars
 
 
-def _open_board(folder: Path, step: int) -> Any:
+def _open_board(folder: Path, step: int) -> "SummaryWriter":
     """TensorBoard's writer, purged of this step and later ones."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise UserError('train.tensorboard needs TensorBoard: pip install "regard[track]"') from None
+        raise UserError("train.tensorboard = true needs TensorBoard: pip install tensorboard") from None
     return SummaryWriter(str(folder / "tensorboard"), purge_step=step or None)

@@ -5,6 +5,7 @@ batch ─┬─▶ every second sample ─▶ loss ─▶ gradient ─┬─▶ 
 """
 
 import hashlib
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,9 @@ TORCH_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaD
 class Gradients:
     """Adds the gradients of batches to a network's. Random numbers depend on the seed and the batch's index alone."""
 
-    def __init__(self, network: nn.Module, task: Objective, seed: int, autocast: Any, workers: int) -> None:
+    def __init__(
+        self, network: nn.Module, task: Objective, seed: int, autocast: AbstractContextManager[object], workers: int
+    ) -> None:
         self.network = network
         self.task = task
         self.seed = seed
@@ -44,7 +47,7 @@ class Gradients:
 
     def _backward(self, batch: Any, index: int, targets: int) -> tuple[Tensor, dict[Tensor, Tensor]]:
         """The first micro-batch, whose gradients go to the parameters; it draws from torch's own generator."""
-        if batch.index.device.type == "cpu":
+        if batch.indices.device.type == "cpu":
             torch.default_generator.manual_seed(_seed(self.seed, index))
         else:
             torch.manual_seed(_seed(self.seed, index))
@@ -68,7 +71,7 @@ class Gradients:
 def choose_workers(network: nn.Module, device: torch.device) -> int:
     """How many threads work on a batch: one where there are no cores for more, or where they would not help.
 
-    Recurrent networks wait for Python, not for products. torch's dropout layers share one generator among threads.
+    Recurrent networks are limited by Python's overhead. torch's dropout layers share one generator among threads.
     """
     unsuitable = recurs(network) or any(isinstance(module, TORCH_DROPOUT) for module in network.modules())
     return WORKERS if device.type == "cpu" and threads_divide_evenly() and not unsuitable else 1

@@ -1,4 +1,4 @@
-"""AdamW, the learning rate as a pure function of the step, and the moving average of the weights."""
+"""AdamW, the learning rate as a pure function of the step, and the EMA of the weights."""
 
 import math
 from collections import defaultdict
@@ -56,12 +56,12 @@ def learning_rate(step: int, options: TrainOptions, max_steps: int) -> float:
     """The rate of the update that makes step `step` (from 1); `max_steps` 0 = not known yet, then it only warms up.
 
     inverse_sqrt is Vaswani et al. 2017, eq. 3, scaled so that its peak is `learning_rate`; cosine and linear end at 0.
-    These two warm up in the first quarter of a run at most, since they know its end.
+    These two, and all schedules of a run by minutes, warm up in the first quarter of a run at most.
     """
     peak = options.learning_rate
     warmup = options.warmup_steps
     decays_to_zero = options.schedule in ("cosine", "linear")
-    if decays_to_zero and max_steps:
+    if max_steps and (decays_to_zero or options.minutes):
         warmup = min(warmup, -(-max_steps // 4))
     if step <= warmup:
         return peak * step / warmup
@@ -74,7 +74,7 @@ def learning_rate(step: int, options: TrainOptions, max_steps: int) -> float:
 
 
 class EMA:
-    """An exponential moving average of the trained weights; the decay grows with the step, so that the start fades."""
+    """Exponential moving average of the trained weights; the decay grows with the step, so that the start fades."""
 
     def __init__(self, network: nn.Module, decay: float) -> None:
         self.network = network

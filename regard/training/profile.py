@@ -32,7 +32,7 @@ class Cost:
     gradients: int = 1  # copies of the gradients: one per micro-batch
 
     def state_bytes(self, averaged: bool) -> int:
-        """Weights, AdamW's two moments and the moving average."""
+        """Weights, AdamW's two moments and the EMA."""
         return self.weight_bytes + self.trained_bytes * (3 if averaged else 2)
 
     def checkpoint_bytes(self, averaged: bool, adapted: bool = False) -> int:

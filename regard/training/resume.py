@@ -13,6 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from regard.errors import UserError
+from regard.interop.native import current_name
+from regard.models.seq2seq import Seq2Seq
 from regard.training.optim import EMA, AdamW
 
 
@@ -46,7 +48,11 @@ def save(folder: Path, progress: Progress, network: nn.Module, optimizer: AdamW,
 @torch.no_grad()
 def load(folder: Path, network: nn.Module, optimizer: AdamW, ema: EMA) -> Progress:
     """Restore weights, moments and averages."""
-    tensors = load_file(folder / "training.safetensors")
+    family = "seq2seq" if isinstance(network, Seq2Seq) else ""
+    tensors = {}
+    for stored_name, tensor in load_file(folder / "training.safetensors").items():
+        kind, _, name = stored_name.partition("/")
+        tensors[f"{kind}/{current_name(name, family)}"] = tensor
     weights = _weights(network, optimizer)
     _refuse_mismatch(tensors, weights, ema, folder)
     parameters = dict(network.named_parameters())

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from regard.config.aliases import canonical_key, canonical_value
 from regard.config.recipe import Recipe, load_recipe, to_toml
@@ -40,11 +40,11 @@ def refuse_existing(folder: Path) -> None:
         return
     if (folder / "recipe.toml").exists():
         raise UserError(
-            f"{folder} is already a run; resume it with `{resume_command(folder)}`, or set another output=…"
+            f"{folder} is already a run: resume it with `{resume_command(folder)}`, or set another output=…"
         )
     unfinished = f"{checkpoint.ASIDE}recipe.toml"  # of a start that was killed at once
     if folder.is_file() or (folder.is_dir() and any(path.name != unfinished for path in folder.iterdir())):
-        raise UserError(f"{folder} exists and is not a run; set another output=…")
+        raise UserError(f"the output folder {folder} exists and is not a run: set another output=…")
 
 
 def start_run(recipe: Recipe) -> Path:
@@ -60,13 +60,14 @@ def start_run(recipe: Recipe) -> Path:
 def open_run(folder: Path, overrides: Sequence[str] = ()) -> Recipe:
     """The resolved recipe of an existing run; only mutable keys of [train] can be overridden."""
     if not (folder / "recipe.toml").is_file():
-        raise UserError(f"{folder} is not a run folder: it has no recipe.toml")
+        raise UserError(f"{folder} is not a run folder: expected the `output` of a training, with a recipe.toml")
     for override in overrides:
         key = override.partition("=")[0].strip()
         section, _, name = key.partition(".")
         if section != "train" or name in (*IMMUTABLE_TRAIN, "", "threads"):
             raise UserError(
-                f"{key} cannot change after a run has started; what can is, for example, train.max_steps=3000"
+                f"{key} cannot be changed on resume. Can be: length (train.max_steps=3000), train.learning_rate, "
+                "train.schedule, evaluation and saving; otherwise start a new run with another output=…"
             )
     return load_recipe(folder / "recipe.toml", overrides)
 
@@ -77,11 +78,11 @@ def rewrite_recipe(folder: Path, recipe: Recipe) -> None:
         checkpoint.write_atomically(folder / "recipe.toml", to_toml(recipe))
 
 
-def immutable_options(recipe: Recipe) -> dict[str, Any]:
+def immutable_options(recipe: Recipe) -> dict[str, object]:
     """The options that must not change during a run, by key; files may move, since their contents are fingerprinted."""
     sections = {name: value for name, value in asdict(recipe).items() if name not in MUTABLE}
     sections["train"] = {name: getattr(recipe.train, name) for name in IMMUTABLE_TRAIN}
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     for section, value in sections.items():
         if isinstance(value, dict):
             options |= {f"{section}.{name}": option for name, option in value.items()}
@@ -106,7 +107,7 @@ def check_environment(
     _refuse_changes(folder, then.get("recipe", now["recipe"]), recipe)
     changed = [name for name, digest in then["data"].items() if now["data"].get(name) != digest]
     if changed:
-        raise UserError(f"{folder} cannot be resumed: its data has changed since it started ({', '.join(changed)})")
+        raise UserError(f"cannot resume {folder}: these data files changed since it started: {', '.join(changed)}")
     warnings = []
     if then["threads"] > now["cores"]:
         warnings.append(
@@ -121,7 +122,7 @@ def check_environment(
     return then["threads"], warnings
 
 
-def _refuse_changes(folder: Path, then: Mapping[str, Any], recipe: Recipe) -> None:
+def _refuse_changes(folder: Path, then: Mapping[str, object], recipe: Recipe) -> None:
     """A key that is not recorded had its default. Earlier versions also recorded the keys of other tasks."""
     now = immutable_options(recipe)
     tables = options_of(recipe.task)
@@ -135,7 +136,7 @@ def _refuse_changes(folder: Path, then: Mapping[str, Any], recipe: Recipe) -> No
         if then.get(key) != now.get(key):
             raise UserError(
                 f"{folder / 'recipe.toml'}: {key} = {now.get(key, 'nothing')}, but the run started with "
-                f"{then.get(key, 'nothing')}, and it cannot change: restore it, or start another run"
+                f"{then.get(key, 'nothing')}; it cannot be changed on resume: restore it, or start a new run"
             )
 
 
@@ -154,7 +155,7 @@ def lock(folder: Path) -> Iterator[None]:
             file.seek(0)
             owner = file.read().strip()
             file.close()
-            raise UserError(f"{folder} is being trained by process {owner or 'unknown'}") from None
+            raise UserError(f"{folder} is being trained by process {owner or 'unknown'}: wait, or stop it") from None
         except OSError:  # a file system without locks
             break
         with suppress(FileNotFoundError):
