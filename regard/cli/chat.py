@@ -10,7 +10,8 @@ from typing import Any
 from regard.cli.options import Output, read_texts
 from regard.cli.output import escape_controls, to_json
 from regard.errors import UserError, nearest
-from regard.tasks.generate.chat import Answer, Conversation, Running
+from regard.model import Model
+from regard.tasks.generate.chat import Answer, Conversation, PlainFormat
 
 PROMPT = "> "
 MORE = "… "
@@ -18,10 +19,10 @@ BLOCK = '"""'
 
 COMMANDS = {
     "/help": "this list",
-    "/reset": "start a new conversation; the system message stays",
+    "/reset": "start a new conversation; the system prompt stays",
     "/undo": "remove the last turn",
-    "/system TEXT": "set the system message; without TEXT, remove it",
-    "/set KEY=VALUE": "set a decoding option, such as /set temperature=0.8; without VALUE, reset it",
+    "/system TEXT": "set the system prompt; empty: remove it",
+    "/set KEY=VALUE": "set a generation option, e.g. temperature=0.8; empty VALUE: reset to the default",
     "/save FILE": "write the messages as JSON",
     "/quit": "exit, as Ctrl-D does",
 }
@@ -29,7 +30,7 @@ COMMANDS = {
 LINES = 'A line that ends in \\ continues in the next; """ opens and closes a block of lines. Ctrl-C stops an answer.'
 
 
-def chat(model: Any, system: str, options: dict[str, Any], output: Output) -> None:
+def chat(model: Model, system: str, options: dict[str, Any], output: Output) -> None:
     """Chat in a terminal, or answer each line of stdin."""
     conversation = Conversation(model, system, **options)
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not output.json
@@ -51,8 +52,8 @@ def _show(text: str) -> None:
 def _greeting(conversation: Conversation, interactive: bool) -> Iterator[str]:
     if interactive:
         yield f"A context of {conversation.limit} tokens. /help lists the commands, Ctrl-D exits."
-    if isinstance(conversation.form, Running):
-        yield "No chat template: messages and answers form one running text, which the model continues."
+    if isinstance(conversation.format, PlainFormat):
+        yield "No chat template: messages and answers form one plain text, which the model continues."
 
 
 def read_turn(read: Callable[[str], str]) -> tuple[str, bool]:
@@ -94,18 +95,18 @@ def answer_lines(conversation: Conversation, lines: Iterator[str], as_json: bool
             print(to_json(answer, indent=None), flush=True)
         else:
             print(answer.content, flush=True)
-            if answer.left_out:
-                print(f"warning: {left_out(conversation, answer)}", file=sys.stderr)
-        if answer.finish == "interrupt":
+            if warning := context_warning(conversation, answer):
+                print(f"warning: {warning}", file=sys.stderr)
+        if answer.finish_reason == "interrupt":
             raise KeyboardInterrupt
 
 
-def left_out(conversation: Conversation, answer: Answer) -> str:
-    """The warning about turns that no longer fit in the context."""
-    return (
-        f"the conversation exceeds the context of {conversation.limit} tokens: "
-        f"its oldest {answer.left_out} {conversation.form.unit} were left out"
-    )
+def context_warning(conversation: Conversation, answer: Answer) -> str:
+    """The warning about turns that no longer fit in the context; empty where all do."""
+    if not (answer.dropped_turns or answer.dropped_tokens):
+        return ""
+    dropped = f"{answer.dropped_turns} turns" if answer.dropped_turns else f"{answer.dropped_tokens} tokens"
+    return f"the conversation exceeds the context of {conversation.limit} tokens: its oldest {dropped} were dropped"
 
 
 class Terminal:
@@ -150,11 +151,11 @@ class Terminal:
             self.show(f"({note})\n")
 
     def _notes(self, answer: Answer) -> Iterator[str]:
-        if answer.left_out:
-            yield left_out(self.conversation, answer)
-        if answer.finish == "interrupt":
+        if warning := context_warning(self.conversation, answer):
+            yield warning
+        if answer.finish_reason == "interrupt":
             yield "stopped"
-        if answer.finish == "length":
+        if answer.finish_reason == "length":
             full = answer.prompt_tokens + len(answer.tokens) >= self.conversation.limit
             yield "the context is full" if full else f"stopped after {len(answer.tokens)} tokens: max_new_tokens"
 
@@ -173,7 +174,7 @@ class Terminal:
 
     def _reset(self, rest: str) -> Iterator[str]:
         self.conversation.reset()
-        yield "new conversation"
+        yield "conversation cleared"
 
     def _undo(self, rest: str) -> Iterator[str]:
         removed = self.conversation.undo()
@@ -181,7 +182,7 @@ class Terminal:
 
     def _system(self, rest: str) -> Iterator[str]:
         self.conversation.system = rest
-        yield f"system: {rest}" if rest else "no system message"
+        yield f"system: {rest}" if rest else "no system prompt"
 
     def _set(self, rest: str) -> Iterator[str]:
         options = dict(self.conversation.options)
@@ -192,13 +193,13 @@ class Terminal:
             if value.strip():
                 options[name.strip()] = _value(value.strip())
             elif options.pop(name.strip(), None) is None:
-                raise UserError(f"{name.strip()} was not set")
+                raise UserError(f"/set {rest}: {name.strip()} was not set")
             self.conversation.choose(**options)
         yield ", ".join(f"{name}={value}" for name, value in options.items()) or "no options set"
 
     def _save(self, rest: str) -> Iterator[str]:
         if not rest:
-            raise UserError("/save needs the name of a file")
+            raise UserError("/save needs the name of a file, e.g. /save chat.json")
         path = Path(rest).expanduser()
         if path.exists() and path not in self.saved:
             raise UserError(f"{path} exists already; choose another name")

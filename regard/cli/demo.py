@@ -46,8 +46,8 @@ def run(quiet: bool = False) -> list[Result] | None:
     None if it was interrupted.
     """
     console = Console(quiet=quiet)
-    console.print(Panel("[bold]regard[/bold] · attention models, trained, run and looked into", expand=False))
-    console.print("Two models learn to parse dates, each in under a minute, from 20,000 generated examples.\n")
+    console.print(Panel("[bold]regard[/bold] · train, run and inspect attention models", expand=False))
+    console.print("Two models learn to normalise dates from 20,000 synthetic examples, each in about a minute.\n")
     maps = []
     results = []
     for recipe, title in MODELS.items():
@@ -56,16 +56,17 @@ def run(quiet: bool = False) -> list[Result] | None:
         if trained is None:
             return None
         model, seconds = trained
-        results.append(Result(title, _size(model), seconds, _accuracy(model)))
-        console.print(f"{results[-1].exact:.1f} % of {HELD_OUT:,} dates of unseen days are exactly right.\n")
+        size = sum(parameter.numel() for parameter in model.network.parameters())
+        results.append(Result(title, size, seconds, _accuracy(model)))
+        console.print(f"{results[-1].exact:.1f} % exact match on {HELD_OUT:,} held-out dates.\n")
         _translate(console, model)
         traces = {text: model.trace(text) for text in EXAMPLES}
         maps += [map_of(trace, title, text) for text, trace in traces.items()]
         trace = traces[EXAMPLES[0]]
         site = [site for site in trace.sites if "cross" in site][-1]
-        heading = f"What it looked at while writing {trace.answer}"
+        heading = f"Attention from {trace.answer} to the input, mean over heads"
         console.print(Padding(draw(trace.weights(site).mean(0), *trace.labels(site), title=heading), (1, 0)))
-    page = write_page(FOLDER / "attention.html", "What two models look at while they read a date", maps)
+    page = write_page(FOLDER / "attention.html", "Attention of two date-normalisation models", maps)
     _summary(console, results)
     _next_steps(console, page)
     return results
@@ -96,10 +97,6 @@ def _translate(console: Console, model: Model) -> None:
     console.print(Padding(table, (0, 2)))
 
 
-def _size(model: Model) -> int:
-    return sum(parameter.numel() for parameter in model.network.parameters())
-
-
 def _summary(console: Console, results: list[Result]) -> None:
     table = Table(title="Held-out dates", title_justify="left", title_style="bold")
     table.add_column("model")
@@ -112,12 +109,12 @@ def _summary(console: Console, results: list[Result]) -> None:
 
 def _next_steps(console: Console, page: Path) -> None:
     lines = [
-        Text.assemble("See every head in a browser: ", (page.resolve().as_uri(), "bold cyan")),
-        Text.assemble("Ask it:  ", (f'regard run {FOLDER / "dates"} "May the 4th, 1977"', "bold")),
+        Text.assemble("Attention viewer, all layers and heads: ", (page.resolve().as_uri(), "bold cyan")),
+        Text.assemble("Try it:  ", (f'regard run {FOLDER / "dates"} "May the 4th, 1977"', "bold")),
         Text(""),
-        Text("Your own files, two texts a line with a tab between (pairs.tsv):"),
+        Text("Your own data (TSV: source<TAB>target):"),
         Text(
-            "  regard doctor translate data.train=pairs.tsv     what would go wrong, and how long it takes",
+            "  regard doctor translate data.train=pairs.tsv     # dry run: problems, memory, time",
             style="bold",
         ),
         Text("  regard train translate data.train=pairs.tsv train.minutes=30", style="bold"),

@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from regard.cli.command import option_name
 from regard.cli.options import BeamSearchOptions, EvalOptions, FewShotOptions
 from regard.cli.output import to_json
 from regard.data.columns import NoColumn
 from regard.errors import UserError
 from regard.explorer.charts import Line, heatmap, line_chart
+from regard.model import Model
 from regard.tasks.registry import task_of
 from regard.tasks.scoring import EvaluationRequest, HeatMap, LineChart
 
@@ -23,18 +25,18 @@ def request_of(
     """The request of a command line; options without effect are errors."""
     for name in ("source", "target", "text_pair", "columns"):
         if file is None and getattr(scoring, name):
-            option = f"--{name.replace('_', '-')}"
-            raise UserError(f"{option} is for a FILE, and none is given: splits of a recipe are read with its options")
+            problem = f"{option_name(name)} is for a FILE, and none is given"
+            raise UserError(f"{problem}: splits of a recipe are read with its options")
     for path in (scoring.plot, scoring.predictions):
         if path and not path.parent.is_dir():
-            raise UserError(f"{path}: there is no folder {path.parent}")
+            raise UserError(f"{path}: there is no folder {path.parent}: make it first")
     if scoring.plot and scoring.plot.suffix != ".svg":
-        raise UserError(f"--plot {scoring.plot}: plots are SVG files: name it .svg")
+        raise UserError(f"--plot {scoring.plot}: expected a name that ends in .svg")
     options = scoring.specified() | few_shot.specified()
     return EvaluationRequest(file, options, search.specified(), names, batch_size)
 
 
-def evaluate(models: list[Any], request: EvaluationRequest) -> dict[str, Any]:
+def evaluate(models: list[Model], request: EvaluationRequest) -> dict[str, Any]:
     """The results, with the files that were written."""
     plot = request.get("plot", None)
     predictions = request.get("predictions", None)

@@ -1,4 +1,4 @@
-"""`regard inspect`: a model's sizes, config, attention sites and file hashes."""
+"""`regard inspect`: a model's sizes, config, attention layers and file hashes."""
 
 import hashlib
 from dataclasses import asdict
@@ -7,21 +7,22 @@ from typing import Any
 
 from torch import nn
 
-from regard.attention.trace import record
+from regard.attention.recording import record
 from regard.errors import UserError
 from regard.explorer.induction import head_scores
+from regard.layers.protocols import Network
 from regard.model import load
 from regard.models.registry import family_of
 from regard.runtime.machine import processor
 
 
 def describe(path: str, heads: bool = False, model_type: str | None = None) -> dict[str, Any]:
-    """A model's sizes, config, attention sites and file hashes; with `heads` also induction scores."""
+    """A model's sizes, config, attention layers and file hashes; with `heads` also induction scores."""
     model = load(path, device="cpu", model_type=model_type)
     folder = model.folder or Path(path)
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.network.parameters())
     if heads and not model.is_causal_lm:
-        raise UserError("--heads is for causal language models")
+        raise UserError(f"--heads is for causal language models; this model's task is '{model.task}'")
     return {
         "folder": str(folder),
         "family": family_of(model.network),
@@ -38,8 +39,8 @@ def describe(path: str, heads: bool = False, model_type: str | None = None) -> d
     }
 
 
-def sites(network: Any) -> list[str]:
-    """Every attention site of the network, listed by one pass over its smallest input."""
+def sites(network: Network) -> list[str]:
+    """Every attention layer (site) of the network, listed by one pass over its smallest input."""
     with record() as recorder:
         network(*network.dummy_inputs)
     return list(recorder.records)
@@ -56,6 +57,6 @@ def _counts(network: nn.Module) -> dict[str, int]:
     return counts
 
 
-def _file(path: Path) -> dict[str, Any]:
+def _file(path: Path) -> dict[str, int | str]:
     with open(path, "rb") as file:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}

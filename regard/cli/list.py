@@ -2,7 +2,6 @@
 
 import inspect
 from dataclasses import fields
-from typing import Any
 
 from regard.config.recipe import load_recipe
 from regard.config.recipe_files import SHIPPED, about, find_recipe, shipped_recipes
@@ -13,12 +12,12 @@ from regard.tasks.registry import TASKS, task_of
 SECTIONS = ("recipes", "models", "tasks")
 
 
-def catalogue() -> dict[str, Any]:
+def catalogue() -> dict[str, object]:
     """Everything that `--json` prints."""
     return {**models(), "tasks": sorted(TASKS), "recipes": recipes(shipped_recipes())}
 
 
-def overview() -> dict[str, Any]:
+def overview() -> dict[str, object]:
     """Names alone: what fits a screen."""
     built_in, others = recipe_names()
     return {
@@ -30,7 +29,7 @@ def overview() -> dict[str, Any]:
     }
 
 
-def details(section: str) -> dict[str, Any]:
+def details(section: str) -> dict[str, object]:
     """One section in full."""
     if section not in SECTIONS:
         raise UserError(f"no section '{section}'{nearest(section, SECTIONS)}")
@@ -41,18 +40,14 @@ def details(section: str) -> dict[str, Any]:
     return {"recipes": recipes(shipped_recipes())}
 
 
-def summary(section: str, every: bool = False) -> dict[str, Any]:
+def summary(section: str, every: bool = False) -> dict[str, object]:
     """One section for a terminal: recipes by name with a sentence, those of other packages only with `every`."""
     if section != "recipes":
         return details(section)
     built_in, others = recipe_names()
-    if not every and others:
-        return {**_sentences(built_in), "…": f"{len(others)} more: regard list recipes --all"}
-    return _sentences([*built_in, *others])
-
-
-def _sentences(names: list[str]) -> dict[str, str]:
-    return {name: f"{facts['about']} ({facts['task']})" for name, facts in recipes(names).items()}
+    shown = recipes([*built_in, *others] if every else built_in)
+    sentences: dict[str, object] = {name: f"{facts['about']} ({facts['task']})" for name, facts in shown.items()}
+    return sentences if every or not others else sentences | {"…": f"{len(others)} more: regard list recipes --all"}
 
 
 def recipe_names() -> tuple[list[str], list[str]]:
@@ -62,7 +57,7 @@ def recipe_names() -> tuple[list[str], list[str]]:
     return built_in, [name for name in names if name not in built_in]
 
 
-def models() -> dict[str, Any]:
+def models() -> dict[str, object]:
     return {
         "families": {
             name: {
@@ -75,7 +70,7 @@ def models() -> dict[str, Any]:
     }
 
 
-def recipes(names: list[str]) -> dict[str, Any]:
+def recipes(names: list[str]) -> dict[str, dict[str, object]]:
     table = {}
     for name in names:
         recipe, path = load_recipe(name), find_recipe(name)
@@ -83,7 +78,7 @@ def recipes(names: list[str]) -> dict[str, Any]:
     return table
 
 
-def _task(name: str) -> dict[str, Any]:
+def _task(name: str) -> dict[str, object]:
     task = task_of(name)
     summary = inspect.getdoc(inspect.getmodule(task)) or ""
     families = [family for family, facts in FAMILIES.items() if task.supports(facts)]

@@ -3,34 +3,34 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from regard import UserError, __version__
-from regard.cli.options import (
-    AnswerOptions,
-    BeamSearchOptions,
-    Command,
-    ComputeOptions,
-    DeviceOptions,
-    EvalOptions,
-    FewShotOptions,
-    FileOptions,
-    GenerationOptions,
-    ModelType,
-    Output,
-    flatten_option_groups,
-)
+from regard.cli.command import verb
+from regard.cli.inference import inference
+from regard.cli.options import ModelPath, ModelType, Output
 from regard.cli.tokenizer import tokenizer
 
 if TYPE_CHECKING:
     from regard.training.loop import Outcome
 
+ORDER = ("train", "resume", "evaluate", "run", "search", "chat", "inspect", "convert", "list", "doctor", "demo")
+
+
+class Verbs(TyperGroup):
+    """The commands in the order of their use."""
+
+    def list_commands(self, ctx: object) -> list[str]:
+        return [*ORDER, *(self.commands.keys() - {*ORDER})]
+
+
 app = typer.Typer(
     name="regard",
-    help="Attention models: train them, run them, see what they look at.",
-    epilog="Exit: 0 done, 1 the work failed, 2 wrong usage, 130 stopped. Start with `regard demo` or `regard list`.",
+    cls=Verbs,
+    epilog="Exit codes: 0 success, 1 error, 2 usage error, 130 interrupted. Start with `regard demo` or `regard list`.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # plain help: half the start-up time
@@ -38,13 +38,16 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.add_typer(inference)
 app.add_typer(tokenizer, name="tokenizer")
 
-RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a built-in recipe.")]
+RecipeName = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="TOML file, or name of a built-in recipe (`regard list recipes`).")
+]
 
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Such as train.max_steps=300.")]
-
-ModelPath = Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, or a checkpoint folder.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Override a recipe key, e.g. train.max_steps=300.")
+]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -58,10 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:
-        sys.stdout = None  # the reader has closed the pipe; nothing may be flushed to it at exit
+        sys.stdout = None  # the pipe was closed; nothing may be flushed to it at exit
         sys.exit(1)
     except OSError as error:  # a full disk, a folder without write permission
-        print(f"error: {error.filename or 'the system says'}: {error.strerror or error}", file=sys.stderr)
+        print(f"error: {error.filename or 'system error'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(1)
 
 
@@ -77,174 +80,64 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Attention models: train them, run them, see what they look at."""
+    """Train, fine-tune, run and inspect attention models (RNN with attention, Transformer, BERT, GPT, Llama)."""
 
 
-@app.command(cls=Command)
-@flatten_option_groups
+@verb(app, "train classify data.train=reviews.csv", "train mine.toml train.minutes=20 output=runs/second")
 def train(recipe: RecipeName, output: Output, overrides: Overrides = None) -> None:
-    """Train a model with a recipe.
+    """Train or fine-tune a model from a recipe (TOML).
 
     Ctrl-C saves a checkpoint; `regard resume` continues exactly from it.
     """
     from regard.config.recipe import load_recipe
     from regard.training.build import start
 
-    loaded = load_recipe(recipe, overrides or [])
+    loaded = load_recipe(recipe, overrides or [], _note)
     _finish(start(loaded, quiet=output.quiet or output.json), Path(loaded.output), output)
 
 
-@app.command(cls=Command)
-@flatten_option_groups
+@verb(app, "resume runs/mine", "resume runs/mine train.max_steps=5000")
 def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
-    output: Output,
-    overrides: Overrides = None,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")], output: Output, overrides: Overrides = None
 ) -> None:
-    """Resume a stopped run.
+    """Resume an interrupted run.
 
-    The weights will be bit for bit those of an uninterrupted run, unless overrides change its length or learning rate.
+    The weights will be bit-identical to those of an uninterrupted run; KEY=VALUE changes length, learning rate or
+    schedule from here on.
     """
     from regard.training.build import resume as resume_run
 
     _finish(resume_run(run, output.quiet or output.json, overrides or []), run, output)
 
 
-@app.command(cls=Command)
-@flatten_option_groups
-def evaluate(
-    model: ModelPath,
-    scoring: EvalOptions,
-    search: BeamSearchOptions,
-    few_shot: FewShotOptions,
-    compute: ComputeOptions,
-    output: Output,
-    file: Annotated[str | None, typer.Argument(metavar="FILE", help="Default: test or validation split.")] = None,
-    compare: Annotated[str | None, typer.Option(metavar="MODEL", help="A second model, with a paired test.")] = None,
-) -> None:
-    """Evaluate a model, or compare two.
-
-    Standard metrics of the task, with signatures and bootstrap intervals.
-    """
-    from dataclasses import replace
-
-    from regard.cli.evaluate import evaluate as evaluate_models
-    from regard.cli.evaluate import request_of, with_evaluate_options
-    from regard.cli.output import emit
-    from regard.data.columns import NoColumn
-
-    names = [path for path in (model, compare) if path]
-    request = request_of(file, names, scoring, search, few_shot, compute.batch_size)
-    request = replace(request, quiet=output.quiet or output.json)
-    models = [_load(path, compute) for path in names]
-    try:
-        results = evaluate_models(models, request)
-    except NoColumn as error:
-        raise with_evaluate_options(error, models[0].task) if file else error from None
-    emit(results, output, "evaluation")
-
-
-@app.command(cls=Command)
-@flatten_option_groups
-def run(
-    model: ModelPath,
-    rows: FileOptions,
-    search: BeamSearchOptions,
-    answering: AnswerOptions,
-    compute: ComputeOptions,
-    output: Output,
-    inputs: Annotated[list[str] | None, typer.Argument(metavar="INPUT", help="Default: lines of stdin.")] = None,
-    task: Annotated[str, typer.Option(help="Of a model that can do several, such as embed.")] = "",
-    vectors: Annotated[Path | None, typer.Option(metavar="FILE.npy", help="Write embeddings (--task embed).")] = None,
-) -> None:
-    """Print a prediction for each input, or each row of a file.
-
-    The continuation of a single prompt keeps its line breaks.
-    """
-    from regard.cli.run import run_all, write_vectors
-
-    if answering.log_probabilities and not output.json:
-        raise typer.BadParameter("give --json too: they are one of its fields", param_hint="'--log-probabilities'")
-    rows.check(inputs)
-    options = search.specified() | answering.specified() | ({"task": task} if task else {})
-    loaded = warn_unused_sampling(_load(model, compute), search)
-    if vectors is None:
-        run_all(loaded, inputs, compute.batch_size, output, rows, **options)
-    else:
-        write_vectors(loaded, inputs, compute.batch_size, output, vectors, rows, **options)
-
-
-@app.command(cls=Command)
-@flatten_option_groups
-def search(
-    model: ModelPath,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Texts: lines, .csv, .tsv or .jsonl; or a pattern.")],
-    compute: ComputeOptions,
-    output: Output,
-    queries: Annotated[list[str] | None, typer.Argument(metavar="QUERY", help="Default: lines of stdin.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="Number of texts per query.")] = 5,
-    column: Annotated[str, typer.Option(help="Column of texts in a table, by name or number; default: 'text'.")] = "",
-    truncate: Annotated[bool, typer.Option("--truncate", help="Truncate longer texts, with a warning.")] = False,
-) -> None:
-    """Search the texts of a file by meaning (semantic search).
-
-    Their embeddings are computed once and cached.
-    """
-    from regard.cli.search import search_all
-    from regard.tasks.embed.search import Source, refuse_empty
-
-    refuse_empty(queries)
-    source = Source.of(file, column)
-    search_all(_load(model, compute), source, queries, top, compute.batch_size, truncate, output)
-
-
-@app.command(cls=Command)
-@flatten_option_groups
-def chat(
-    model: ModelPath,
-    generation: GenerationOptions,
-    device: DeviceOptions,
-    output: Output,
-    system: Annotated[str, typer.Option(metavar="TEXT", help="System message.")] = "",
-) -> None:
-    """Chat with a language model.
-
-    In a terminal, Ctrl-C stops an answer and /help lists commands; from a pipe, each line is a turn.
-    """
-    from regard.cli.chat import chat as run_chat
-
-    run_chat(warn_unused_sampling(_load(model, device), generation), system, generation.specified(), output)
-
-
-@app.command(cls=Command)
-@flatten_option_groups
+@verb(app, "inspect runs/demo/dates")
 def inspect(
     model: ModelPath,
     output: Output,
-    heads: Annotated[bool, typer.Option("--heads", help="Also scores of induction heads.")] = False,
+    heads: Annotated[bool, typer.Option("--heads", help="Also score every head as an induction head.")] = False,
     model_type: ModelType = "",
 ) -> None:
-    """A model's sizes, config, attention sites and hashes."""
+    """Show a model's size, config, attention layers and hashes."""
     from regard.cli.inspect import describe
     from regard.cli.output import emit
 
     emit(describe(model, heads, model_type or None), output, model)
 
 
-@app.command(cls=Command)
-@flatten_option_groups
+@verb(app, "convert runs/mine merged")
 def convert(
-    model: Annotated[str, typer.Argument(metavar="IN", help="A run folder, or a checkpoint folder.")],
-    folder: Annotated[Path, typer.Argument(metavar="OUT", help="A new or empty folder.")],
+    model: Annotated[str, typer.Argument(metavar="IN", help="Run folder, or checkpoint folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder; must be new or empty.")],
     output: Output,
     model_type: ModelType = "",
 ) -> None:
-    """Write a model in a standard format.
+    """Load a checkpoint and save it again.
 
-    A LoRA adapter is merged into its base model.
+    Any supported format is read; a LoRA adapter is merged into its base model.
     """
     from regard.cli.output import emit
-    from regard.interop.heads import UNPUBLISHED_NOTE, is_unpublished
+    from regard.interop.folder import layout_of
+    from regard.interop.model_card import transformers_problem
     from regard.model import load
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -253,16 +146,19 @@ def convert(
     loaded.save(folder)
     sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
     written = {"written": folder, "files": {name: {"bytes": size} for name, size in sizes.items()}}
-    written |= {"note": UNPUBLISHED_NOTE} if is_unpublished(loaded.network) else {}
+    model_type = layout_of(loaded.network, loaded.config).model_type
+    note = transformers_problem(loaded.network, loaded.vocabulary, model_type)
+    written |= {"note": note} if note else {}
     if output.json or not output.quiet:
         emit(written, output, "convert")
 
 
-@app.command(name="list", cls=Command)
-@flatten_option_groups
+@verb(app, "list", "list recipes", "list models --json", name="list")
 def list_all(
     output: Output,
-    section: Annotated[str, typer.Argument(metavar="SECTION", help="recipes, models or tasks; default: names.")] = "",
+    section: Annotated[
+        str, typer.Argument(metavar="SECTION", help="recipes, models or tasks; if omitted, all names.")
+    ] = "",
     every: Annotated[bool, typer.Option("--all", help="Also the recipes of ablation studies.")] = False,
 ) -> None:
     """List tasks, model families with presets, and built-in recipes."""
@@ -275,27 +171,25 @@ def list_all(
         emit(listing.catalogue() if output.json else listing.overview(), output, "regard")
 
 
-@app.command(cls=Command)
-@flatten_option_groups
+@verb(app, "doctor classify data.train=reviews.csv")
 def doctor(recipe: RecipeName, output: Output, overrides: Overrides = None) -> None:
-    """Check recipe, data and machine before a run.
+    """Dry run: check recipe, data and hardware.
 
-    Reports skipped samples, the expected cost of the run, and errors.
+    Estimates memory, disk space and time, and reports data leakage and skipped examples. Writes no run.
     """
     from regard.cli.output import emit_findings
     from regard.config.recipe import load_recipe
     from regard.training.doctor import examine
 
-    findings = examine(load_recipe(recipe, overrides or []))
+    findings = examine(load_recipe(recipe, overrides or [], _note))
     emit_findings(findings, output)
     if findings.errors:
         raise typer.Exit(1)
 
 
-@app.command(cls=Command)
-@flatten_option_groups
+@verb(app, "demo")
 def demo(output: Output) -> None:
-    """Train two small models and show their attention."""
+    """Train two toy models and show their attention (two minutes)."""
     from regard.cli.demo import run as run_demo
     from regard.cli.output import to_json
 
@@ -306,24 +200,8 @@ def demo(output: Output) -> None:
         print(to_json(results))
 
 
-def _load(path: str, options: DeviceOptions) -> Any:
-    from regard.model import load
-
-    if options.threads:
-        import torch
-
-        torch.set_num_threads(options.threads)
-    return load(path, device=options.device, precision=options.precision, model_type=options.model_type or None)
-
-
-def warn_unused_sampling(model: Any, options: GenerationOptions) -> Any:
-    """The model, after a warning about options without effect."""
-    predictor = model.predictor()
-    if options.unused_sampling(0) and "temperature" in predictor.options:
-        decode = predictor.decode_options(**options.specified())
-        if unused := options.unused_sampling(decode.temperature):
-            print(f"warning: {', '.join(unused)}: only sampling uses it; give a --temperature too", file=sys.stderr)
-    return model
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)
 
 
 def _finish(outcome: "Outcome", run: Path, output: Output) -> None:

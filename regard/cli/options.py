@@ -1,22 +1,15 @@
-"""Option groups that several commands share, as dataclasses; `flatten_option_groups` makes them options of a command.
+"""Groups of options that several commands share; each is a section of their help (see cli/command.py)."""
 
-In the help each group is a section; the start of its docstring is the section's title.
-"""
-
-import inspect
 import io
-import re
 import sys
-from collections.abc import Callable, Iterator
-from copy import copy
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
-from functools import wraps
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from regard.cli.command import option, option_name
 from regard.config.options import DecodeOptions
 from regard.errors import UserError
 
@@ -34,109 +27,76 @@ def read_texts(arguments: list[str] | None) -> Iterator[str]:
         yield text if arguments else text.rstrip("\r\n")
 
 
-def flatten_option_groups(function: Callable[..., None]) -> Callable[..., None]:
-    """Replace each dataclass parameter by an option per field, so that typer sees a flat function."""
-    groups: dict[str, Any] = {}
-    flat: list[inspect.Parameter] = []
-    hints = get_type_hints(function, include_extras=True)
-    for name, parameter in inspect.signature(function).parameters.items():
-        if not is_dataclass(hints[name]):
-            flat.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
-            continue
-        groups[name] = hints[name]
-        inner = get_type_hints(hints[name], include_extras=True)
-        for field in fields(hints[name]):
-            default = inspect.Parameter.empty if field.default is MISSING else field.default
-            kind = inspect.Parameter.KEYWORD_ONLY
-            option = _in_section(hints[name], inner[field.name])
-            flat.append(inspect.Parameter(field.name, kind, default=default, annotation=option))
+class OptionGroup:
+    """Options that a command takes as one value: a dataclass with a field per option."""
 
-    @wraps(function)
-    def command(**values: Any) -> None:
-        for name, group in groups.items():
-            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-        function(**values)
-
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
-    command.__signature__ = inspect.Signature(flat)  # pyright: ignore[reportAttributeAccessIssue]
-    return command
+    def specified(self) -> dict[str, Any]:
+        """The options whose value is not the default."""
+        pairs = [(field, getattr(self, field.name)) for field in fields(self)]  # type: ignore[arg-type]
+        return {field.name: value for field, value in pairs if value not in (field.default, [])}
 
 
-def _in_section(group: type, annotation: Any) -> Any:
-    """The option, with the group's title as its section of the help."""
-    kind, option = get_args(annotation)
-    option = copy(option)
-    option.rich_help_panel = re.split("[.;:]", group.__doc__ or "")[0]
-    return Annotated[kind, option]
+ModelPath = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="Run folder, checkpoint or Hugging Face model folder, or installed model package."
+    ),
+]
 
+MODEL_TYPE = "Architecture, e.g. bert, if config.json has no model_type."
+TRUNCATE = "Truncate inputs longer than the model's context (default: error)."
+TEXT_PAIR = "Column with the second text (sentence pairs) or the context (QA)."
 
-class Command(TyperCommand):
-    """A command whose help lists arguments, its own options, and then a section per shared group."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        for parameter in self.get_params(ctx):
-            is_argument = parameter.param_type_name == "argument"
-            title = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None)
-            if record := parameter.get_help_record(ctx):
-                sections.setdefault(title or "Options", []).append(record)
-        for title, records in sections.items():
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
-
-
-ModelType = Annotated[str, typer.Option(help="Such as bert, where config.json has none.")]
+ModelType = Annotated[str, typer.Option(metavar="NAME", help=MODEL_TYPE)]
+Truncate = Annotated[bool, typer.Option("--truncate", help=TRUNCATE)]
 
 
 @dataclass(frozen=True)
 class Output:
-    """What is printed."""
+    """Output."""
 
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results only: no progress, no advice.")] = False
+    json: bool = option(False, "Print JSON instead of text.")
+    quiet: bool = option(False, "Print results only: no progress, no advice.", "-q")
 
 
 @dataclass(frozen=True)
 class DeviceOptions:
     """Device and precision."""
 
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")] = "auto"
-    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 leaves the choice to the machine.")] = 0
-    precision: Annotated[str, typer.Option(help="float32, bfloat16, or int8: weights of eight bits.")] = "float32"
-    model_type: ModelType = ""
+    device: str = option("auto", "cpu, cuda, cuda:1, mps, or auto.", metavar="NAME")
+    threads: int = option(0, "CPU threads; 0 = automatic.", min=0)
+    precision: str = option("float32", "float32, bfloat16, or int8 quantisation (CPU).", "--dtype", metavar="NAME")
+    model_type: str = option("", MODEL_TYPE, metavar="NAME")
 
 
 @dataclass(frozen=True)
 class ComputeOptions(DeviceOptions):
-    """Device and precision: with a batch size."""
+    """Device and precision."""
 
-    batch_size: Annotated[int, typer.Option(min=1, help="Inputs computed at once.")] = 32
+    batch_size: int = option(32, "Batch size.", min=1)
 
 
 @dataclass(frozen=True)
-class GenerationOptions:
-    """Generation. Defaults come from the checkpoint."""
+class GenerationOptions(OptionGroup):
+    """Generation. Defaults come from the checkpoint's generation_config.json."""
 
-    no_repeat_ngram_size: Annotated[int | None, typer.Option(min=0, help="No n-gram of this size twice.")] = None
-    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1, fewer repeated tokens.")] = None
-    presence_penalty: Annotated[float | None, typer.Option(help="Above 0, fewer repeated tokens.")] = None
-    frequency_penalty: Annotated[float | None, typer.Option(help="The same, for each occurrence.")] = None
-    logit_bias: Annotated[
-        list[str] | None, typer.Option(metavar="ID=BIAS", help="Make a token more or less likely; repeatable.")
-    ] = None
-    stop: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="Stop at this text; repeatable.")] = None
-    min_new_tokens: Annotated[int | None, typer.Option(min=0, help="Shortest output, in tokens.")] = None
-    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest output, in tokens.")] = None
-    temperature: Annotated[float | None, typer.Option(min=0.0, help="Of sampling; 0 = greedy or beam search.")] = None
-    top_k: Annotated[int | None, typer.Option(min=0, help="Sample from the k most probable; 0 = all.")] = None
-    top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Nucleus sampling, over 0.")] = None
-    min_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Relative to the best token.")] = None
-    seed: Annotated[int | None, typer.Option(help="Of the sampling.")] = None
+    no_repeat_ngram_size: int | None = option(None, "Forbid repeating any n-gram of this size; 0 = off.", min=0)
+    repetition_penalty: float | None = option(None, "Above 1: penalises tokens of the prompt and the output.")
+    presence_penalty: float | None = option(None, "Subtracted once from the logit of each token already in the output.")
+    frequency_penalty: float | None = option(None, "Subtracted from a token's logit once per occurrence in the output.")
+    logit_bias: list[str] | None = option(None, "Add BIAS to the logit of token ID; repeatable.", metavar="ID=BIAS")
+    stop: list[str] | None = option(None, "Stop sequence; generation ends before it. Repeatable.", metavar="TEXT")
+    min_new_tokens: int | None = option(None, "Minimum number of generated tokens.", min=0)
+    max_new_tokens: int | None = option(None, "Maximum number of generated tokens.", "--max-tokens", min=1)
+    temperature: float | None = option(None, "Sampling temperature; 0 = greedy or beam search.", min=0.0)
+    top_k: int | None = option(None, "Sample from the N most probable tokens; 0 = off.", min=0)
+    top_p: float | None = option(None, "Nucleus sampling: fewest tokens of total probability ≥ X.", min=0.0, max=1.0)
+    min_p: float | None = option(None, "Drop tokens less probable than X × the most probable.", min=0.0, max=1.0)
+    seed: int | None = option(None, "Random seed of sampling (default 0: reproducible).")
 
     def specified(self) -> dict[str, Any]:
         """The options that the user specified; they override the checkpoint's generation settings."""
-        options = {name: value for name, value in asdict(self).items() if value not in (None, [])}
+        options = super().specified()
         if self.logit_bias:
             options["logit_bias"] = dict(map(_parse_bias, self.logit_bias))
         for name in options.keys() - {"num_return_sequences"}:  # its validity depends on the number of beams
@@ -146,16 +106,16 @@ class GenerationOptions:
     def unused_sampling(self, temperature: float) -> list[str]:
         """The specified options that have no effect without sampling."""
         names = ("top_k", "top_p", "min_p")
-        return [f"--{name.replace('_', '-')}" for name in names if not temperature and getattr(self, name) is not None]
+        return [option_name(name) for name in names if not temperature and getattr(self, name) is not None]
 
 
 @dataclass(frozen=True)
 class BeamSearchOptions(GenerationOptions):
-    """Generation. Defaults come from the checkpoint; with beam search."""
+    """Generation. Defaults come from the checkpoint's generation_config.json."""
 
-    num_beams: Annotated[int | None, typer.Option(min=1, help="Beam size; 1 = greedy.")] = None
-    length_penalty: Annotated[float | None, typer.Option(help="Above 0, longer output is favoured.")] = None
-    num_return_sequences: Annotated[int | None, typer.Option(min=1, help="Outputs per input.")] = None
+    num_beams: int | None = option(None, "Beam size; 1 = greedy.", min=1)
+    length_penalty: float | None = option(None, "Beam score = log-probability / length^X; larger: longer output.")
+    num_return_sequences: int | None = option(None, "Number of outputs per input.", min=1)
 
 
 def _check(name: str, value: Any) -> None:
@@ -163,8 +123,8 @@ def _check(name: str, value: Any) -> None:
     try:
         DecodeOptions(**{name: value})
     except UserError as error:
-        option = f"'--{name.replace('_', '-')}'"
-        raise typer.BadParameter(str(error).removeprefix("decode."), param_hint=option) from None
+        message = str(error).removeprefix("decode.")
+        raise typer.BadParameter(message, param_hint=f"'{option_name(name)}'") from None
 
 
 def _parse_bias(text: str) -> tuple[str, float]:
@@ -178,81 +138,67 @@ def _parse_bias(text: str) -> tuple[str, float]:
 
 @dataclass(frozen=True)
 class FileOptions:
-    """Rows of a file instead of inputs."""
+    """Batch input from a file."""
 
-    file: Annotated[
-        str, typer.Option(metavar="FILE", help="Read each row of a .csv, .tsv or .jsonl, each line of a .txt.")
-    ] = ""
-    column: Annotated[str, typer.Option(metavar="NAME", help="Column of texts; default: the recipe's, or 'text'.")] = ""
-    text_pair: Annotated[str, typer.Option(metavar="NAME", help="Column of second texts: of pairs, of contexts.")] = ""
+    file: str = option("", "Read inputs from a .csv, .tsv, .jsonl or .txt file, one per row.", metavar="FILE")
+    column: str = option("", "Column with the input text (default: the recipe's, else text).", metavar="NAME")
+    text_pair: str = option("", TEXT_PAIR, metavar="NAME")
+    results: Path | None = option(None, "Write rows and predictions to a .csv, .tsv or .jsonl file.", "-o")
 
     def check(self, inputs: list[str] | None) -> None:
         """Reject options that would have no effect."""
         if self.file and inputs:
             raise typer.BadParameter("give INPUTs or a file, not both", param_hint="'--file'")
-        for name in ("column", "text_pair"):
-            if getattr(self, name) and not self.file:
-                raise typer.BadParameter("is for a file: give --file too", param_hint=f"'--{name.replace('_', '-')}'")
+        dependent = {"--column": self.column, "--text-pair": self.text_pair, "--output": self.results}
+        for name, value in dependent.items():
+            if value and not self.file:
+                raise typer.BadParameter("is for a file: give --file too", param_hint=f"'{name}'")
+        if self.file and self.results and self.results.resolve() == Path(self.file).resolve():
+            raise typer.BadParameter("is the input file: give another name", param_hint="'--output'")
 
 
 @dataclass(frozen=True)
-class AnswerOptions:
-    """Predictions: what they include and how they are made; each option for the models that have it."""
+class AnswerOptions(OptionGroup):
+    """Task-specific options. Each is for the models named in it."""
 
-    alignments: Annotated[bool, typer.Option("--alignments", help="Also word alignments from attention.")] = False
-    log_probabilities: Annotated[bool, typer.Option("--log-probabilities", help="Also of each token; with --json.")] = (
-        False
+    alignments: bool = option(False, "Translation: also source–target alignments (Pharaoh: 0-0 2-1).")
+    log_probabilities: bool = option(False, "Language models: log-probability of each token (--json).", "--logprobs")
+    draft: str = option("", "Language models: draft model, speculative decoding (greedy).", "--draft", metavar="MODEL")
+    lookup: bool = option(False, "Language models: prompt-lookup decoding, drafts n-grams (greedy).", "--lookup")
+    context: Path | None = option(None, "Question answering: file with the passage to answer from.")
+    best: int | None = option(None, "Question answering, masked LM: candidates per question or mask.", min=1)
+    threshold: float | None = option(
+        None,
+        "QA: no answer if its score exceeds the best span's by more than X. "
+        "Multi-label: minimum probability of a label (default 0.5).",
     )
-    truncate: Annotated[bool, typer.Option("--truncate", help="Truncate longer inputs, with a warning.")] = False
-    draft: Annotated[str, typer.Option(metavar="MODEL", help="Smaller model for speculative decoding.")] = ""
-    lookup: Annotated[bool, typer.Option("--lookup", help="Speculate with n-grams of the prompt.")] = False
-    context: Annotated[Path | None, typer.Option(metavar="FILE", help="The context of the questions.")] = None
-    best: Annotated[int | None, typer.Option(min=1, help="Answers per question, or words per mask.")] = None
-    threshold: Annotated[
-        float | None, typer.Option(help="Margin of 'no answer'; of multi-label classifiers, the lowest probability.")
-    ] = None
-
-    def specified(self) -> dict[str, Any]:
-        """The options that the user specified."""
-        return _specified(self)
+    truncate: bool = option(False, TRUNCATE)
 
 
 @dataclass(frozen=True)
-class FewShotOptions:
-    """Language models: perplexity of text, or few-shot accuracy."""
+class FewShotOptions(OptionGroup):
+    """Perplexity and few-shot evaluation. For language models."""
 
-    shots: Annotated[str, typer.Option(metavar="N,N,…", help="Numbers of examples in the prompt.")] = ""
-    by: Annotated[str, typer.Option(help="Choose by likelihood of the labels, or compare the generation.")] = ""
-    template: Annotated[str, typer.Option(metavar="TEXT", help="Of an example; else '{text} → {label}\\n'.")] = ""
-    seeds: Annotated[int, typer.Option(min=1, help="Repetitions with other examples.")] = 3
-    limit: Annotated[int, typer.Option(min=0, help="Maximum number of questions; 0 = all.")] = 0
-    stride: Annotated[int, typer.Option(min=0, help="Tokens that a window moves by; 0 = half the context.")] = 0
-
-    def specified(self) -> dict[str, Any]:
-        """The options that the user specified."""
-        return _specified(self)
+    shots: str = option("", "Numbers of in-context examples to evaluate with, e.g. 0,1,4,8.", metavar="N,N,…")
+    by: str = option(
+        "", "Choose the most probable label (default), or compare generated text.", metavar="likelihood|generation"
+    )
+    template: str = option("", "Prompt template per example (default '{text} → {label}\\n').")
+    seeds: int = option(3, "Repetitions per question with different examples.", min=1)
+    limit: int = option(0, "Evaluate at most N questions; 0 = all.", min=0)
+    stride: int = option(0, "Stride of the perplexity window in tokens; 0 = half the context.", min=0)
 
 
 @dataclass(frozen=True)
-class EvalOptions:
-    """What is scored, and what is reported."""
+class EvalOptions(OptionGroup):
+    """Input columns and metrics."""
 
-    source: Annotated[str, typer.Option(help="Side or column of inputs.")] = ""
-    target: Annotated[str, typer.Option(help="Side or column of references.")] = ""
-    text_pair: Annotated[str, typer.Option(help="Column of second texts: of pairs, of contexts.")] = ""
-    columns: Annotated[str, typer.Option(metavar="NAME,…", help="Of a file without header.")] = ""
-    truncate: Annotated[bool, typer.Option("--truncate", help="Truncate longer inputs.")] = False
-    by_length: Annotated[bool, typer.Option("--by-length", help="Also BLEU by length of the source.")] = False
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="BLEU by length, shots, confusions.")] = None
-    predictions: Annotated[
-        Path | None, typer.Option(metavar="FILE.jsonl", help="Write reference and prediction of each sample.")
-    ] = None
-    lowercase: Annotated[bool | None, typer.Option(help="Ignore case; default: as in training.")] = None
-
-    def specified(self) -> dict[str, Any]:
-        """The options that the user specified."""
-        return _specified(self)
-
-
-def _specified(group: Any) -> dict[str, Any]:
-    return {field.name: value for field in fields(group) if (value := getattr(group, field.name)) != field.default}
+    source: str = option("", "Column (or language) with the input.", metavar="NAME")
+    target: str = option("", "Column (or language) with the reference.", metavar="NAME")
+    text_pair: str = option("", TEXT_PAIR, metavar="NAME")
+    columns: str = option("", "Column names of a file without a header row.", metavar="NAME,…")
+    truncate: bool = option(False, TRUNCATE)
+    by_length: bool = option(False, "Also report BLEU by source length.")
+    plot: Path | None = option(None, "Plot BLEU by length, accuracy by shots, confusion matrix.", metavar="FILE.svg")
+    predictions: Path | None = option(None, "Write reference and prediction of each example.", metavar="FILE.jsonl")
+    lowercase: bool | None = option(None, "Case-insensitive scoring, or not (default: as the tokenizer).")

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -13,6 +13,9 @@ from rich.text import Text
 from regard.cli.options import Output
 from regard.progress import in_bytes
 
+if TYPE_CHECKING:
+    from regard.tasks.inspection import Findings
+
 LONG = 20  # characters of a word that may be broken
 
 PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
@@ -20,7 +23,7 @@ PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"
 PICTURES |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
-def to_jsonable(value: Any) -> Any:
+def to_jsonable(value: object) -> Any:
     """The value in JSON types: dataclasses, paths, tuples, and values of numpy and torch are converted."""
     if is_dataclass(value) and not isinstance(value, type):
         return to_jsonable(asdict(value))
@@ -36,12 +39,12 @@ def to_jsonable(value: Any) -> Any:
     return as_list() if as_list else str(value)
 
 
-def to_json(value: Any, indent: int | None = 2) -> str:
+def to_json(value: object, indent: int | None = 2) -> str:
     """One JSON document; characters beyond ASCII stay as they are."""
     return json.dumps(to_jsonable(value), ensure_ascii=False, indent=indent)
 
 
-def emit(value: Any, output: Output, title: str) -> None:
+def emit(value: object, output: Output, title: str) -> None:
     """Print a result as JSON or as nested tables."""
     if output.json:
         print(to_json(value))
@@ -59,7 +62,7 @@ def escape_controls(text: str) -> str:
     return text.translate(PICTURES)
 
 
-def emit_findings(findings: Any, output: Output) -> None:
+def emit_findings(findings: "Findings", output: Output) -> None:
     """The tables of `doctor`, then its errors and warnings."""
     emit(findings if output.json else findings.facts, output, "regard doctor")
     if output.json:
@@ -69,7 +72,7 @@ def emit_findings(findings: Any, output: Output) -> None:
         for line in lines:
             console.print(Text.assemble((f"{word}: ", style), line), soft_wrap=True)
     if not findings.errors and not findings.warnings and not output.quiet:
-        console.print(Text("Nothing stands in the way of this run.", "green"))
+        console.print(Text("No problems found.", "green"))
 
 
 def _tables(facts: dict[str, Any], title: str, width: int) -> list[Table]:
@@ -96,7 +99,7 @@ def _tables(facts: dict[str, Any], title: str, width: int) -> list[Table]:
     return tables
 
 
-def _is_group(value: Any) -> bool:
+def _is_group(value: object) -> bool:
     return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(each, dict) for each in value))
 
 
@@ -119,7 +122,7 @@ def _width(rows: list[dict[str, Any]], names: list[str], columns: list[str]) -> 
     return total
 
 
-def _listed(row: dict[str, Any]) -> str:
+def _listed(row: dict[str, object]) -> str:
     """Values as in a recipe: no thousands separators, true and false. Long texts follow on lines of their own."""
     texts = {key: format_value(value, key) for key, value in row.items() if value is not None}
     texts |= {key: str(value).lower() for key, value in row.items() if isinstance(value, bool)}
@@ -142,7 +145,7 @@ def _grid(title: str, rows: list[dict[str, Any]], names: list[str] | None, colum
     return table
 
 
-def format_value(value: Any, name: str = "") -> str:
+def format_value(value: object, name: str = "") -> str:
     """A value in a cell: bytes and seconds (by the name's last word) with units, four significant digits of floats."""
     if value is None:
         return ""

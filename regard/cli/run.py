@@ -1,33 +1,39 @@
 """`regard run`: a line per prediction, or one continuation while it is generated; or embeddings to a file."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryFile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from regard.cli.command import option_name
 from regard.cli.options import FileOptions, Output
 from regard.cli.output import emit, escape_controls, to_json, to_jsonable
 from regard.cli.run_inputs import from_arguments, from_file
+from regard.cli.run_output import row_writer
 from regard.data.documents import decoded
 from regard.errors import UserError
-from regard.tasks.predictor import COMPUTING, EmptyPrediction, RunInput, tasks_with_option
+from regard.model import Model
+from regard.tasks.predictor import EMPTY, Inference, Prediction, Predictor, RunInput, tasks_with_option
+
+if TYPE_CHECKING:
+    from regard.tasks.generate.predict import GeneratePredictor
 
 NO_FILE = FileOptions()
-EMPTY = EmptyPrediction()
 SORTED_BATCHES = 16  # batches of a file's inputs that are sorted by length together
 CHUNK = 1 << 20  # bytes of a context file read at once
 STYLES = {"": "", "strong": "bold", "highlight": "bold underline", "dim": "dim"}
 
 
 def run_all(
-    model: Any, inputs: list[str] | None, batch_size: int, output: Output, rows: FileOptions = NO_FILE, **options: Any
+    model: Model, inputs: list[str] | None, batch_size: int, output: Output, rows: FileOptions = NO_FILE, **options: Any
 ) -> None:
     """Print a prediction for each input, row of a file, or line of stdin, `batch_size` of them at a time."""
     predictor = model.predictor(options.pop("task", ""))
@@ -38,36 +44,48 @@ def run_all(
     if inputs is not None and len(inputs) == 1 and predictor.streams and not output.json:
         _print_stream(predictor, next(values), options)
         return
+    if inputs is not None and len(inputs) == 1:  # alone, an empty input is an error
+        value = next(values)
+        _print(predictor, value, predictor.run(value.value, {"batch_size": batch_size, **options}), output, options)
+        return
     interactive = not inputs and not rows.file and sys.stdin.isatty()  # a terminal is answered line by line
     size = 1 if interactive else batch_size
     if rows.file and predictor.sorts_by_length:
         size *= SORTED_BATCHES
-    while batch := list(islice(values, size)):
-        for value, prediction in zip(batch, _predict(predictor, batch, batch_size, options), strict=True):
-            _print(predictor, value, prediction, output, options)
+    with row_writer(rows.results) if rows.results else nullcontext() as writer:
+        while batch := list(islice(values, size)):
+            for value, prediction in zip(batch, _predict(predictor, batch, batch_size, options), strict=True):
+                if writer:
+                    _warn(predictor, value, prediction)
+                    writer.write(value, prediction)
+                else:
+                    _print(predictor, value, prediction, output, options)
+    if writer and (output.json or not output.quiet):
+        emit({"written": rows.results, "rows": writer.count}, output, "predictions")
 
 
-def check_options(predictor: Any, options: Mapping[str, Any]) -> None:
+def check_options(predictor: Predictor, options: Mapping[str, Any]) -> None:
     """Reject an option that the model's task does not have; the error says which tasks have it."""
     for name in options:
-        if name not in (*predictor.options, *COMPUTING):
+        if name not in (*predictor.options, *Inference._fields):
             owners = " or ".join(tasks_with_option(name))
-            option = f"--{name.replace('_', '-')}"
-            raise UserError(f"{option} is for task {owners}; this is {predictor.description} (task {predictor.task})")
+            raise UserError(
+                f"{option_name(name)} is for task {owners}; this is {predictor.description} (task {predictor.task})"
+            )
 
 
 def read_context(path: Path) -> str:
     """The text of a file; .gz too."""
     if not path.is_file():
-        raise UserError(f"--context {path}: no such file")
+        raise UserError(f"--context {path}: file not found")
     text = "".join(decoded(path, 0, None, CHUNK))
     if not text.strip():
-        raise UserError(f"--context {path}: is empty")
+        raise UserError(f"--context {path}: the file is empty")
     return text
 
 
 def _inputs(
-    predictor: Any, inputs: list[str] | None, rows: FileOptions, quiet: bool, has_context: bool = False
+    predictor: Predictor, inputs: list[str] | None, rows: FileOptions, quiet: bool, has_context: bool = False
 ) -> Iterator[RunInput]:
     if not rows.file:
         return from_arguments(inputs, quiet)
@@ -81,18 +99,19 @@ def _located(error: UserError, values: list[RunInput]) -> UserError:
     return UserError(f"{values[error.index].location}: {error.message}")
 
 
-def _predict(predictor: Any, batch: list[RunInput], batch_size: int, options: Mapping[str, Any]) -> list[Any]:
-    """A prediction for each input; a blank one has an empty prediction, so that lines stay aligned."""
-    full = [value for value in batch if not value.blank]
+def _predict(
+    predictor: Predictor, batch: list[RunInput], batch_size: int, options: Mapping[str, Any]
+) -> Sequence[Prediction]:
+    """A prediction for each input; an empty one has an empty prediction, so that lines stay aligned."""
     try:
-        task = predictor.task
-        predictions = iter(predictor.model.run([v.value for v in full], task=task, batch_size=batch_size, **options))
+        return predictor.run([value.value for value in batch], {"batch_size": batch_size, **options})
     except UserError as error:
-        raise _located(error, full) from None
-    return [EMPTY if value.blank else next(predictions) for value in batch]
+        raise _located(error, batch) from None
 
 
-def _print(predictor: Any, value: RunInput, prediction: Any, output: Output, options: Mapping[str, Any]) -> None:
+def _print(
+    predictor: Predictor, value: RunInput, prediction: Prediction, output: Output, options: Mapping[str, Any]
+) -> None:
     if output.json:
         location = {"location": value.location} if value.location else {}
         print(to_json(location | to_jsonable(prediction), indent=None), flush=sys.stdin.isatty())
@@ -102,14 +121,15 @@ def _print(predictor: Any, value: RunInput, prediction: Any, output: Output, opt
         return
     _warn(predictor, value, prediction)
     console = Console(highlight=False)
-    segments = predictor.segments(prediction) if console.is_terminal and not console.no_color else None
+    styled = console.is_terminal and not console.no_color
+    segments = predictor.segments(prediction, value.value, options) if styled else None
     if segments is not None:
         console.print(Text.assemble(*((escape_controls(each.text), STYLES[each.style]) for each in segments)))
         return
     print("\n".join(predictor.lines(prediction, options)), flush=sys.stdin.isatty())
 
 
-def _print_stream(predictor: Any, value: RunInput, options: Mapping[str, Any]) -> None:
+def _print_stream(predictor: "GeneratePredictor", value: RunInput, options: Mapping[str, Any]) -> None:
     """Print one continuation with its line breaks; in a terminal, while it is generated."""
     decode = {name: option for name, option in options.items() if name != "truncate"}
     if sys.stdout.isatty() and predictor.can_stream(decode):
@@ -118,20 +138,21 @@ def _print_stream(predictor: Any, value: RunInput, options: Mapping[str, Any]) -
             print(escape_controls(text), end="", flush=True)
         print()
         prediction = stream.answer
+        assert prediction is not None  # it has ended
     else:
-        prediction = predictor.model.run([value.value], **options)[0]
+        prediction = predictor.run(value.value, dict(options))
         lines = predictor.lines(prediction, options)
         print("\n".join(lines) if prediction.alternatives else prediction.text)
     _warn(predictor, value, prediction)
 
 
-def _warn(predictor: Any, value: RunInput, prediction: Any) -> None:
+def _warn(predictor: Predictor, value: RunInput, prediction: Prediction) -> None:
     for note in predictor.notes(value, prediction):
         print(f"warning: {note}", file=sys.stderr)
 
 
 def write_vectors(
-    model: Any,
+    model: Model,
     inputs: list[str] | None,
     size: int,
     output: Output,

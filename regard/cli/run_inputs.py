@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ def from_arguments(inputs: list[str] | None, quiet: bool = False) -> Iterator[Ru
     name = next((text for text in inputs or () if os.path.isfile(text)), "")
     if name and not quiet:
         print(f"note: {name} is a file, but its name is taken as the input: --file reads a file", file=sys.stderr)
-    return (RunInput(text, blank=not inputs and not text.strip()) for text in read_texts(inputs))
+    return (RunInput(text if inputs or text.strip() else "") for text in read_texts(inputs))
 
 
 def from_file(predictor: Predictor, options: FileOptions, has_context: bool, quiet: bool = False) -> Iterator[RunInput]:
@@ -26,36 +27,41 @@ def from_file(predictor: Predictor, options: FileOptions, has_context: bool, qui
     path = find(options.file)
     second = predictor.second_column(options.text_pair, has_context)
     if BRACES.search(str(path)):
-        return _table(path, predictor, options.column, second, quiet)
-    return each_of(path, lambda file: _inputs(file, predictor, options.column, second, quiet))
+        return _table(path, predictor, options, second, quiet)
+    return each_of(path, lambda file: _inputs(file, predictor, options, second, quiet))
 
 
-def _inputs(path: Path, predictor: Predictor, column: str, second: str, quiet: bool) -> Iterator[RunInput]:
+def _inputs(path: Path, predictor: Predictor, options: FileOptions, second: str, quiet: bool) -> Iterator[RunInput]:
     """The inputs of one file: in the task's own format, a line each, or a row each."""
     special = predictor.read_special(path, bool(second))
     if special is not None:
         return special
-    plain = path.name.removesuffix(".gz").endswith(".txt") and not column and not second
+    plain = path.name.removesuffix(".gz").endswith(".txt") and not options.column and not second
     if plain and "\t" not in next(lines(path)):
-        return (RunInput(text, f"{path}:{line}", not text.strip()) for line, text in enumerate(lines(path), 1))
-    return _table(path, predictor, column, second, quiet)
+        numbered = enumerate(lines(path), 1)
+        return (RunInput(text if text.strip() else "", f"{path}:{line}", {"text": text}) for line, text in numbered)
+    return _table(path, predictor, options, second, quiet)
 
 
-def _table(path: Path, predictor: Predictor, column: str, second: str, quiet: bool) -> Iterator[RunInput]:
+def _table(path: Path, predictor: Predictor, options: FileOptions, second: str, quiet: bool) -> Iterator[RunInput]:
     names = _names(path)
     data: Any = predictor.data
     columns = data.columns if len(data.columns) == len(names) else ()
-    column = column or _usual_column(path, names, columns, predictor, quiet)
+    column = options.column or _usual_column(path, names, columns, predictor, quiet)
     extra = predictor.extra_columns((*names, *columns))
     required = {"--column": "" if column == FIRST else column, "--text-pair": second}
     required |= {f"data.{name}": name for name in extra}
     required = {option: name for option, name in required.items() if name}
     known = columns if {*required.values()} <= {*columns} else ()
     types = predictor.column_types(column) if _is_jsonl(path) else {}
-    for fields, location in rows(path, known, required, types):
+    keeps_objects = options.results and _is_jsonl(path) and "" in expand(path)
+    objects = json_lines(path) if keeps_objects else repeat(None)  # `rows` has their texts only
+    for (fields, location), held in zip(rows(path, known, required, types), objects, strict=False):
         text = fields[next(iter(fields)) if column == FIRST else column]
+        text = text if text.strip() else ""
         others = {name: fields[name] for name in extra}
-        yield predictor.parse_row(text, fields[second] if second else None, others, location)
+        parsed = predictor.parse_row(text, fields[second] if second else None, others, location)
+        yield parsed._replace(row=held or fields)
 
 
 def _is_jsonl(path: Path) -> bool:

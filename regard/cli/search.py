@@ -1,20 +1,20 @@
 """`regard search`: the best texts of files for each query."""
 
 import sys
-from typing import Any
 
 from regard.cli.options import Output, read_texts
 from regard.cli.output import escape_controls, to_json
+from regard.model import Model
 from regard.tasks.embed.search import Index, SearchResult, Source, chunks, find_all
 
 
 def search_all(
-    model: Any, source: Source, queries: list[str] | None, top: int, size: int, truncate: bool, output: Output
+    model: Model, source: Source, queries: list[str] | None, top: int, size: int, truncate: bool, output: Output
 ) -> None:
     """Print the best texts for each query: the arguments, else the lines of stdin."""
     index = Index.of(model, source, truncate, size, output.quiet or output.json)
     if index.facts["truncated"] and not output.quiet:
-        print(f"warning: {index.facts['truncated']} texts were truncated to what the model reads", file=sys.stderr)
+        print(f"warning: {index.facts['truncated']} texts were truncated to the model's context", file=sys.stderr)
     nonblank = (query for query in read_texts(queries) if query.strip())
     interactive = not queries and sys.stdin.isatty()
     single = queries is not None and len(queries) == 1

@@ -1,40 +1,46 @@
 """`regard tokenizer …`: train a tokenizer, or inspect and apply one."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from regard.cli.options import Output, flatten_option_groups, read_texts
+from regard.cli.command import verb
+from regard.cli.options import Output, read_texts
 from regard.errors import UserError
 
+if TYPE_CHECKING:
+    from regard.text.tokenizer import Tokenizer
+
 tokenizer = typer.Typer(
-    help="Train a tokenizer, or inspect and apply one.",
+    help="Train a tokenizer, or tokenize and detokenize text.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-TokenizerPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A tokenizer.json, or a folder with one.")]
+TokenizerPath = Annotated[Path, typer.Argument(metavar="MODEL", help="tokenizer.json, or a folder that contains one.")]
 
-Side = Annotated[Literal["source", "target"], typer.Option(help="Where a folder has two tokenizers.")]
+Side = Annotated[Literal["source", "target"], typer.Option(help="Which one, if the folder has two tokenizers.")]
 
-Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Default: lines of stdin.")]
+Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Text; if omitted, one per line from stdin.")]
 
-TokenIds = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Default: lines of stdin.")]
+TokenIds = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ID", help="Token ids of one text; if omitted, one text per line from stdin."),
+]
 
 
-@tokenizer.command()
-@flatten_option_groups
+@verb(tokenizer, "tokenizer train corpus.txt --output tokenizer.json --kind bpe --vocab-size 8000")
 def train(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Text; .gz too.")],
-    save: Annotated[Path, typer.Option("--output", "-o", help="The tokenizer.json to write.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Text files, also .gz.")],
+    save: Annotated[Path, typer.Option("--output", "-o", help="File to write (tokenizer.json).")],
     output: Output,
     kind: Annotated[
         Literal["bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"],
-        typer.Option(help="Tokenization algorithm."),
+        typer.Option(help="Tokenizer type."),
     ] = "bpe",
-    vocab_size: Annotated[int, typer.Option(min=5)] = 8000,
-    min_frequency: Annotated[int, typer.Option(min=1, help="Minimum count of a piece.")] = 2,
+    vocab_size: Annotated[int, typer.Option(min=5, help="Maximum size of the vocabulary.")] = 8000,
+    min_frequency: Annotated[int, typer.Option(min=1, help="Minimum frequency of a token in the text.")] = 2,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Lowercase all text.")] = False,
 ) -> None:
     """Train a tokenizer on lines of text."""
@@ -54,16 +60,15 @@ def train(
     emit({"tokenizer": str(save), "size": trained.size}, output, "tokenizer")
 
 
-@tokenizer.command()
-@flatten_option_groups
+@verb(tokenizer, 'tokenizer encode runs/mine/checkpoint-500 "the 25th of June" --pieces')
 def encode(
     model: TokenizerPath,
     output: Output,
     texts: Texts = None,
     side: Side = "source",
-    pieces: Annotated[bool, typer.Option("--pieces", help="The pieces of text instead of ids; ▁ is a space.")] = False,
+    pieces: Annotated[bool, typer.Option("--pieces", help="Print token strings instead of ids (▁ = space).")] = False,
 ) -> None:
-    """Text to token ids, a line each."""
+    """Tokenize text: one line of token ids per input."""
     from regard.cli.output import to_json
 
     loaded = _load(model, side)
@@ -75,13 +80,9 @@ def encode(
             print(*(piece.replace(" ", "▁") for piece in loaded.pieces(ids)) if pieces else ids)
 
 
-@tokenizer.command()
-@flatten_option_groups
+@verb(tokenizer, "tokenizer decode tokenizer.json 17 4 256")
 def decode(model: TokenizerPath, output: Output, ids: TokenIds = None, side: Side = "target") -> None:
-    """Token ids to text.
-
-    All arguments together, or each line of stdin, are the ids of one text, separated by spaces.
-    """
+    """Detokenize: text of token ids."""
     from regard.cli.output import to_json
 
     loaded = _load(model, side)
@@ -91,10 +92,9 @@ def decode(model: TokenizerPath, output: Output, ids: TokenIds = None, side: Sid
         print(to_json({"ids": tokens, "text": text}, indent=None) if output.json else text)
 
 
-@tokenizer.command()
-@flatten_option_groups
+@verb(tokenizer, "tokenizer show tokenizer.json")
 def show(model: TokenizerPath, output: Output, side: Side = "source") -> None:
-    """A tokenizer's size, its special tokens and a few of its pieces."""
+    """Show a tokenizer's vocabulary size, special tokens and a few of its tokens."""
     from regard.cli.output import emit
 
     loaded = _load(model, side)
@@ -104,7 +104,7 @@ def show(model: TokenizerPath, output: Output, side: Side = "source") -> None:
     emit({"size": loaded.size, **special, **samples}, output, str(model))
 
 
-def _load(path: Path, side: str) -> Any:
+def _load(path: Path, side: str) -> "Tokenizer":
     from regard.text.tokenizer import Tokenizer
     from regard.text.vocabulary import Vocabulary
 

@@ -8,22 +8,24 @@ Both are shares of a head's attention between 0 and 1, means over many positions
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.attention.trace import record
-from regard.data.synthetic.in_context import LESSONS, questions
-from regard.data.synthetic.prompts import completion
+from regard.attention.recording import record
+from regard.data.synthetic.in_context import LESSONS, completion, questions
 from regard.layers.inputs import pad
+from regard.layers.protocols import CausalLM
+from regard.model import Model
 from regard.text.tokenizer import Tokenizer
 
 ROWS, LENGTH = 32, 50  # random sequences, and the number of tokens repeated in each
 QUESTIONS, SHOTS = 200, 8
 
 
-def induction_scores(network: Any, tokens: Sequence[int], rows: int = ROWS, length: int = LENGTH) -> dict[str, Tensor]:
+def induction_scores(
+    network: CausalLM, tokens: Sequence[int], rows: int = ROWS, length: int = LENGTH
+) -> dict[str, Tensor]:
     """Prefix matching by site, (heads): on random sequences of these tokens, each repeated once."""
     length = min(length, network.max_positions // 2)
     generator = torch.Generator().manual_seed(1)
@@ -35,7 +37,7 @@ def induction_scores(network: Any, tokens: Sequence[int], rows: int = ROWS, leng
     return attention_shares(network, sequences, matches)
 
 
-def answer_scores(network: Any, prompts: Sequence[list[int]], answers: Sequence[int]) -> dict[str, Tensor]:
+def answer_scores(network: CausalLM, prompts: Sequence[list[int]], answers: Sequence[int]) -> dict[str, Tensor]:
     """By site, (heads): from the last token of each prompt to those of its tokens that begin the answer."""
     batch = pad(prompts, 0)
     last = torch.arange(batch.tokens.size(1)) == batch.lengths[:, None] - 1
@@ -44,7 +46,7 @@ def answer_scores(network: Any, prompts: Sequence[list[int]], answers: Sequence[
 
 
 @torch.no_grad()
-def attention_shares(network: Any, tokens: Tensor, matches: Tensor) -> dict[str, Tensor]:
+def attention_shares(network: CausalLM, tokens: Tensor, matches: Tensor) -> dict[str, Tensor]:
     """By site, (heads): the share of attention where `matches` (batch, queries, keys), of queries that have a match."""
     device = next(network.parameters()).device
     with record() as recorder:
@@ -65,7 +67,7 @@ def text_tokens(tokenizer: Tokenizer) -> list[int]:
     return [token for token in range(tokenizer.size) if tokenizer.shows(token)]
 
 
-def head_scores(model: Any) -> list[dict[str, Any]]:
+def head_scores(model: Model) -> list[dict[str, str | int | float]]:
     """Each head of a causal language model with its scores; of answers if its recipe has an in-context dataset."""
     tokenizer = model.vocabulary.target
     scores = {"prefix_matching": induction_scores(model.network, text_tokens(tokenizer))}

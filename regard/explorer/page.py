@@ -27,7 +27,7 @@ from regard.errors import UserError
 
 STEPS = 65535  # weights are stored as sixteen-bit shares of one
 SCRIPTS = ("weights.js", "colours.js", "elements.js", "page.js")  # each imports only from those before it
-ROUNDING = f"Each row sums to 1 over all keys. Weights are rounded to the nearest 1/{STEPS}."
+ROUNDING = f"Weights are rounded to the nearest 1/{STEPS}."
 
 MAX_TOKENS = 256  # rows and columns of a map by default
 MAX_WEIGHTS = 8_000_000  # of a page by default: about 21 MB
@@ -58,12 +58,14 @@ class Map(TypedDict):
 
 
 class Selection(NamedTuple):
-    """What of a trace to show; by default all of it, up to MAX_TOKENS rows and columns and MAX_WEIGHTS weights."""
+    """What of a trace to show; by default all of it, up to limits (0: MAX_TOKENS and MAX_WEIGHTS)."""
 
     sites: Sequence[str] | None = None
     heads: Sequence[int] | None = None
     rows: slice | None = None  # queries
     columns: slice | None = None  # keys
+    max_tokens: int = 0
+    max_weights: int = 0
 
 
 def map_of(trace: Trace, model: str, name: str, selection: Selection | None = None) -> Map:
@@ -73,10 +75,11 @@ def map_of(trace: Trace, model: str, name: str, selection: Selection | None = No
     sizes = {site: _Size.of(trace, site, selection) for site in sites}
     weights = sum(size.weights for size in sizes.values())
     all_sites = len(sites)
-    if selection.sites is None and weights > MAX_WEIGHTS:
-        count = max(1, all_sites * MAX_WEIGHTS // weights)
+    max_weights = selection.max_weights or MAX_WEIGHTS
+    if selection.sites is None and weights > max_weights:
+        count = max(1, all_sites * max_weights // weights)
         sites = [sites[index] for index in np.linspace(0, all_sites - 1, count).round().astype(int)]
-    budget = MAX_WEIGHTS // len(sites)
+    budget = max_weights // len(sites)
     shown = [_show(trace, site, sizes[site].within(budget)) for site in sites]
     notes = [f"{len(sites)} of {all_sites} attention layers (sites=…)"] if len(sites) < all_sites else []
     notes += list(dict.fromkeys(note for site in sites for note in sizes[site].within(budget).notes()))
@@ -101,10 +104,11 @@ class _Size(NamedTuple):
         heads = trace.weights(site, rows=slice(0, 1)).size(0)
         rows, columns = map(len, trace.labels(site))
         last = not trace.source  # of a causal language model the newest tokens are shown, else the first
+        most = selection.max_tokens or MAX_TOKENS
         return cls(
             range(heads) if selection.heads is None else selection.heads,
-            _window(rows, selection.rows, last),
-            _window(columns, selection.columns, last),
+            _window(rows, selection.rows, last, most),
+            _window(columns, selection.columns, last, most),
             heads,
             rows,
             columns,
@@ -130,9 +134,9 @@ class _Size(NamedTuple):
         return notes
 
 
-def _window(count: int, chosen: slice | None, last: bool) -> range:
+def _window(count: int, chosen: slice | None, last: bool, most: int) -> range:
     if chosen is None:
-        return range(max(0, count - MAX_TOKENS), count) if last else range(min(count, MAX_TOKENS))
+        return range(max(0, count - most), count) if last else range(min(count, most))
     indices = range(count)[chosen]
     if not indices:
         raise UserError(f"nothing to show in {chosen}: there are {count} tokens")
@@ -157,7 +161,7 @@ def _show(trace: Trace, site: str, size: _Size) -> Site:
     return shown
 
 
-def _to_numpy(weights: Any) -> np.ndarray:
+def _to_numpy(weights: Tensor | np.ndarray | Sequence) -> np.ndarray:
     """float32; numpy cannot read every tensor's dtype, such as bfloat16."""
     return np.asarray(weights.detach().float().cpu() if isinstance(weights, Tensor) else weights, dtype=np.float32)
 
@@ -166,8 +170,7 @@ def explore(trace: Trace, path: Path | str | None = None, selection: Selection |
     """The page of one trace as a file; without a path, shown inline in a notebook or opened in a browser."""
     if not trace.sites:
         raise UserError("this model has no attention layers, so there is nothing to show")
-    text = text_of(trace.source or trace.target)
-    title = (text if len(text) <= MAX_TITLE else f"{text[: MAX_TITLE - 1].rstrip()}…") or "attention"
+    title = _title(trace)
     shown = map_of(trace, "model", title, selection)
     if "note" in shown:
         print(f"trace.explore: {shown['note']}", file=sys.stderr)
@@ -183,6 +186,19 @@ def explore(trace: Trace, path: Path | str | None = None, selection: Selection |
     return page
 
 
+def inline(trace: Trace) -> str:
+    """The page of a trace as a frame in a notebook, with fewer tokens and weights than a file."""
+    title = _title(trace)
+    selection = Selection(max_tokens=64, max_weights=500_000)  # a notebook is saved with it
+    page = render_page(title, [map_of(trace, "model", title, selection)])
+    return f'<iframe srcdoc="{escape(page)}" title="{escape(title)}" width="100%" height="640"></iframe>'
+
+
+def _title(trace: Trace) -> str:
+    text = text_of(trace.source or trace.target)
+    return (text if len(text) <= MAX_TITLE else f"{text[: MAX_TITLE - 1].rstrip()}…") or "attention"
+
+
 def text_of(tokens: Sequence[str]) -> str:
     """The text of tokens that begin words with a space, or continue them with ##."""
     if any(token.startswith(" ") for token in tokens) or max(map(len, tokens), default=0) < 2:
@@ -192,6 +208,13 @@ def text_of(tokens: Sequence[str]) -> str:
 
 def write_page(path: Path | str, title: str, maps: list[Map]) -> Path:
     """Write the page; gives its path."""
+    path = Path(path)
+    path.write_text(render_page(title, maps), encoding="utf-8", newline="\n")
+    return path
+
+
+def render_page(title: str, maps: list[Map]) -> str:
+    """The page as HTML."""
     data = json.dumps({"steps": STEPS, "maps": [_pack_map(shown) for shown in maps]}, separators=(",", ":"))
     # A file opened from disk cannot import: the modules are joined, without their imports and exports.
     script = re.sub(r"^import .*\n|^export ", "", "\n".join(map(_static, SCRIPTS)), flags=re.MULTILINE)
@@ -205,20 +228,17 @@ def write_page(path: Path | str, title: str, maps: list[Map]) -> Path:
         "style-hash": _hash(style),
         "data": data.replace("<", "\\u003c"),
     }
-    page = re.sub(r"\{\{([a-z-]+)\}\}", lambda field: fields[field[1]], _static("page.html"))
-    path = Path(path)
-    path.write_text(page, encoding="utf-8", newline="\n")
-    return path
+    return re.sub(r"\{\{([a-z-]+)\}\}", lambda field: fields[field[1]], _static("page.html"))
 
 
-def _pack_map(shown: Map) -> dict[str, Any]:
+def _pack_map(shown: Map) -> dict[str, object]:
     if not shown["sites"]:
         raise ValueError(f"the map of {shown['name']!r} has no sites, so there is nothing to show")
     texts = {key: shown.get(key, "") for key in ("model", "name", "answer", "note")}
     return {**texts, "sites": [_pack_site(site, shown) for site in shown["sites"]]}
 
 
-def _pack_site(site: Site, shown: Map) -> dict[str, Any]:
+def _pack_site(site: Site, shown: Map) -> dict[str, object]:
     """Weights as base64 of little-endian uint16, heads then rows then columns."""
     rows = list(site.get("rows", shown["rows"]))
     columns = list(site.get("columns", shown["columns"]))
@@ -227,7 +247,7 @@ def _pack_site(site: Site, shown: Map) -> dict[str, Any]:
         expected = f"(heads, {len(rows)}, {len(columns)})"
         raise ValueError(f"the weights of {site['name']} are {weights.shape}; its labels need {expected}")
     if not (weights.min() >= 0 and weights.max() <= 1 + 1e-4):
-        raise ValueError(f"the weights of {site['name']} lie outside 0–1, so they are not attention weights")
+        raise ValueError(f"the weights of {site['name']} are outside 0–1, so they are not attention weights")
     packed = b64encode(np.rint(weights.clip(0, 1) * STEPS).astype("<u2").tobytes()).decode()
     heads = site.get("heads", list(range(len(weights))))
     others = site.get("others", [])

@@ -1,0 +1,177 @@
+"""The commands that use a model: evaluate, run, search and chat."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regard.cli.command import verb
+from regard.cli.options import (
+    AnswerOptions,
+    BeamSearchOptions,
+    ComputeOptions,
+    DeviceOptions,
+    EvalOptions,
+    FewShotOptions,
+    FileOptions,
+    GenerationOptions,
+    ModelPath,
+    Output,
+    Truncate,
+)
+
+if TYPE_CHECKING:
+    from regard.model import Model
+
+inference = typer.Typer()
+
+
+@verb(inference, "evaluate runs/mine", "evaluate runs/mine test.tsv --compare runs/other --json")
+def evaluate(
+    model: ModelPath,
+    scoring: EvalOptions,
+    search: BeamSearchOptions,
+    few_shot: FewShotOptions,
+    compute: ComputeOptions,
+    output: Output,
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="Test file; default: the recipe's test split, else its validation split."),
+    ] = None,
+    compare: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Second model; adds a paired bootstrap significance test.")
+    ] = None,
+) -> None:
+    """Evaluate a model on a test set, or compare two models.
+
+    Reports the standard metrics of the task (BLEU, accuracy, F1, perplexity, …) with 95 % bootstrap confidence
+    intervals.
+    """
+    from dataclasses import replace
+
+    from regard.cli.evaluate import evaluate as evaluate_models
+    from regard.cli.evaluate import request_of, with_evaluate_options
+    from regard.cli.output import emit
+    from regard.data.columns import NoColumn
+
+    names = [path for path in (model, compare) if path]
+    request = request_of(file, names, scoring, search, few_shot, compute.batch_size)
+    request = replace(request, quiet=output.quiet or output.json)
+    models = [_load(path, compute) for path in names]
+    try:
+        results = evaluate_models(models, request)
+    except NoColumn as error:
+        raise with_evaluate_options(error, models[0].task) if file else error from None
+    emit(results, output, "evaluation")
+
+
+@verb(
+    inference,
+    'run runs/demo/dates "Sat 3 May 86"',
+    "run runs/classify --file reviews.csv --output predictions.csv",
+    'run stories15M "Once upon a time" --temperature 0.8 --max-new-tokens 200',
+)
+def run(
+    model: ModelPath,
+    rows: FileOptions,
+    search: BeamSearchOptions,
+    answering: AnswerOptions,
+    compute: ComputeOptions,
+    output: Output,
+    inputs: Annotated[
+        list[str] | None, typer.Argument(metavar="INPUT", help="Input text; if omitted, one per line from stdin.")
+    ] = None,
+    task: Annotated[str, typer.Option(metavar="NAME", help="Task to run, if not the model's own: embed.")] = "",
+    vectors: Annotated[
+        Path | None, typer.Option(metavar="FILE.npy", help="Save embeddings as a float32 array (with --task embed).")
+    ] = None,
+) -> None:
+    """Run inference on texts, lines of stdin or rows of a file.
+
+    Translates, classifies, tags, answers, fills masks, embeds or generates, as the model's task is. One output line per
+    input; the continuation of a single prompt keeps its line breaks.
+    """
+    from regard.cli.run import run_all, write_vectors
+
+    if answering.log_probabilities and not output.json:
+        raise typer.BadParameter("give --json too: they are one of its fields", param_hint="'--log-probabilities'")
+    if vectors and rows.results:
+        raise typer.BadParameter("--vectors writes embeddings, --output predictions: give one of both")
+    rows.check(inputs)
+    options = search.specified() | answering.specified() | ({"task": task} if task else {})
+    loaded = _warn_unused_sampling(_load(model, compute), search)
+    if vectors is None:
+        run_all(loaded, inputs, compute.batch_size, output, rows, **options)
+    else:
+        write_vectors(loaded, inputs, compute.batch_size, output, vectors, rows, **options)
+
+
+@verb(inference, 'search all-MiniLM-L6-v2 notes.txt "what did we decide about the heating?"')
+def search(
+    model: ModelPath,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Lines of text, .csv, .tsv or .jsonl; or a pattern such as '*.md'.")
+    ],
+    compute: ComputeOptions,
+    output: Output,
+    queries: Annotated[
+        list[str] | None, typer.Argument(metavar="QUERY", help="Query; if omitted, one per line from stdin.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", "--top-k", min=1, help="Results per query.")] = 5,
+    column: Annotated[
+        str, typer.Option(metavar="NAME", help="Column with the text, by name or number (default: text).")
+    ] = "",
+    truncate: Truncate = False,
+) -> None:
+    """Semantic search over the lines or rows of files.
+
+    Ranks them by the similarity of their embeddings with the query's; embeddings are computed once and cached.
+    """
+    from regard.cli.search import search_all
+    from regard.tasks.embed.search import Source, refuse_empty
+
+    refuse_empty(queries)
+    if files := [query for query in queries or () if len(query) < 256 and Path(query).is_file()]:
+        raise typer.BadParameter(f"'{files[0]}' is a file: one FILE is searched; for several, quote a pattern: '*.md'")
+    source = Source.of(file, column)
+    search_all(_load(model, compute), source, queries, top, compute.batch_size, truncate, output)
+
+
+@verb(inference, 'chat stories15M --system "Answer in one sentence." --temperature 0.7')
+def chat(
+    model: ModelPath,
+    generation: GenerationOptions,
+    device: DeviceOptions,
+    output: Output,
+    system: Annotated[str, typer.Option(help="System prompt.")] = "",
+) -> None:
+    """Chat with a language model in the terminal.
+
+    Ctrl-C stops an answer and /help lists the commands; from a pipe, each line is a turn.
+    """
+    from regard.cli.chat import chat as run_chat
+
+    run_chat(_warn_unused_sampling(_load(model, device), generation), system, generation.specified(), output)
+
+
+def _load(path: str, options: DeviceOptions) -> "Model":
+    from regard.model import load
+
+    if options.threads:
+        import torch
+
+        torch.set_num_threads(options.threads)
+    return load(path, device=options.device, precision=options.precision, model_type=options.model_type or None)
+
+
+def _warn_unused_sampling(model: "Model", options: GenerationOptions) -> "Model":
+    """The model, after a warning about options without effect."""
+    predictor = model.predictor()
+    if options.unused_sampling(0) and "temperature" in predictor.options:
+        decode = predictor.decode_options(**options.specified())  # type: ignore[attr-defined]
+        if unused := options.unused_sampling(decode.temperature):
+            verb = "have" if len(unused) > 1 else "has"
+            message = f"{', '.join(unused)} {verb} no effect without sampling; add e.g. --temperature 0.8"
+            print(f"warning: {message}", file=sys.stderr)
+    return model
