@@ -99,7 +99,7 @@ h̃ₜ = tanh(W [sₜ; cₜ])
 pₜ = min(t, n)
 αₜ = softmaxᵢ(sₜ · W hᵢ)                  over the i with |i − pₜ| ≤ D
 """,
-        code=("regard.attention.local:Monotonic", "regard.attention.local:Near"),
+        code=("regard.attention.local:Monotonic", "regard.attention.local:LocalWindow"),
     ),
     Experiment(
         recipe="multi30k-local-p",
@@ -115,7 +115,7 @@ pₜ = min(t, n)
 pₜ = n · sigmoid(v · tanh(W sₜ))
 αₜ = softmaxᵢ(sₜ · W hᵢ − (i − pₜ)² / 2σ²)      over the i with |i − pₜ| ≤ D,  σ = D / 2
 """,
-        code=("regard.attention.local:Predictive", "regard.attention.local:Fading"),
+        code=("regard.attention.local:Predictive", "regard.attention.local:GaussianBias"),
     ),
     Experiment(
         recipe="multi30k-lstmn",
@@ -151,7 +151,7 @@ conv(x)ₜ = Σⱼ Wⱼ xₜ₋ⱼᵣ                    kernel of k taps, r = 1
 x = x + W₂ relu(Norm(conv(relu(Norm(W₁ relu(Norm(x)))))))
 decoderₜ reads [yₜ; hₜ]                    hₜ: the encoder's vector at the same position
 """,
-        code=("regard.models.bytenet:ByteNet", "regard.models.bytenet:Dilated"),
+        code=("regard.models.bytenet:ByteNet", "regard.models.bytenet:DilatedBlock"),
         line="ByteNet",
     ),
     Experiment(

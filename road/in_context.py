@@ -98,20 +98,20 @@ def over_training(run: Path, exam: Any) -> Iterator[dict[str, Any]]:
 
 def attention_weights(model: Any, head: dict[str, Any]) -> dict[str, Any]:
     """Attention weights of a head at each position before an answer, in a prompt of the validation split."""
-    from regard.data.synthetic.prompts import completion, prompt
+    from regard.data.synthetic.in_context import completion, prompt
 
     lesson = model.recipe.data.synthetic
     template, pairs = LESSONS[lesson].template, next(tasks(lesson, 5, "validation", 1)).pairs
     shown = [pairs[index] for index in ORDER]
     query = shown.pop()
     trace = model.trace(prompt(shown, query.text, template), target=completion(query.label, template))
-    rows, columns = trace.labels(head["site"])
+    columns = trace.labels(head["site"])[1]
     weights = trace.weights(head["site"], head["head"])
     positions = [position for position, token in enumerate(columns) if token.strip() in {pair.text for pair in pairs}]
     return {
         **head,
         "columns": columns,
-        "rows": [rows[position] for position in positions],
+        "rows": [trace.output[position] for position in positions],
         "weights": [[round(float(weight), 3) for weight in weights[position]] for position in positions],
     }
 
@@ -173,23 +173,23 @@ def draw(results: dict[str, Any], folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     lesson = results[LESSON]
-    by_category = results[SQL]["kinds"]
+    by_category = results[SQL]["categories"]
     draw_chart(folder / "shots.svg", shots_curve("the model", lesson))
     steps = lesson["training"]
     line_chart(
         folder / "training.svg", f"Accuracy with {MOST} shots, and the best head, over training", "steps", "%",
         [
-            Line("right answers", *curve(steps, "step")),
-            Line("attention on them", [(row["step"], 100 * row["answers"]) for row in steps]),
+            Line("accuracy", *curve(steps, "step")),
+            Line("attention on correct answers", [(row["step"], 100 * row["answers"]) for row in steps]),
         ],
     )  # fmt: skip
     attention = lesson["attention"]
     title = f"{attention['site']}, head {attention['head']}: attention weights before each answer"
     tokens = [f"{token} ←" for token in attention["rows"]]
     heatmap(folder / "head.svg", title, tokens, attention["columns"], attention["weights"])
-    kinds = {kind: [row for row in by_category if row["questions"] == kind] for kind in CATEGORIES}
+    kinds = {kind: [row for row in by_category if row["category"] == kind] for kind in CATEGORIES}
     lines = [Line(kind, *curve(rows, "shots")) for kind, rows in kinds.items()]
-    line_chart(folder / "sql.svg", "Queries that give the right rows", "shots", "% right", lines)
+    line_chart(folder / "sql.svg", "Execution accuracy of the queries", "shots", "accuracy (%)", lines)
 
 
 def curve(rows: Sequence[dict[str, Any]], across: str) -> tuple[list[tuple[float, float]], list[float]]:
@@ -210,10 +210,10 @@ def sections(results: dict[str, Any]) -> dict[str, str]:
     lesson = results[LESSON]
     sql = results[SQL]
     return {
-        "shots": table(lesson["shots"], {"shots": "shots", "right": percent, "ideal learner": "ideal"}),
+        "shots": table(lesson["shots"], {"shots": "shots", "accuracy": percent, "Bayes-optimal": "ideal"}),
         "training": table(
             lesson["training"],
-            {"step": "step", "loss": "loss", f"right with {MOST} shots": percent}
+            {"step": "step", "loss": "loss", f"accuracy with {MOST} shots": percent}
             | {"best head: answers": "answers", "best head: prefix matching": "prefix_matching"},
         ),
         "heads": table(
@@ -222,17 +222,17 @@ def sections(results: dict[str, Any]) -> dict[str, str]:
         ),
         "runs": table(
             [{"recipe": name, **run} for name, run in results.items()],
-            {"recipe": "recipe", "parameters": "parameters", "steps": "steps", "tokens read": "tokens"}
-            | {"tokens a second": "tokens_per_second", "minutes": "minutes"},
+            {"recipe": "recipe", "parameters": "parameters", "steps": "steps", "training tokens": "tokens"}
+            | {"tokens per second": "tokens_per_second", "minutes": "minutes"},
         ),
         "queries": table(
             [
                 row
                 for few in sql["shots"]
-                for row in [few, *(each for each in sql["kinds"] if each["shots"] == few["shots"])]
+                for row in [few, *(each for each in sql["categories"] if each["shots"] == few["shots"])]
             ],
-            {"shots": "shots", "questions": lambda row: row.get("questions", "all"), "asked": "answers"}
-            | {"right": percent, "ideal learner": "ideal"},
+            {"shots": "shots", "questions": lambda row: row.get("category", "all"), "answers": "answers"}
+            | {"accuracy": percent, "Bayes-optimal": "ideal"},
         ),
         "examples": "\n\n".join(map(example, sql["examples"])),
     }

@@ -100,7 +100,7 @@ make road                        # or: python -m road
 
 It trains every model whose run is not finished, measures those whose weights or recipe are new, and writes this page.
 The files of Multi30k must be in the working directory or in a folder that `REGARD_DATA` names
-([recipes](recipes.md#recipes-that-ship)).
+([recipes](recipes.md#built-in-recipes)).
 
 - It may be stopped at any moment, by Ctrl-C or by force. The same command resumes, and repeats nothing that is done.
 - `python -m road --only multi30k-bahdanau multi30k-luong` trains and measures only these models; `--runs FOLDER` sets

@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from regard.data.synthetic.in_context import Pair, document, prompt
 from regard.data.synthetic.pairs import random_generator, split_of
-from regard.data.synthetic.prompts import Pair, document, prompt
 from road.text_to_sql.execute import Outcome, Schema, Table, execute, is_correct, outcomes, same
 from road.text_to_sql.grammar import CLAUSES, DIALECTS, KINDS, NUMBERS, OWN_WORDS, TABLES, VALUES
 
