@@ -29,7 +29,7 @@ CHATML = (
 def language_folder(folder: Path, template: str = "", limit: int = LIMIT) -> Path:
     """A network of letters with random weights, which writes nonsense, but always the same."""
     letters = "".join(chr(code) for code in range(32, 127)) + "\né"
-    made = train_tokenizer([letters], TokenizerOptions(kind="characters", min_frequency=1), ends=False)
+    made = train_tokenizer([letters], TokenizerOptions(kind="characters", min_frequency=1), append_eos=False)
     made.literal = False  # a foreign folder, whose special tokens may be typed
     torch.manual_seed(3)
     network = build(dict(family="llama", width=24, heads=3, depth=2, max_positions=limit), vocabulary=made.size).eval()

@@ -7,7 +7,7 @@ import torch
 
 from regard.config.recipe import DecodeOptions
 from regard.decoding import Hypothesis, search
-from regard.layers.state import reorder
+from regard.layers.pytree import reorder
 
 OPTIONS = [
     DecodeOptions(),

@@ -30,6 +30,7 @@ LAYERS = (  # lower ones first; packages of one line may import each other
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 UPWARD = {  # (importing module, imported package): late imports that must point up
     ("config.recipe", "tasks"),  # the registry, which loads no torch
+    ("config.recipe", "models"),  # the fields of the family that an override chooses
     ("attention.trace", "explorer"),  # Trace.explore
     ("tasks.generate.predict", "model"),  # a draft model by its folder
 }

@@ -1,5 +1,6 @@
-"""The documentation cannot rot: its links, recipes, verbs, options, keys, defaults and examples are the code's."""
+"""The documentation agrees with the code: links, anchors, commands, options, keys, defaults, recipes and examples."""
 
+import importlib.util
 import json
 import os
 import re
@@ -10,10 +11,13 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
 import typer
+import yaml
+from needs import need
 
 from regard.attention.variants import SCORES
 from regard.cli.main import app
@@ -198,7 +202,7 @@ def test_every_recipe_ships_and_takes_the_overrides_shown(page: Path) -> None:
 
 
 def test_every_shipped_recipe_is_documented() -> None:
-    text = section(ROOT / "docs" / "recipes.md", "## Recipes that ship")
+    text = section(ROOT / "docs" / "recipes.md", "## Built-in recipes")
     assert set(re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE)) == set(shipped_recipes())
 
 
@@ -219,7 +223,7 @@ def test_figures_of_the_road_are_those_measured() -> None:
 
 def test_every_verb_and_every_option_is_documented() -> None:
     page = ROOT / "docs" / "cli.md"
-    shared = section(page, "## Options that verbs share")
+    shared = section(page, "## Shared options")
     for verb, below in verbs().items():
         text = section(page, f"## regard {verb}")
         assert any(command.verb[0] == verb for command in commands(page))
@@ -264,7 +268,7 @@ def assert_documented(shown: dict[str, str], options: list[Field[Any]], prefix: 
 def test_every_key_of_a_recipe_is_documented_with_its_default() -> None:
     page = ROOT / "docs" / "recipes.md"
     top = [each for each in fields(Recipe) if each.name not in (*SECTIONS, "data", "train", "model")]
-    assert_documented(table(section(page, "## The top")), top, "")
+    assert_documented(table(section(page, "## Top level")), top, "")
     for name, options in SECTIONS.items():
         assert is_dataclass(options)
         assert_documented(table(section(page, f"## {name}")), list(fields(options)), f"{name}.")
@@ -303,6 +307,97 @@ def test_every_preset_score_and_way_is_documented() -> None:
     assert all(f"| `{name}` |" in data for name in GENERATORS)
 
 
+def test_the_counts_of_the_changelog_are_those_of_the_code() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    counts = re.search(r"(\w+) tasks, (\w+) model families with (\d+) presets, \d+ .*, (\d+) built-in recipes", text)
+    assert counts is not None
+    presets = sum(len(family.presets) for family in FAMILIES.values())
+    written = {7: "seven", 8: "eight", 9: "nine", 10: "ten"}
+    expected = (written[len(TASKS)], written[len(FAMILIES)], str(presets), str(len(shipped_recipes())))
+    assert counts.groups() == expected
+
+
+# ── pages ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+TASK_SECTIONS = ["Quickstart", "Data format", "Train", "Predict", "Evaluate", "Load and export"]
+TASK_PAGES = {  # page → terms that users search for
+    "text-classification": "text classification, single-label, multi-label, regression, accuracy, F1, fine-tun",
+    "token-classification": "token classification, named-entity recognition, NER, CoNLL, precision, recall, F1",
+    "question-answering": "extractive question answering, SQuAD, context, span, exact match, F1, fine-tun",
+    "translation": "translation, seq2seq, encoder, decoder, parallel, BLEU, chrF, beam search, attention weights",
+    "language-modelling": "causal language model, perplexity, GPT, Llama, prompt, context window, pre-train",
+    "chat": "chat template, system prompt, context window, language model",
+    "masked-lm": "masked language model, masked token, next sentence prediction, continued pre-training, fill-mask",
+    "distillation": "knowledge distillation, teacher, student, temperature, DistilBERT",
+    "embeddings": "sentence embedding, semantic search, cosine similarity, mean pooling, STS, paraphrase",
+    "few-shot": "few-shot, in-context, prompt, shots, accuracy",
+}
+
+
+@pytest.mark.parametrize("name", TASK_PAGES)
+def test_task_pages_have_the_same_sections_and_the_standard_terms(name: str) -> None:
+    page = ROOT / "docs" / f"{name}.md"
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"^## (.+)$", FENCE.sub("", text), re.MULTILINE)
+    assert headings[: len(TASK_SECTIONS)] == TASK_SECTIONS
+    plain = " ".join(text.lower().split())
+    absent = [term for term in TASK_PAGES[name].split(", ") if term.lower() not in plain]
+    assert not absent, f"{page.name} does not contain: {', '.join(absent)}"
+
+
+def test_the_first_screen_of_the_readme_names_the_tasks() -> None:
+    screen = " ".join((ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:12]).lower()
+    terms = "text classification, ner, question answering, translation, language modelling, masked language model"
+    for term in f"{terms}, sentence embeddings, semantic search, attention weights, hugging face, pytorch".split(", "):
+        assert term in screen, term
+
+
+def nav_pages(entry: Any) -> Iterator[str]:
+    """The pages of a part of mkdocs.yml's nav."""
+    if isinstance(entry, str):
+        yield entry
+    else:
+        for below in entry.values() if isinstance(entry, dict) else entry:
+            yield from nav_pages(below)
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = sorted(nav_pages(yaml.safe_load(text)["nav"]))
+    assert listed == sorted([page.name for page in DOCS] + ["contributing.md", "changelog.md"])
+
+
+def tool(name: str) -> ModuleType:
+    """A script of docs/tools."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "tools" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("page", "script"), [("python.md", "api"), ("results.md", "results")])
+def test_generated_parts_are_up_to_date(page: str, script: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert tool(script).updated(text) == text, f"run: python docs/tools/{script}.py"
+
+
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    need(importlib.util.find_spec("mkdocs"), "pip install mkdocs, or make docs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "text-classification.html").is_file()
+
+
+def test_the_site_has_the_anchors_of_a_forge() -> None:
+    need(importlib.util.find_spec("mkdocs"), "pip install mkdocs, or make docs")
+    make = tool("site").anchor
+    headings = [heading for page in PAGES for heading in re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)]
+    plain = [re.sub(r"[`*\"]|\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
+    assert [make(heading) for heading in plain] == [slug(heading) for heading in plain]
+
+
 # ── examples ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -311,9 +406,9 @@ def test_recipes_shown_can_be_read(page: Path, tmp_path: Path) -> None:
     for text in blocks(page, "toml"):
         shown = tomllib.loads(text)
         path = tmp_path / "shown.toml"
-        whole = {"data": '[data]\ntrain = "pairs.tsv"\n', "model": '[model]\nfamily = "transformer"\n'}
-        whole["train"] = "[train]\nbatch_size = 3\nmax_steps = 5\n"
-        missing = "".join(part for name, part in whole.items() if name not in shown)
+        defaults = {"data": '[data]\ntrain = "pairs.tsv"\n', "model": '[model]\nfamily = "transformer"\n'}
+        defaults["train"] = "[train]\nbatch_size = 3\nmax_steps = 5\n"
+        missing = "".join(table for name, table in defaults.items() if name not in shown)
         path.write_text(('task = "translate"\n' if "task" not in shown else "") + text + missing, encoding="utf-8")
         recipe = load_recipe(path)
         if "from" not in recipe.model:
@@ -326,13 +421,63 @@ def test_python_shown_is_python(page: Path) -> None:
         compile(text, f"{page.name}", "exec")
 
 
+WRAPPER = """#!/bin/bash
+# `regard` of this environment; training is shortened
+if [ "$1" != train ]; then exec {python} -m regard "$@"; fi
+arguments=()
+for argument in "$@"; do
+    case "$argument" in train.minutes=*|train.epochs=*|train.max_steps=*) ;; *) arguments+=("$argument") ;; esac
+done
+case "$2" in dates|dates-transformer|reverse|names) small="data.train=300 data.validation=20 data.test=20" ;; esac
+arguments=("${{arguments[@]:0:2}}" ${{small:-}} "${{arguments[@]:2}}")
+exec {python} -m regard "${{arguments[@]}}" train.max_steps=2 train.warmup_steps=1
+"""
+SAMPLES = {  # files of the reader's that pages name without showing them
+    "reviews.csv": "text,label\n" + "".join(f"good thing {n},positive\nbad thing {n},negative\n" for n in range(20)),
+    "names.conll": "".join(f"Ada B-PER\nlives O\nin O\nTown{n} B-LOC\n. O\n\n" for n in range(30)),
+    "questions.csv": "question,context,answer\n"
+    + "".join(f"Who sang {n}?,Song {n}: the wind blew and Ada{n} sang.,Ada{n}\n" for n in range(30)),
+    "pairs.tsv": "".join(f"eins zwei {n}\tone two {n}\n" for n in range(200)),
+    "book.txt": "".join(f"It was a dark night, and {n} dogs barked at the moon.\n" for n in range(800)),
+    "reports.txt": "".join(f"The patient was seen on day {n}.\n\nThe wound was clean.\n\n" for n in range(200)),
+    "notes.txt": "The landlord pays for the heating.\nWe meet on Monday.\n",
+    "handbook.txt": "The firm was founded in 1987 by two sisters. It has forty employees.\n",
+}
+NOT_RUN = re.compile(r"\s*(pip install|make|git clone|cd|source|torchrun|hf download|NANOGPT=|python -m benchmarks)\b")
+EXAMPLE = re.compile(r"(<!-- not run:[^>]*-->\n+)?^```(sh|python|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+PRELUDE = """
+import pathlib
+import subprocess
+import webbrowser
+
+webbrowser.open = lambda address: True
+
+
+def run_shell(script):
+    subprocess.run(["bash", "-euo", "pipefail", "-c", script], check=True)
+
+"""
+
+
+def executable(text: str) -> str:
+    """A shell block without the lines that install or download."""
+    return "\n".join(line for line in text.splitlines() if not NOT_RUN.match(line))
+
+
 def shell(script: str, folder: Path) -> None:
     """Run a script as a reader would, with `regard` and `python` of this environment."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    wrapper = folder / ".bin" / "regard"
+    if not wrapper.exists():
+        wrapper.parent.mkdir(exist_ok=True)
+        wrapper.write_text(WRAPPER.format(python=shlex.quote(sys.executable)))
+        wrapper.chmod(0o755)
+    path = os.pathsep.join([str(wrapper.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
-        env={**os.environ, "PATH": path},
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -341,30 +486,45 @@ def shell(script: str, folder: Path) -> None:
     assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.slow
-def test_getting_started_runs_as_written(tmp_path: Path) -> None:
-    page = ROOT / "docs" / "getting-started.md"
-    pieces = FENCE.findall(page.read_text(encoding="utf-8"))
-    for kind, text in pieces:
-        if kind == "toml":
-            assert "minutes = 3" in text
-            (tmp_path / "mine.toml").write_text(text.replace("minutes = 3", "max_steps = 4"), encoding="utf-8")
-        elif kind == "sh":
-            shell(text, tmp_path)
-        elif kind == "python":
-            shell(f"python - <<'END'\n{text}\nEND", tmp_path)
-    made = ("runs/mine/best.json", "runs/other/best.json", "answers.txt", "attention.html", "exported/config.json")
-    for name in made:
-        assert (tmp_path / name).is_file(), name
-    assert len((tmp_path / "answers.txt").read_text().splitlines()) == 100
-
-
-@pytest.mark.slow
-def test_the_python_of_readme_and_docs_runs(tmp_path: Path) -> None:
+def prepare_folder(folder: Path, text: str) -> None:
+    """What the text of a page names without making it: sample files, and the runs of the demo."""
+    for name, content in SAMPLES.items():
+        (folder / name).write_text(content, encoding="utf-8")
     for recipe in ("dates", "dates-transformer"):
-        small = f"data.train=500 data.test=20 train.max_steps=4 output=runs/demo/{recipe}"
-        shell(f"regard train {recipe} {small} --quiet", tmp_path)
-    for name in ("README.md", "docs/python.md", "docs/attention.md"):
-        script = "import webbrowser\nwebbrowser.open = lambda address: True\n"
-        script += "\n".join(blocks(ROOT / name, "python")).replace("train.max_steps=20", "train.max_steps=2")
-        shell(f"python - <<'END'\n{script}\nEND", tmp_path)
+        if "runs/demo" in text:
+            shell(f"regard train {recipe} output=runs/demo/{recipe} --quiet", folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS], ids=page_id)
+def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    """Shell and Python blocks in order, in one folder; a recipe shown as a block is mine.toml."""
+    text = page.read_text(encoding="utf-8")
+    examples = [(kind, block) for skip, kind, block in EXAMPLE.findall(text) if not skip]
+    if any(kind != "toml" for kind, _ in examples):
+        prepare_folder(tmp_path, text)
+    script = [PRELUDE]  # one process, so that Python blocks know the names of earlier ones
+    for kind, block in examples:
+        if kind == "toml":
+            if "task" in tomllib.loads(block):
+                script.append(f"pathlib.Path('mine.toml').write_text({block!r}, encoding='utf-8')")
+        elif kind == "sh":
+            script.append(f"run_shell({executable(block)!r})")
+        else:
+            script.append(re.sub(r"train\.max_steps=\d+", "train.max_steps=2", block))
+    if len(script) > 1:
+        (tmp_path / ".page.py").write_text("\n".join(script), encoding="utf-8")
+        shell("python .page.py", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", range(10))
+def test_the_commands_of_the_readme_table_run(row: int, tmp_path: Path) -> None:
+    """Each row of the table of tasks: train, then predict."""
+    rows = [line for line in section(ROOT / "README.md", "## Tasks").splitlines() if line.startswith("| [")]
+    assert len(rows) == 10
+    prepare_folder(tmp_path, "")
+    if "sst2-distilled" in rows[row]:
+        shell("regard train sst2", tmp_path)  # the teacher
+    for command in re.findall(r"`(regard [^`]+)`", rows[row]):
+        shell(command, tmp_path)

@@ -18,8 +18,7 @@ from regard.errors import UserError
 from regard.interop.folder import save
 from regard.models.heads.mlm import MaskedLM
 from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import SpanClassifier
-from regard.models.heads.token import TokenClassifier
+from regard.models.heads.token import SpanClassifier, TokenClassifier
 from regard.models.registry import build
 from regard.text.vocabulary import Vocabulary
 from tests.text.test_wordpiece import PIECES
@@ -85,6 +84,35 @@ def test_a_folder_says_how_it_embeds_and_so_does_its_copy(tmp_path: Path) -> Non
         regard.load(place)
 
 
+def test_folders_of_sentence_transformers_6_embed_as_they_say(tmp_path: Path) -> None:
+    place = folder(tmp_path)
+    modules = [{"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.{name}"}
+               for index, (name, path) in enumerate({
+                   "base.modules.transformer.Transformer": "",
+                   "sentence_transformer.modules.pooling.Pooling": "1_Pooling",
+                   "base.modules.normalize.Normalize": "2_Normalize"}.items())]  # fmt: skip
+    (place / "modules.json").write_text(json.dumps(modules))
+    (place / "1_Pooling").mkdir()
+    pooling = {"embedding_dimension": 22, "pooling_mode": "cls", "include_prompt": True}
+    (place / "1_Pooling/config.json").write_text(json.dumps(pooling))
+    (place / "sentence_bert_config.json").write_text(json.dumps({"transformer_task": "feature-extraction"}))
+    settings = json.loads((place / "tokenizer_config.json").read_text())
+    (place / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": 7}))
+    model = regard.load(place)
+    expected = model.embed(TEXTS, truncate=True)
+    assert np.array_equal(expected, model.embed(TEXTS, truncate=True, pooling="cls", normalise=True))
+    with pytest.raises(UserError, match="at most 7"):
+        model.embed(TEXTS)
+    model.save(tmp_path / "copy")
+    assert np.array_equal(regard.load(tmp_path / "copy").embed(TEXTS, truncate=True), expected)
+    for modes in ("lasttoken", ["cls", "mean"]):
+        (place / "1_Pooling/config.json").write_text(json.dumps(pooling | {"pooling_mode": modes}))
+        with pytest.raises(
+            UserError, match=r"1_Pooling.config.json: .*(lasttoken|cls, mean).*expected one of: mean, cls"
+        ):
+            regard.load(place)
+
+
 def test_hidden_words_are_told_likeliest_first(tmp_path: Path) -> None:
     model: Any = regard.load(folder(tmp_path, MaskedLM, pooler=False))
     assert model.task == "fill"
@@ -95,7 +123,7 @@ def test_hidden_words_are_told_likeliest_first(tmp_path: Path) -> None:
         with torch.no_grad():
             chances = model.module(input_ids=torch.tensor([ids])).logits[0, :, : len(PIECES)].softmax(-1)
         hidden = [place for place, token in enumerate(ids) if token == PIECES.index("[MASK]")]
-        for place, words in zip(hidden, answer.words, strict=True):
+        for place, words in zip(hidden, answer.candidates, strict=True):
             chances[place][[token for token, piece in enumerate(PIECES) if piece[0] == "[" != piece]] = (
                 0  # a word is asked
             )
@@ -105,9 +133,9 @@ def test_hidden_words_are_told_likeliest_first(tmp_path: Path) -> None:
         assert "[MASK]" not in answer.text
     assert model.run(texts[1], best=3).text == answers[1].text
     printed = CliRunner().invoke(app, ["run", str(model.folder), texts[0], "--best", "2"]).output.splitlines()
-    told = ["\t".join(f"{word.text} {word.score:.3f}" for word in words[:2]) for words in answers[0].words]
+    told = ["\t".join(f"{word.text} {word.score:.3f}" for word in words[:2]) for words in answers[0].candidates]
     assert printed == [answers[0].text, *told]
-    with pytest.raises(UserError, match=r"input 1 has no mask: write \[MASK\]"):
+    with pytest.raises(UserError, match=r"input 1 has no mask token: put \[MASK\]"):
         model.run("the spaces")
 
 
@@ -171,7 +199,7 @@ def test_a_trace_has_the_pieces_of_what_was_read(tmp_path: Path) -> None:
 def test_what_an_encoder_cannot_do_is_said(tmp_path: Path) -> None:
     model: Any = regard.load(folder(tmp_path))
     for wrong, word in (
-        (lambda: model.generate([1, 2]), "cannot generate"),
+        (lambda: model.generate([1, 2]), "not available for task"),
         (lambda: model.embed("a " * 40), "at most 29"),
         (lambda: model.embed("a", pooling="sum"), "mean"),
         (lambda: model.module(input_ids=torch.tensor([[1]]), token_type_ids=torch.tensor([[2]])), "segments"),
@@ -235,3 +263,19 @@ def test_two_threads_read_the_same_bits(task: str, precision: str, tmp_path: Pat
         answers.append(model.run(texts))
         assert torch.get_num_threads() == threads
     assert len(answers[0]) == 150 and answers[0] == answers[1]
+
+
+def test_the_repr_of_a_model_is_one_line(tmp_path: Path) -> None:
+    path = folder(tmp_path, lambda body: Classifier(body, ["x", "y"]), width=64, depth=1)
+    model = regard.load(path, device="cpu")
+    count = sum(parameter.numel() for parameter in model.network.parameters())
+    expected = f"Model(bert, classify, {count / 1000:.1f}k parameters, float32, cpu, '{path}')"
+    assert repr(model) == expected
+    assert repr(regard.load(path, device="cpu", precision="int8")) == expected.replace("float32", "int8")
+
+
+@pytest.mark.parametrize(("count", "shown"), [(7, "7"), (22_848_000, "22.8M"), (1_100_048_384, "1.1B")])
+def test_counts_of_parameters_are_rounded(count: int, shown: str, tmp_path: Path) -> None:
+    model = regard.load(folder(tmp_path), device="cpu")
+    model.num_parameters = count
+    assert f"embed, {shown} parameters" in repr(model)

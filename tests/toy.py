@@ -30,7 +30,7 @@ HEADER = (
 
 class ToyBatch(NamedTuple):
     tokens: Tensor
-    index: Tensor
+    indices: Tensor
 
 
 class Network(nn.Module):
@@ -82,12 +82,12 @@ class ToyTask:
     def loss(self, network: nn.Module, batch: ToyBatch) -> Tensor:
         time.sleep(float(os.environ.get("TOY_SLEEP", "0")))
         loss = nn.functional.cross_entropy(network(batch.tokens), batch.tokens.sum(1) % WORDS, reduction="sum")
-        return loss * float("nan") if int(batch.index[0]) // 1000 in self.poison else loss
+        return loss * float("nan") if int(batch.indices[0]) // 1000 in self.poison else loss
 
     indivisible = False
 
     def split(self, batch: ToyBatch, pieces: int) -> list[ToyBatch]:
-        return [select_rows(batch, slice(index, None, pieces)) for index in range(min(pieces, len(batch.index)))]
+        return [select_rows(batch, slice(index, None, pieces)) for index in range(min(pieces, len(batch.indices)))]
 
     def validate(self, network: nn.Module) -> dict[str, float]:
         if self.scores:
@@ -117,6 +117,7 @@ def go(
     task: ToyTask | None = None,
     dropout: float = 0.1,
     source: Callable[[Network], BatchSource] | None = None,
+    quiet: bool = True,
     **more,
 ) -> tuple[Outcome, Network]:
     """Train the toy in `run`, or resume it; the same call does both, as `train` and `resume` do."""
@@ -129,7 +130,7 @@ def go(
         save_file({name: weights.data for name, weights in network.named_parameters()}, folder / "model.safetensors")
         (folder / "config.json").write_text("{}")
 
-    output = RunOutput(run, write_model, Display(True))
+    output = RunOutput(run, write_model, Display(quiet))
     batches = source(network) if source else None
     outcome = train(network, task or ToyTask(recipe.train.batch_size), recipe, output, batches, **more)
     return outcome, network

@@ -10,10 +10,11 @@ from regard.attention import core
 from regard.attention.core import Attention, Memory
 from regard.attention.masks import Bias, Padding, Prefix, Rule, Window, causal
 from regard.attention.positions import Learned, Sinusoid, sinusoid
+from regard.attention.recording import record, scope
 from regard.attention.scores import Additive, dot, scaled_dot, uniform, weigh
-from regard.attention.trace import Trace, record, scope
+from regard.attention.trace import Trace
 from regard.attention.variants import NEED_EQUAL_WIDTHS, SCORES, multihead
-from regard.layers.state import reorder
+from regard.layers.pytree import reorder
 
 BATCH, HEADS, QUERIES, LENGTH, WIDTH = 3, 5, 7, 11, 35
 

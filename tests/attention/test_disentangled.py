@@ -12,7 +12,8 @@ from regard.attention import core
 from regard.attention.core import Attention, Memory
 from regard.attention.disentangled import Disentangled, Distances, Shared, logarithmic
 from regard.attention.masks import causal
-from regard.attention.trace import Trace, record
+from regard.attention.recording import record
+from regard.attention.trace import Trace
 from regard.attention.variants import disentangled, multihead
 from tests.models.test_laws import alike
 
@@ -51,7 +52,7 @@ def attention(request) -> Attention:
 
 def spelled_out(attention: Attention, x: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Equation 4, place by place: the weights, and what comes out."""
-    relation: Any = attention.relation
+    relation: Any = attention.position_bias
     query, key, value = attention.project(x)
     vectors = relation.distances.norm(relation.distances.table.weight)
     projections = relation.projections(attention)
@@ -239,5 +240,5 @@ def test_attention_without_a_relation_makes_no_bias() -> None:
     attention = multihead(WIDTH, HEADS)
     with record() as recorder:
         attention.self_attend(torch.randn(2, LENGTH, WIDTH))
-    assert attention.relation is None
+    assert attention.position_bias is None
     assert Trace(recorder).records[""][0].bias is None

@@ -83,7 +83,7 @@ RECIPES = {  # how the recipe is spoiled, what is given beside it, what must be 
     "unknown section": (edit("[tokenizer]", "[tokeniser]"), [], (at("[tokenizer]"), "did you mean 'tokenizer'")),
     "wrong type": (edit("max_steps = 6", 'max_steps = "six"'), [], (at("max_steps"), '"six"', "a whole number")),
     "out of range": (edit("max_steps = 6", "max_steps = -6"), [], (at("max_steps"), "0 or more")),
-    "two lengths": (edit("max_steps = 6", "max_steps = 6\nepochs = 2"), [], ("train.epochs = 2", "give one of")),
+    "two lengths": (edit("max_steps = 6", "max_steps = 6\nepochs = 2"), [], ("train.epochs = 2", "set one of")),
     "no length": (edit("max_steps = 6\n", ""), [], ("mine.toml", "train.max_steps or train.epochs or train.minutes")),
     "not TOML": (edit("[train]", "[train"), [], ("mine.toml", "not valid TOML", f"line {at('[train]').split(':')[1]}")),
     "not UTF-8": (
@@ -184,7 +184,7 @@ DATA = {  # files to write, what is given, what must be said
     "no such column in JSON": (
         {"t.jsonl": '{"source": "a", "goal": "b"}'},
         ["data.train=t.jsonl"],
-        ("t.jsonl:1: no column 'target'; possible: goal, source; say which is meant with data.target=NAME",),
+        ("t.jsonl:1: no column 'target'; expected one of: goal, source; choose one with data.target=NAME",),
     ),
     "all too long": ({}, ["data.max_length=1"], ("no sample left", "longer than 1 tokens", "train.tsv:1")),
     "nothing to hold out": ({}, ["data.validation=0.6", "data.test=0.5"], ("0.6", "0.5", "nothing to train on")),
@@ -251,7 +251,7 @@ CHECKPOINTS = {  # how the folder is spoiled, whether it has a manifest, what mu
     "altered tokenizer": (lambda f: alter(f / "tokenizer.json"), True, ("tokenizer.json", "altered")),
     "cut, no manifest": (lambda f: truncate(f / "model.safetensors"), False, ("model.safetensors", "not a complete")),
     "missing tensor": (lambda f: retensor(f, **{BIAS: None}), False, ("missing", BIAS)),
-    "unknown type": (lambda f: change(f, model_type="marion"), False, ("config.json", "'marion'", "'marian'")),
+    "unknown type": (lambda f: change(f, model_type="marion"), False, ("config.json", "= 'marion'", "marian")),
     "pickled": (only_pickled, False, ("pytorch_model.bin", "python -c", "safetensors")),
     "another vocabulary": (lambda f: vocabulary(41).save(f), False, ("41 tokens", "rows")),
     "broken config": (lambda f: truncate(f / "config.json"), False, ("config.json", "not JSON")),
@@ -261,7 +261,11 @@ CHECKPOINTS = {  # how the folder is spoiled, whether it has a manifest, what mu
         ("config.json", "not JSON"),
     ),
     "outside": (lambda f: shard(f, "../model-{}-of-2.safetensors"), False, ("index.json", "'../model-0-of-2")),
-    "broken tokenizer": (lambda f: truncate(f / "tokenizer.json"), False, ("tokenizer.json", "not a tokenizer.json")),
+    "broken tokenizer": (
+        lambda f: truncate(f / "tokenizer.json"),
+        False,
+        ("tokenizer.json", "not a valid tokenizer.json"),
+    ),
     "tokenizer settings": (
         lambda f: (f / "tokenizer_config.json").write_text("[1]"),
         False,
@@ -382,7 +386,7 @@ DECODING = {  # as given to run and to chat, the exit code, as given in Python, 
     "no number": (["--temperature", "hot"], 2, {"temperature": "hot"}, "temperature = 'hot' does not fit"),
     "not finite": (["--temperature", "inf"], 2, {"temperature": float("inf")}, "temperature = inf: must be finite"),
     "unknown": (["--temprature", "1"], 2, {"temprature": 1}, "did you mean 'temperature'?"),
-    "an empty text to stop at": (["--stop", ""], 2, {"stop": ""}, "stop holds an empty text"),
+    "an empty text to stop at": (["--stop", ""], 2, {"stop": ""}, "stop contains an empty string"),
     "no length": (["--max-new-tokens", "0"], 2, {"max_new_tokens": -1}, "max_new_tokens = -1: must be 0 or more"),
     "no room for the least": (
         ["--min-new-tokens", "9", "--max-new-tokens", "3"],
@@ -439,14 +443,18 @@ def test_bad_options_in_python_are_told(options: dict, said: str, written: Model
 def test_bad_prompts_are_told(call: Call, letters: Path, written: Model, run: Path) -> None:
     refused(call("run", letters, ""), ("input 1 is empty: a prompt needs",))
     refused(call("run", letters, "x" * (LIMIT + 1)), (f"{LIMIT + 1} tokens", f"at most {LIMIT}", "--truncate"))
-    refused(call("run", letters, "Once", "--task", "translate"), ("cannot 'translate'", "generate"))
+    refused(call("run", letters, "Once", "--task", "translate"), ("cannot do task = 'translate'", "generate"))
     refused(call("run", letters, "Once", "--log-probabilities"), ("--json",), code=2)
-    refused(call("run", letters, "Once", "--draft", "nowhere"), ("'nowhere'", "REGARD_WEIGHTS"))
-    refused(call("run", letters, "Once", "--lookup", "--temperature", "1"), ("for greedy search", "temperature = 1"))
-    refused(call("run", letters, "Once", "--draft", run), ("draft must be a causal language model",))
-    refused(call("run", run, "1 2", "--lookup"), ("--lookup is for task generate; this is an encoder–decoder model",))
+    refused(call("run", letters, "Once", "--draft-model", "nowhere"), ("'nowhere'", "REGARD_WEIGHTS"))
+    refused(
+        call("run", letters, "a", "--prompt-lookup", "--temperature", "1"), ("for greedy search", "temperature = 1")
+    )
+    refused(call("run", letters, "Once", "--draft-model", run), ("the draft model must be a causal language model",))
+    refused(
+        call("run", run, "1 2", "--lookup"), ("--prompt-lookup is for task generate; this is an encoder–decoder model",)
+    )
     refused(call("run", run, "1 2", "--stop", "3"), ("stop = ['3']", "language model"))
-    refused(call("chat", run), ("cannot chat", "translate"))
+    refused(call("chat", run), ("chat needs a language model", "translate"))
     refused(call("chat", "nowhere"), ("'nowhere'", "REGARD_WEIGHTS"))
     refused(call("chat", letters, "--num-beams", "2"), ("--num-beams",), code=2)
     for ask in (written.run, written.stream):
@@ -482,6 +490,6 @@ def test_a_tokenizer_of_another_model_is_told(verb: str, call: Call, letters: Pa
 def test_a_chat_template_that_cannot_be_read_is_told(call: Call, letters: Path, tmp_path: Path) -> None:
     shutil.copytree(letters, tmp_path / "spoiled")
     (tmp_path / "spoiled" / "chat_template.jinja").write_text("{% for %}")
-    refused(call("chat", tmp_path / "spoiled"), ("chat template cannot be read",))
+    refused(call("chat", tmp_path / "spoiled"), ("chat template is invalid",))
     (tmp_path / "spoiled" / "chat_template.jinja").write_bytes(b"\xff")
-    refused(call("chat", tmp_path / "spoiled"), ("chat_template.jinja", "not text"))
+    refused(call("chat", tmp_path / "spoiled"), ("chat_template.jinja", "UTF-8"))

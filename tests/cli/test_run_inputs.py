@@ -25,8 +25,7 @@ from regard.errors import UserError
 from regard.interop.folder import save
 from regard.models.heads.mlm import MaskedLM
 from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import SpanClassifier
-from regard.models.heads.token import TokenClassifier
+from regard.models.heads.token import SpanClassifier, TokenClassifier
 from regard.models.registry import build
 from regard.tasks.registry import options_of
 from tests.test_model import folder
@@ -79,12 +78,41 @@ def test_rows_are_answered_as_texts_are(task: str, tmp_path: Path, call: Call) -
     assert (code, err) == (0, "")
     found = told(out)
     assert [each["location"] for each in found] == [f"{table}:{line}" for line in PLACES]
-    wanted = [mask + text for text in TEXTS if text]
-    answers = [to_jsonable(answer) for answer in model.run(wanted)]
+    answers = [to_jsonable(answer) for answer in model.run([mask + text if text else "" for text in TEXTS])]
     assert found[2] == {"location": f"{table}:5", "text": "", "truncated": False, "alternatives": []}
-    assert same([each for each in found if each != found[2]], answers)
+    assert same(found, answers)
     code, out, _ = call("run", place, "--file", table)
     assert code == 0 and len(out.splitlines()) == len(TEXTS) and out.splitlines()[2] == ""
+
+
+@pytest.mark.parametrize("task", [*MODELS, "answer"])
+def test_an_empty_input_among_several_has_an_empty_prediction(task: str, tmp_path: Path, call: Call) -> None:
+    """In a list, a file, stdin and several arguments alike."""
+    place = folder(tmp_path, SpanClassifier) if task == "answer" else MODELS[task](tmp_path)
+    model: Any = regard.load(place)
+    text = {"fill": "a [MASK]", "answer": "a\tthe spaces"}.get(task, "hello")
+    steps: list[int] = []
+    first, second, third = model.run(["", text, ""], progress=steps.append)
+    assert (first.text, first.truncated, first.alternatives, bool(first)) == ("", False, (), False)
+    assert first is third and (first.label, first.score, first.entities) == (None, None, None)
+    assert bool(second) and sum(steps) == 3 and model.run(["", ""]) == [first, first]
+    with pytest.raises(UserError, match="input 3 "):
+        model.run(["", text, 7])
+    code, out, err = call("run", place, "", text, "--json")
+    assert (code, err) == (0, "") and same(told(out), [to_jsonable(first), to_jsonable(second)])
+    if task == "answer":
+        assert [bool(each) for each in model.run([("a", " "), {"question": "", "context": "a"}, ("a", "the")])] == [
+            False,
+            False,
+            True,
+        ]
+        assert [bool(each) for each in model.run(["", "a"], context="the spaces")] == [False, True]
+    if task == "tag":
+        assert [bool(each) for each in model.run([[], ["the"]])] == [False, True]
+    if task in ("answer", "classify", "generate"):
+        with pytest.raises(UserError, match="input 1 "):
+            model.run("")
+        assert call("run", place, "")[0] == 1
 
 
 def test_questions_and_pairs_are_read_from_two_columns(tmp_path: Path, call: Call) -> None:
@@ -135,7 +163,7 @@ def test_every_form_of_a_file_says_the_same(tmp_path: Path) -> None:
         for each in (name, f"{name}.gz") if content else (name,):
             found = list(from_file(predictor, FileOptions(str(tmp_path / each)), False, quiet=True))
             assert [given.value for given in found] == texts
-            assert [given.blank for given in found] == [False, True, False]
+            assert [predictor.is_empty(given.value) for given in found] == [False, True, False]
     assert len(list(from_file(predictor, FileOptions(str(tmp_path / "a.*"), "text"), False))) == 6 * len(texts)
     numbered = written(tmp_path / "bare.csv", "7,hello\n8,the\n")
     assert [each.value for each in from_file(predictor, FileOptions(str(numbered), "2"), False)] == ["hello", "the"]
@@ -175,7 +203,7 @@ def test_words_that_are_tagged_stay_as_a_file_has_them(tmp_path: Path, call: Cal
 def test_what_cannot_be_answered_is_told_by_its_place(tmp_path: Path, call: Call) -> None:
     place, table = folder(tmp_path, MaskedLM), written(tmp_path / "t.csv", "text\n[MASK] a\nhello\n")
     code, _, err = call("run", place, "--file", table)
-    assert code == 1 and "t.csv:3: has no mask: write [MASK] where" in err
+    assert code == 1 and "t.csv:3: has no mask token: put [MASK] where" in err
     written(table, f"text\n[MASK] a\n[MASK] {'the ' * 40}\n")
     assert f"{table}:3: has 43 tokens" in call("run", place, "--file", table)[2]
     code, out, err = call("run", place, "--file", table, "--truncate")

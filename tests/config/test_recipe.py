@@ -14,6 +14,7 @@ from regard.config import recipe_files
 from regard.config.aliases import ALIASES, OLD_KEYS, VALUES
 from regard.config.recipe import (
     ADAPTERS,
+    MIN_STEPS,
     DecodeOptions,
     Recipe,
     TokenizerOptions,
@@ -116,6 +117,34 @@ def test_overrides_are_toml_values_or_bare_words(path: Path) -> None:
     assert recipe.decode.num_beams == 5
 
 
+MODEL = 'family = "transformer"\nwidth = 24\nheads = 3\nnorm = "post"\ndecoder_heads = 5\npreset = "base"'
+
+
+def test_a_family_on_the_command_line_drops_the_fields_that_it_does_not_have(path: Path) -> None:
+    path.write_text(SMALL.replace('family = "transformer"', MODEL))
+    notes: list[str] = []
+    overrides = ["model.reach=7", "model.family=seq2seq"]  # an old key that depends on the family
+    recipe = load_recipe(path, overrides, notes.append)
+    assert recipe.model == {"family": "seq2seq", "width": 24, "local_window": 7}
+    (note,) = notes
+    assert note.startswith(
+        "model.family = 'seq2seq' replaces 'transformer'; unsupported fields and values are dropped: "
+    )
+    for field in ("heads = 3", 'norm = "post"', "decoder_heads = 5", 'preset = "base"'):
+        assert field in note
+    with pytest.warns(UserWarning, match="replaces 'transformer'; unsupported fields and values are dropped"):
+        load_recipe(path, ["model.family=seq2seq"])
+
+
+def test_fields_that_the_family_has_or_that_are_given_with_it_are_kept(path: Path) -> None:
+    path.write_text(SMALL.replace('family = "transformer"', MODEL))
+    assert load_recipe(path, ["model.family=transformer"]).model == load_recipe(path).model
+    notes: list[str] = []
+    recipe = load_recipe(path, ["model.family=bert", "model.cell=gru"], notes.append)
+    assert recipe.model == {"family": "bert", "width": 24, "heads": 3, "cell": "gru", "preset": "base"}  # not dropped
+    assert "norm" in notes[0]
+
+
 def test_an_override_replaces_the_choice_it_excludes(path: Path) -> None:
     options = load_recipe(path, ["train.minutes=0.5", "train.batch_size=3"]).train
     assert (options.max_steps, options.minutes, options.batch_tokens, options.batch_size) == (0, 0.5, 0, 3)
@@ -130,6 +159,12 @@ def test_an_override_replaces_the_choice_it_excludes(path: Path) -> None:
         ("learning_rate=1e-4", "command line: unknown key 'learning_rate'; did you mean 'train.learning_rate'?"),
         ("data.learning_rate=1e-4", "unknown key 'data.learning_rate'; did you mean 'train.learning_rate'?"),
         ("temperature=1", "unknown key 'temperature'; did you mean 'distil.temperature' or 'decode.temperature'?"),
+        (
+            "train.num_epoch=3",
+            "'train.num_epoch'; did you mean 'train.epochs' (or its alias 'num_train_epochs')?",
+        ),
+        ("train.zzz=3", "unknown key 'train.zzz'; expected one of: "),
+        ("train.zzz=3", ", … and 20 more"),
         ("train.output=here", "unknown key 'train.output'; did you mean 'output'?"),
         ("train.max_steps=many", "expected a whole number"),
         ("train.max_steps=1.5", "expected a whole number"),
@@ -144,7 +179,7 @@ def test_an_override_replaces_the_choice_it_excludes(path: Path) -> None:
         ("decode.num_beams=0", "decode.num_beams = 0: must be at least 1"),
         ("decode.top_p=0", "decode.top_p"),
         ("decode.num_return_sequences=3", "needs as many num_beams"),
-        ("data.train=100", "needs `synthetic`"),
+        ("data.train=100", "needs data.synthetic"),
         ("data.validation=1.5", "between 0 and 1"),
         ("data.train=''", "data.train is missing"),
         ("train.max_steps=0", "the length of the run is missing"),
@@ -172,8 +207,8 @@ def test_what_is_wrong_is_said(path: Path, override: str, said: str | None) -> N
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (SMALL + "epochs = 3\n", "given 2 times (train.max_steps = 7, train.epochs = 3.0)"),
-        (SMALL + "batch_size = 3\n", "given 2 times"),
+        (SMALL + "epochs = 3\n", "set 2 times (train.max_steps = 7, train.epochs = 3.0)"),
+        (SMALL + "batch_size = 3\n", "set 2 times"),
         (SMALL + "kep = 3\n", "small.toml:12: unknown key 'train.kep'; did you mean 'keep'"),
         ("keep = 3\n" + SMALL, "small.toml:1: unknown key 'keep'; did you mean 'train.keep'?"),
         (SMALL.replace("max_steps = 7", "max_steps = -7"), "small.toml:11: train.max_steps = -7"),
@@ -193,7 +228,7 @@ def test_the_place_in_the_file_is_said(path: Path, given: str, said: str) -> Non
 
 
 def test_a_recipe_that_is_not_there() -> None:
-    with pytest.raises(UserError, match=r"no recipe 'no/such\.toml'"):
+    with pytest.raises(UserError, match=r"recipe file not found: no/such\.toml \(in .*\); built-in .* without \.toml"):
         load_recipe("no/such.toml")
 
 
@@ -245,10 +280,10 @@ def test_a_base_may_be_one_that_ships(path: Path) -> None:
 @pytest.mark.parametrize(
     ("base", "said"),
     [
-        ('"small.toml"', r"small.toml:1: base = .*cannot stand on itself"),
+        ('"small.toml"', r"small.toml:1: base = .*cannot be its own base"),
         ('"revers"', r"small.toml:1: base = .*reverse"),
-        ("7", r"small.toml:1: base = 7: name a recipe"),
-        ('"none.toml"', r"small.toml:1: base = .*no such file"),
+        ("7", r"small.toml:1: base = 7: expected the name of a recipe"),
+        ('"none.toml"', r"small.toml:1: base = .*neither a file in the same folder"),
     ],
 )
 def test_a_base_that_cannot_be_is_said(path: Path, base: str, said: str) -> None:
@@ -306,3 +341,24 @@ def test_a_declared_package_that_is_gone_or_has_no_folder_is_passed_over(
     assert "multi30k-luong" not in shipped_recipes()
     with pytest.raises(UserError, match=r"no recipe 'multi30k-luong'.*multi30k-transformer"):
         load_recipe("multi30k-luong")
+
+
+def test_epochs_of_a_built_in_recipe_have_enough_updates(tmp_path: Path) -> None:
+    """A user's file may be small; epochs that a user chose are taken as they are."""
+    own = tmp_path / "own.toml"
+    own.write_text('base = "tag"\n[data]\ntrain = "mine.conll"\n')
+    chosen = tmp_path / "chosen.toml"
+    chosen.write_text('base = "tag"\n[train]\nepochs = 2\n')
+    assert load_recipe("tag").train.min_steps == load_recipe(own).train.min_steps == MIN_STEPS
+    assert load_recipe("tag", ["train.min_steps=7"]).train.min_steps == 7
+    for recipe in (
+        load_recipe(chosen),
+        load_recipe("tag", ["train.epochs=2"]),
+        load_recipe("tag", ["train.minutes=2"]),
+        load_recipe("dates"),
+    ):
+        assert recipe.train.min_steps == 0 or not recipe.train.epochs
+    run = tmp_path / "recipe.toml"
+    run.write_text(to_toml(load_recipe("tag")))
+    assert load_recipe(run).train.min_steps == MIN_STEPS
+    assert load_recipe(run, ["train.epochs=1"]).train.min_steps == 0

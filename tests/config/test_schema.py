@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.config.recipe import _with_tables_of
+from regard.config.recipe import key_types
 from regard.config.schema import override
 
 GIVEN = {
@@ -23,7 +23,7 @@ GIVEN = {
 def test_a_field_of_text_takes_numbers_as_text(given: str, value: object) -> None:
     table: dict = {}
     found: object = table
-    for name in override(table, given, _with_tables_of("translate")).split("."):
+    for name in override(table, given, key_types("translate")).split("."):
         assert isinstance(found, dict)
         found = found[name]
     assert found == value

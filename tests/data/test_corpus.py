@@ -5,6 +5,7 @@ import json
 import random
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +93,7 @@ BROKEN = {
     "p.{a,b}": ({"p.a": "1\n2\n3\n", "p.b": "1\n2\n"}, {}, r"p\.a has 3 lines, .*p\.b has 2 lines"),
     "e.{a,b}": ({"e.a": "", "e.b": "1\n"}, {}, r"e\.a: the file is empty"),
     "u.{a,b}": ({"u.a": b"1\n2\n\xff3\n", "u.b": "1\n2\n3\n"}, {}, r"u\.a:3: not UTF-8 \(byte 0xff at 1\)"),
-    "s.{a,b}": ({"s.a": "1\n", "s.b": "1\n"}, {"source": "c"}, "no column 'c'; possible: a, b"),
+    "s.{a,b}": ({"s.a": "1\n", "s.b": "1\n"}, {"source": "c"}, "no column 'c'; expected one of: a, b"),
     "h.tsv": (
         {"h.tsv": "german\tenglish\nx\ty\n"},
         {"source": "germn"},
@@ -103,10 +104,18 @@ BROKEN = {
     "one.tsv": ({"one.tsv": "x\ny\n"}, {}, r"one\.tsv:1: needs a source and a target"),
     "k.jsonl": ({"k.jsonl": '{"source": "x"}'}, {}, r"k\.jsonl:1: no column 'target'"),
     "b.jsonl": ({"b.jsonl": '{"source": "x", "target": "y"}\n{"sou'}, {}, r"b\.jsonl:2: not a JSON object"),
-    "l.jsonl": ({"l.jsonl": "[1]"}, {}, r"l\.jsonl:1: a list, but"),
-    "n.jsonl": ({"n.jsonl": '{"source": 3, "target": "y"}'}, {}, r"n\.jsonl:1: 'source' is a int, but"),
-    "d.jsonl": ({"d.jsonl": '{"source": "\\ud800", "target": "y"}'}, {}, r"d\.jsonl:1: half a surrogate"),
-    "w.xml": ({"w.xml": "x,y\n"}, {}, r"w\.xml: cannot tell what kind.*\.jsonl"),
+    "l.jsonl": ({"l.jsonl": "[1]"}, {}, r"l\.jsonl:1: expected a JSON object, found a list"),
+    "n.jsonl": (
+        {"n.jsonl": '{"source": 3, "target": "y"}'},
+        {},
+        r"n\.jsonl:1: 'source': expected a string, found a int",
+    ),
+    "d.jsonl": (
+        {"d.jsonl": '{"source": "\\ud800", "target": "y"}'},
+        {},
+        r"d\.jsonl:1: .* unpaired surrogate",
+    ),
+    "w.xml": ({"w.xml": "x,y\n"}, {}, r"w\.xml: unknown file type; expected .*\.jsonl"),
 }
 
 
@@ -133,7 +142,7 @@ def test_a_broken_gz_is_an_error(tmp_path: Path, damage: str) -> None:
 
 def test_a_folder_is_told_from_what_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "news").mkdir()
-    with pytest.raises(UserError, match=r"'news' is a folder \(.*\): a pattern means its files, such as news/\*\.csv$"):
+    with pytest.raises(UserError, match=r"'news' is a folder \(.*\), expected .* pattern such as news/\*\.csv$"):
         find("news", tmp_path)
     write(tmp_path / "news" / "READ.me", "1")
     write(tmp_path / "news" / "a.jsonl.gz", "1")
@@ -232,16 +241,19 @@ def test_a_prefix_is_the_first_token_of_the_source(tmp_path: Path, cache: Path) 
     assert corpus.text(0) == ("<de> ein Hund", "a dog")
     assert [corpus.source(i)[0] for i in range(2)] == [tokenizer.table["<de>"], tokenizer.table["<en>"]]
     write(tmp_path / "t.tsv", "lang\tx\ty\nfr\tein Hund\ta dog\n")
-    with pytest.raises(UserError, match=r"t\.tsv:2: the prefix <fr> is no token"):
+    with pytest.raises(UserError, match=r"t\.tsv:2: unknown prefix <fr>: the vocabulary has no such token"):
         prepare(data, "train", VOCABULARY, cache, tmp_path)
 
 
-def test_prepared_once_and_again_when_anything_differs(tmp_path: Path, cache: Path) -> None:
+def test_prepared_once_and_again_when_anything_differs(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path / "t.tsv", "\n".join("\t".join(pair) for pair in PAIRS))
     seen: list[int] = []
+    monkeypatch.setattr("regard.data.pairs.shown", lambda message: nullcontext(seen.append))
 
     def folders(vocabulary: Vocabulary = VOCABULARY, part: str = "train", **fields) -> int:
-        prepare(TranslateData(train="t.tsv", **fields), part, vocabulary, cache, tmp_path, progress=seen.append)
+        prepare(TranslateData(train="t.tsv", **fields), part, vocabulary, cache, tmp_path)
         return len(list(cache.iterdir()))
 
     assert (folders(), folders()) == (1, 1)
@@ -314,8 +326,8 @@ def test_an_interrupted_preparation_leaves_nothing(cache: Path, monkeypatch: pyt
 MEMORY = """
 import itertools, sys
 from pathlib import Path
-from regard.data.sampler import BatchOptions, batches_per_epoch
-from regard.tasks.translate.dataset import stream
+from regard.data.sampler import BatchOptions, batches_per_epoch, shares
+from regard.tasks.translate.dataset import collate_samples
 from regard.tasks.translate.dataset import Sample, prepare
 from regard.text.train_tokenizer import train_tokenizer
 from regard.text.vocabulary import Vocabulary
@@ -334,7 +346,8 @@ before = anonymous()
 corpus = prepare(TranslateData(train="t.tsv"), "train", vocabulary, folder / "cache", folder)
 options = BatchOptions(batch_tokens=4096, window=1024)
 number = batches_per_epoch(corpus, options)
-assert sum(len(batch.index) for batch in itertools.islice(stream(corpus, vocabulary, options), number)) == count
+batches = itertools.islice(shares(corpus, options), number)
+assert sum(len(collate_samples(corpus, indices, vocabulary).indices) for indices in batches) == count
 print(before, anonymous())
 """
 

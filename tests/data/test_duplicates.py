@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.duplicates import digests, duplicates
+from regard.data.splits.hashed import digests, duplicates
 
 
 @given(st.lists(st.text(max_size=3)), st.lists(st.text(max_size=3)))

@@ -35,7 +35,7 @@ def take(count: int, *arguments, **keywords) -> list[BlockBatch]:
 
 def same(first: list[BlockBatch], second: list[BlockBatch]) -> bool:
     pairs = zip(first, second, strict=True)
-    return all(torch.equal(a.tokens, b.tokens) and torch.equal(a.index, b.index) for a, b in pairs)
+    return all(torch.equal(a.tokens, b.tokens) and torch.equal(a.indices, b.indices) for a, b in pairs)
 
 
 @settings(max_examples=60, deadline=None)
@@ -58,7 +58,7 @@ def test_borders_move_and_blocks_are_mixed_from_epoch_to_epoch() -> None:
     batches = take(80, text, options)
     rows = torch.cat([batch.tokens for batch in batches]).view(8, 100, 18)
     assert len({int(epoch[0, 0]) % 17 for epoch in rows}) > 3
-    orders = [tuple(torch.cat([batch.index for batch in batches]).view(8, 100)[epoch].tolist()) for epoch in range(8)]
+    orders = [tuple(torch.cat([batch.indices for batch in batches]).view(8, 100)[epoch].tolist()) for epoch in range(8)]
     assert len(set(orders)) == 8
     assert all(sorted(order) == list(range(100)) for order in orders)
     assert orders[0] != tuple(range(100))
@@ -86,11 +86,11 @@ def test_batches_are_of_one_size_and_seeds_differ() -> None:
     text, options = numbers(211), PackOptions(7, 4)
     batches = take(30, text, options)
     assert {tuple(batch.tokens.shape) for batch in batches} == {(4, 8)}
-    assert {batch.tokens.dtype for batch in batches} == {batch.index.dtype for batch in batches} == {torch.int64}
+    assert {batch.tokens.dtype for batch in batches} == {batch.indices.dtype for batch in batches} == {torch.int64}
     assert not same(batches, take(30, text, PackOptions(7, 4, seed=1)))
     assert same(batches, take(30, numbers(211), options))
     moved = batches[0].to("meta")
-    assert moved.tokens.device.type == moved.index.device.type == "meta"
+    assert moved.tokens.device.type == moved.indices.device.type == "meta"
 
 
 @pytest.mark.parametrize("size", [1, 4, 30, 100])
@@ -119,7 +119,7 @@ def test_reading_copies_no_more_than_a_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("count", "length"), [(0, 1), (1, 1), (7, 7), (3, 100)])
 def test_too_short_a_text_is_an_error(count: int, length: int) -> None:
     with pytest.raises(
-        UserError, match=rf"has {count} tokens, but a block takes {length + 1} \(data\.max_length = {length}"
+        UserError, match=rf"too short: {count} tokens, but one block needs {length + 1} \(data\.max_length = {length}"
     ):
         next(packed(numbers(count), PackOptions(length, 3)))
 
@@ -145,5 +145,5 @@ def test_windows_count_each_token_once_with_enough_before_it(count: int, length:
 
 @pytest.mark.parametrize("stride", [0, 8, 9])
 def test_windows_that_leave_gaps_are_refused(stride: int) -> None:
-    with pytest.raises(UserError, match=rf"stride = {stride}: must lie within 1 … 7"):
+    with pytest.raises(UserError, match=rf"stride = {stride}: must be between 1 and 7"):
         next(windows(range(30), 8, stride))

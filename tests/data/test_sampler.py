@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.config.recipe import TokenizerOptions
-from regard.data.sampler import BatchOptions, batches_per_epoch, epochs, permute
+from regard.data.sampler import BatchOptions, batches_per_epoch, epochs, permute, shares
 from regard.errors import UserError
-from regard.tasks.translate.dataset import Batch, collate, stream
+from regard.tasks.translate.dataset import Batch, collate, collate_samples, collate_sources
 from regard.text.train_tokenizer import train_tokenizer
 from regard.text.vocabulary import Vocabulary
 
@@ -42,14 +42,17 @@ def corpus(count: int, **fields: int) -> Any:
     return cast(Any, Ragged(count, **fields))
 
 
-def take(count: int, *arguments, **keywords) -> list[Batch]:
-    return list(islice(stream(*arguments, **keywords), count))
+def take(
+    count: int, dataset: Any, vocabulary: Vocabulary, options: BatchOptions, *share: int, **keywords: int
+) -> list[Batch]:
+    batches = shares(dataset, options, *share, **keywords)
+    return [collate_samples(dataset, indices, vocabulary) for indices in islice(batches, count)]
 
 
 def same(first: list[Batch], second: list[Batch]) -> bool:
     pairs = zip(first, second, strict=True)
     return all(
-        torch.equal(a.index, b.index)
+        torch.equal(a.indices, b.indices)
         and torch.equal(a.source.tokens, b.source.tokens)
         and torch.equal(a.target.tokens, b.target.tokens)
         for a, b in pairs
@@ -83,9 +86,9 @@ def test_every_sample_once_an_epoch_and_bounds_hold(size: dict, count: int, wind
     data, options = corpus(count), BatchOptions(**size, window=window)
     number = batches_per_epoch(data, options)
     batches = take(number, data, VOCABULARY, options)
-    assert sorted(torch.cat([batch.index for batch in batches]).tolist()) == list(range(count))
+    assert sorted(torch.cat([batch.indices for batch in batches]).tolist()) == list(range(count))
     for batch in batches:
-        rows = len(batch.index)
+        rows = len(batch.indices)
         width = max(batch.source.tokens.shape[1], batch.target.tokens.shape[1] - 1)
         if options.batch_size:
             assert rows <= options.batch_size
@@ -98,17 +101,17 @@ def test_token_batches_are_full() -> None:
     """Lengths sorted in windows: little of what a batch may hold is padding or unused."""
     data, options = corpus(5003), BatchOptions(batch_tokens=1024)
     batches = take(batches_per_epoch(data, options), data, VOCABULARY, options)
-    real = sum(int(np.maximum(data.source_lengths, data.target_lengths)[batch.index].sum()) for batch in batches)
+    real = sum(int(np.maximum(data.source_lengths, data.target_lengths)[batch.indices].sum()) for batch in batches)
     assert real > 0.85 * options.batch_tokens * len(batches)
 
 
 def test_a_sample_over_the_bound_is_a_batch_of_its_own() -> None:
     data, options = corpus(53), BatchOptions(batch_tokens=11)
     batches = take(batches_per_epoch(data, options), data, VOCABULARY, options)
-    assert sorted(torch.cat([batch.index for batch in batches]).tolist()) == list(range(53))
+    assert sorted(torch.cat([batch.indices for batch in batches]).tolist()) == list(range(53))
     longest = np.maximum(data.source_lengths, data.target_lengths) + 1
     for batch in batches:
-        assert len(batch.index) == 1 or longest[batch.index].max() * len(batch.index) <= 11
+        assert len(batch.indices) == 1 or longest[batch.indices].max() * len(batch.indices) <= 11
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -154,10 +157,10 @@ def test_rows_begin_and_end_and_are_padded_on_the_right() -> None:
     assert batch.source.lengths.tolist() == [4, 2]
     assert batch.source.real.tolist() == [[True] * 4, [True, True, False, False]]
     assert batch.source.tokens.dtype == torch.int64
-    alone = collate([[5, 6, 7], [8]], None, VOCABULARY)
+    alone = collate_sources([[5, 6, 7], [8]], VOCABULARY)
     assert torch.equal(alone.tokens, batch.source.tokens)
     moved = batch.to("meta")
-    assert moved.source.tokens.device.type == moved.index.device.type == "meta"
+    assert moved.source.tokens.device.type == moved.indices.device.type == "meta"
 
 
 @pytest.mark.parametrize("fields", [{}, {"batch_size": 3, "batch_tokens": 3}, {"batch_size": 3, "window": 0}])

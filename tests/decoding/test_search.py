@@ -14,11 +14,11 @@ from torch import Tensor
 
 from regard.config.recipe import DecodeOptions
 from regard.decoding import search
+from regard.decoding.candidates import blockwise_topk
 from regard.decoding.logits_processors import process_logits
 from regard.decoding.sampling import draw, random_numbers, truncate
-from regard.decoding.topk import blockwise_topk
 from regard.errors import UserError
-from regard.layers.state import State, reorder
+from regard.layers.pytree import State, reorder
 
 BEGIN, END = 1, 0
 law = settings(derandomize=True, deadline=None, max_examples=60)
@@ -228,7 +228,7 @@ def test_where_nothing_may_follow_the_hypothesis_stays_unfinished(way: dict[str,
 
 
 def test_a_beam_that_also_draws_is_refused() -> None:
-    with pytest.raises(UserError, match=r"num_beams = 2 with decode.temperature = 0.5"):
+    with pytest.raises(UserError, match=r"num_beams = 2 and decode.temperature = 0.5"):
         search(Tree(3, 2), torch.arange(2), BEGIN, END, DecodeOptions(num_beams=2, temperature=0.5), 2)
 
 

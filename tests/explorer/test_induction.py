@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention.trace import record
+from regard.attention.recording import record
 from regard.cli.main import main
 from regard.config.options import DocumentOptions
 from regard.config.recipe import Recipe, TokenizerOptions
@@ -43,11 +43,15 @@ class Planted:
         return iter([torch.zeros(1)])
 
     def __call__(self, tokens: Tensor) -> None:
-        from regard.attention.trace import recorder
+        from regard.attention.recording import recorder
 
         watching = recorder()
         assert watching is not None
         watching.records["decoder.blocks.0.self"] = [SimpleNamespace(weights=lambda: self.attend(tokens))]  # pyright: ignore
+
+
+def planted(attend: Any) -> Any:
+    return Planted(attend)
 
 
 def induction(tokens: Tensor) -> Tensor:
@@ -64,7 +68,7 @@ def induction(tokens: Tensor) -> Tensor:
 
 
 def test_prefix_matching_is_one_for_an_induction_head_and_nothing_else() -> None:
-    shares = induction_scores(Planted(induction), range(100), rows=5, length=17)
+    shares = induction_scores(planted(induction), range(100), rows=5, length=17)
     assert shares["decoder.blocks.0.self"].tolist() == [1, 0, 0]
 
 
@@ -74,7 +78,7 @@ def test_a_uniform_head_matches_by_its_share_of_places() -> None:
         weights = torch.ones(length, length).tril()
         return (weights / weights.sum(-1, keepdim=True)).expand(tokens.size(0), 1, -1, -1)
 
-    (shares,) = induction_scores(Planted(uniform), range(100), rows=3, length=10).values()
+    (shares,) = induction_scores(planted(uniform), range(100), rows=3, length=10).values()
     assert float(shares) == pytest.approx(sum(1 / position for position in range(11, 21)) / 10)
 
 
@@ -86,7 +90,7 @@ def test_answers_are_looked_for_from_the_last_token_of_each_prompt() -> None:
         weights[1, 0, 4, 0] = 1.0  # padding looks, which is nobody's business
         return weights
 
-    (shares,) = answer_scores(Planted(attend), [[9, 7, 9, 7, 8], [3, 4, 5]], [7, 3]).values()
+    (shares,) = answer_scores(planted(attend), [[9, 7, 9, 7, 8], [3, 4, 5]], [7, 3]).values()
     assert float(shares) == pytest.approx((0.7 + 0.0) / 2)
 
 
@@ -110,11 +114,12 @@ def test_heads_of_a_model_with_questions_of_its_own() -> None:
     shape: dict[str, Any] = GPT | dict(max_positions=90)
     network = build(shape, vocabulary=words.size).eval()
     recipe = Recipe(task="generate", output="", data=DocumentOptions(train=1, synthetic="mappings"))
-    model = SimpleNamespace(network=network, vocabulary=Vocabulary(words, words), recipe=recipe)
+    model: Any = SimpleNamespace(network=network, vocabulary=Vocabulary(words, words), recipe=recipe)
     rows = head_scores(model)
     assert len(rows) == shape["heads"] * shape["depth"]
     assert list(rows[0]) == ["site", "head", "prefix_matching", "answers"]
-    without = head_scores(SimpleNamespace(network=network, vocabulary=Vocabulary(words, words), recipe=None))
+    model.recipe = None
+    without = head_scores(model)
     assert "answers" not in without[0]
     assert not {words.begin, words.end, words.pad, words.unknown} & set(text_tokens(words))
 

@@ -16,7 +16,8 @@ import torch
 from rich.cells import cell_len
 from rich.console import Console
 
-from regard.attention.trace import Axes, Axis, Trace, record
+from regard.attention.recording import record
+from regard.attention.trace import Axes, Axis, Trace
 from regard.errors import UserError
 from regard.explorer import page
 from regard.explorer.page import Map, text_of, write_page
@@ -219,6 +220,15 @@ def test_hover_reads_a_row_and_click_keeps_it(visit: Any):
     assert opened.text("#reading") == "Largest attention weights"
 
 
+def test_the_page_uses_the_terms_of_the_literature(visit: Any):
+    opened = visit([a_map("m", SOURCE, TARGET)])
+    assert "Each row sums to 1" in opened.text("#axes")
+    assert opened.page.locator("#flow .side").all_inner_texts() == ["keys", "queries"]
+    heads = opened.page.locator("#heads button").evaluate_all("all => all.map(head => head.ariaLabel)")
+    assert heads == ["Mean over heads", "Head 0", "Head 1", "Head 2"]
+    assert not re.search(r"\blook|\bpieces?\b|\bsite\b", opened.page.locator("body").inner_text())
+
+
 def test_lines_are_as_opaque_as_their_weights(visit: Any):
     example = a_map("m", SOURCE, TARGET)
     opened = visit([example])
@@ -389,7 +399,7 @@ def test_a_trace_of_thousands_of_tokens_is_limited(
     assert [site["name"] for site in sites] == long_trace.sites
     for site in (sites[0], sites[-1]):
         assert site["heads"] == list(range(12))
-        assert site["rows"][-1] == "t4003" and site["columns"][0] == "t3747"
+        assert site["rows"][-1] == "t4002" and site["columns"][0] == "t3747"
         weights = np.frombuffer(base64.b64decode(site["weights"]), "<u2").reshape(12, 256, 256) / shown["steps"]
         expected = long_trace.weights(site["name"], head=7, rows=slice(3747, None)).numpy()
         assert np.abs(weights[7] - expected[:, 3747:]).max() < 1e-5
@@ -406,7 +416,7 @@ def test_what_is_asked_for_is_shown(long_trace: Trace, tmp_path: Path, capsys: p
     path = long_trace.explore(tmp_path / "page.html", sites, [3, 11], slice(10, 20), slice(None, 20))
     for site, name in zip(embedded(path)["maps"][0]["sites"], sites, strict=True):
         assert (site["name"], site["heads"], len(site["rows"]), len(site["columns"])) == (name, [3, 11], 10, 20)
-        assert site["rows"][0] == "t11" and site["columns"][-1] == "t19"
+        assert site["rows"][0] == "t10" and site["columns"][-1] == "t19"
     assert "sites" not in capsys.readouterr().err
     with pytest.raises(UserError, match=r"nothing to show in slice\(9000, None, None\): there are 4003 tokens"):
         long_trace.explore(tmp_path / "page.html", rows=slice(9000, None))
@@ -437,3 +447,17 @@ def test_a_short_trace_is_shown_completely(capsys: pytest.CaptureFixture[str], t
     assert [(site["heads"], len(site["rows"]), len(site["columns"])) for site in data["sites"]] == [
         ([0, 1, 2], 17, 17)
     ] * 2
+
+
+def test_a_notebook_shows_a_trace_inline(long_trace: Trace, browser: Any, tmp_path: Path):
+    """The page in a frame, with its newest tokens and fewer weights than a file."""
+    inline = long_trace._repr_html_()
+    assert inline is not None and len(inline) < 3e6
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<!doctype html><meta charset=utf-8>{inline}", encoding="utf-8")
+    opened = browser.new_page()
+    opened.goto(path.as_uri())
+    frame = opened.frame_locator("iframe")
+    assert frame.locator("#note").inner_text().startswith("Shown: rows 3939 to 4002 of 4,003")
+    assert frame.locator("#heads button").count() > 1
+    opened.close()

@@ -16,8 +16,7 @@ from regard.interop.folder import load, save
 from regard.interop.hf_module import HFModule
 from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import SpanClassifier
-from regard.models.heads.token import TokenClassifier
+from regard.models.heads.token import SpanClassifier, TokenClassifier
 from regard.models.registry import build
 
 TOKENS = 53

@@ -300,6 +300,7 @@ def test_a_folder_with_sentencepiece_models_goes_in_and_out(tmp_path: Path) -> N
 def test_the_commands_of_the_model_card_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     network = build(MODELS["marian"], source_vocabulary=53, target_vocabulary=53)
     save(tmp_path, network, vocabulary(), {"num_beams": 2})
-    _, code = (tmp_path / "README.md").read_text(encoding="utf-8").split("Or, with transformers:")
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    code = card.split("Or, with transformers:")[1].split("## Limitations")[0]
     exec(dedent(code).replace("FOLDER", str(tmp_path)).replace("…", "w3 w7"), {})
     assert set(capsys.readouterr().out.split()) <= set(vocabulary().source.table)

@@ -14,7 +14,7 @@ from regard.interop.heads import HeadedLayout
 from regard.interop.hf_module import HFModule
 from regard.models.heads.mlm import Pretraining
 from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import SpanClassifier
+from regard.models.heads.token import SpanClassifier
 from regard.models.registry import FAMILIES, build
 
 TOKENS = 53

@@ -286,10 +286,11 @@ def test_a_special_token_that_is_not_there_is_null(tmp_path: Path) -> None:
 def test_the_card_says_how_it_is_opened(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path, build(OURS[kind][1], vocabulary=TOKENS), vocabulary(TOKENS), {})
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert re.search(r"A language model with [\d,]+ parameters; 53 tokens", card)
+    assert re.search(r"Causal language model, [\d,]+ parameters, vocabulary 53\.", card)
+    assert "pipeline_tag: text-generation" in card and "## Limitations" in card
     if kind == "gpt3":
-        assert "transformers" not in card
+        assert "transformers cannot open this checkpoint" in card and "from_pretrained" not in card
         return
-    _, code = card.split("Or, with transformers:")
+    code = card.split("Or, with transformers:")[1].split("## Limitations")[0]
     exec(dedent(code).replace("FOLDER", str(tmp_path)).replace("…", "w3 w7").replace("=64", "=17"), {})
     assert set(capsys.readouterr().out.split()) <= set(vocabulary(TOKENS).source.table)

@@ -54,9 +54,9 @@ def test_the_search_says_where_it_looked(package: Path, tmp_path: Path) -> None:
         regard.load("no-such")
     with pytest.raises(
         UserError,
-        match=r"model 'a/b' not found: no folder a/b.* with config.json and weights.*hf download.*REGARD_WEIGHTS",
+        match=r"'\./a' not found: no folder a.* with config.json and weights.*hf download \S+/gpt2.*REGARD_WEIGHTS",
     ):
-        regard.load("a/b")
+        regard.load("./a")
     shutil.copytree(package / "model", package / "second")
     with pytest.raises(UserError, match=r"contains several models: give the folder, such as .*model"):
         regard.load(NAME)
@@ -64,3 +64,13 @@ def test_the_search_says_where_it_looked(package: Path, tmp_path: Path) -> None:
     shutil.rmtree(package / "second")
     with pytest.raises(UserError, match=r"model 'gt-Mine.* not found"):
         regard.load(NAME)
+
+
+@pytest.mark.parametrize("name", ["bert-base-uncased", "sentence-transformers/all-MiniLM-L12-v2"])
+def test_a_hub_name_gives_the_command_that_downloads_it(name: str) -> None:
+    folder = name.rpartition("/")[2]
+    with pytest.raises(
+        UserError,
+        match=f"does not download models.*hf download {name} --local-dir {folder}, then give the folder {folder}",
+    ):
+        regard.load(name)

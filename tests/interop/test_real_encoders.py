@@ -35,7 +35,7 @@ def test_a_published_encoder_says_the_published_words(name: str) -> None:
     text = pad([ids], 0)
     assert (network.encode(text)[0, :3, :8] - torch.tensor(expected["last_hidden_first3x8"])).abs().max() <= PRINTED
     found = network(text)
-    words = found.words if isinstance(network, Pretraining) else found
+    words = found.mlm if isinstance(network, Pretraining) else found
     assert (words[0, :3, :8] - torch.tensor(expected["logits_first3x8"])).abs().max() <= PRINTED
     assert [loaded.vocabulary.target.name(token) for token in ids] == expected["tokens"]
 
@@ -51,7 +51,7 @@ def test_hidden_words_are_found_as_published(name: str) -> None:
     at = torch.zeros_like(text.tokens, dtype=torch.bool)
     at[range(len(places)), places] = True
     found = network(text, at)
-    chances = (found.words if isinstance(network, Pretraining) else found).softmax(-1)
+    chances = (found.mlm if isinstance(network, Pretraining) else found).softmax(-1)
     right = [int(row.argmax()) == ids[place] for row, place in zip(chances, places, strict=True)]
     assert sum(right) / len(right) == pytest.approx(expected["mask_each_token_top1_accuracy"])
     for test in expected["mask_tests"]:
@@ -65,7 +65,8 @@ def test_the_head_that_maps_atoms_looks_as_published() -> None:
     """Its weights are shared by all blocks, and the trace still knows the eleventh from the others."""
     loaded, expected = reactions("rxnmapper-albert")
     model = regard.load(need_weights("rxnmapper-albert"))
-    from regard.tasks.encoding import EncodedText, trace_encoder
+    from regard.tasks.batching import EncodedText
+    from regard.tasks.encoding import trace_encoder
 
     trace = trace_encoder(model.network, loaded.vocabulary.target, EncodedText(expected["ids"], []), prove=True)
     assert len(trace.sites) == expected["n_layers"]

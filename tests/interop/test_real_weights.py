@@ -13,15 +13,15 @@ from needs import need
 from safetensors.torch import load_file
 from torch import nn
 
-from regard.attention.trace import record, scope
+from regard.attention.recording import record, scope
 from regard.attention.variants import bahdanau
 from regard.config.recipe import DecodeOptions
 from regard.decoding.search import search
 from regard.interop.folder import Loaded, load, save
 from regard.layers.autoregressive import EMPTY
 from regard.layers.inputs import pad
+from regard.layers.pytree import State
 from regard.layers.recurrent import RNNEncoder
-from regard.layers.state import State
 from regard.models.transformer import Transformer, TransformerConfig
 
 FOLDER = Path(os.environ.get("REGARD_WEIGHTS", "")) / "arabic-diacritizer-bahdanau"

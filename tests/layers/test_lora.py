@@ -122,7 +122,7 @@ def test_what_cannot_be_is_refused(key: str, said: str, tmp_path: Path) -> None:
 def test_an_adapter_needs_weights_to_stand_on(tmp_path: Path) -> None:
     path = tmp_path / "new.toml"
     path.write_text(RECIPE.format(base="x", steps=1, targets="query").replace("from =", "family ="))
-    with pytest.raises(UserError, match=r"model\.lora_rank.*give model\.from"):
+    with pytest.raises(UserError, match=r"model\.lora_rank.*set model\.from"):
         load_recipe(path)
 
 

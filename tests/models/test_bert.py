@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention.trace import Trace, record
+from regard.attention.recording import record
+from regard.attention.trace import Trace
 from regard.layers.encoder import Encoder
 from regard.layers.inputs import TokenBatch
 from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import SpanClassifier
-from regard.models.heads.token import TokenClassifier
+from regard.models.heads.token import SpanClassifier, TokenClassifier
 from regard.models.registry import FAMILIES, build
 from tests.models.test_laws import alike
 
@@ -140,9 +140,9 @@ def test_both_tasks_of_pre_training_come_from_one_pass() -> None:
     headed, text = randomised(Pretraining(network).eval()), texts(network)
     words, relation = headed(text)
     states = network.encode(text)
-    assert torch.equal(words, headed.words(states))
+    assert torch.equal(words, headed.lm_head(states))
     assert relation.shape == (4, 2)
-    assert torch.equal(relation, headed.relation(network.pooled(states)))
+    assert torch.equal(relation, headed.nsp_head(network.pooled(states)))
 
 
 def test_every_parameter_gets_a_gradient(network: Encoder) -> None:

@@ -123,7 +123,7 @@ def test_a_folder_fills_embeds_and_is_seen_into(tmp_path: Path) -> None:
     folder.save(tmp_path, network, Vocabulary(letters(), letters()), {})
     model = regard.load(tmp_path)
     assert model.task == "fill"
-    assert len(model.run("a [MASK] b").words[0]) == 5
+    assert len(model.run("a [MASK] b").candidates[0]) == 5
     assert model.embed(["a text", "another one"]).shape == (2, 22)
     trace = model.trace("hide and seek", prove=True)
     assert trace.sites == ["encoder.blocks.0.self", "encoder.blocks.1.self"]

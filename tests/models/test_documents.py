@@ -11,11 +11,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import regard
-from regard.attention.trace import Trace, record
+from regard.attention.recording import record
+from regard.attention.trace import Trace
 from regard.cli.main import main
 from regard.errors import UserError
 from regard.layers.inputs import TokenBatch, pad
-from regard.models.heads.hierarchical import AT_ONCE, Documents
+from regard.models.heads.hierarchical import SEGMENTS_AT_ONCE, Documents
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import build
 from regard.training.build import resume, start
@@ -74,7 +75,7 @@ def test_it_is_an_lstm_over_what_the_encoder_says_of_each_segment() -> None:
     together = found(pad(rows, 0))
     for row, logits in zip(rows, together, strict=True):
         vectors = [found.body.pooled(found.body.encode(pad([each], 0))) for each in plainly(row, 10, 6)]
-        _, (last, _) = found.reader.forwards[0].layers(torch.cat(vectors)[None])
+        _, (last, _) = found.rnn.forwards[0].layers(torch.cat(vectors)[None])
         torch.testing.assert_close(found.head(last[0, 0]), logits, atol=1e-5, rtol=0)
 
 
@@ -99,7 +100,7 @@ def test_every_place_has_a_state_from_the_last_segment_that_has_it() -> None:
 @torch.no_grad()
 def test_many_segments_are_read_some_at_a_time() -> None:
     found, rows = network(), documents()
-    many = [rows[0]] * AT_ONCE
+    many = [rows[0]] * SEGMENTS_AT_ONCE
     alone, together = found(pad([rows[0]], 0)), found(pad(many, 0))
     torch.testing.assert_close(together, alone.expand_as(together), atol=1e-5, rtol=0)
 
@@ -180,7 +181,7 @@ def test_published_weights_are_taken_and_a_stopped_run_goes_on(adapter: bool, tm
     opened: Any = regard.load(tmp_path / "run/checkpoint-6").network
     assert isinstance(opened, Documents) and (opened.segment, opened.stride) == (12, 9)
     state = load_file(tmp_path / "run/checkpoint-6/training.safetensors")
-    name = "reader.forwards.0.layers.weight_hh_l0"
+    name = "rnn.forwards.0.layers.weight_hh_l0"
     assert torch.equal(dict(opened.named_parameters())[name], state[f"average/{name}"])
 
 

@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention.trace import Trace, record
+from regard.attention.recording import record
+from regard.attention.trace import Trace
 from regard.config.recipe import DecodeOptions
 from regard.decoding.search import search
 from regard.decoding.speculative import DraftModel, PromptLookup, speculate
 from regard.layers.autoregressive import EMPTY, TransformerLM
 from regard.layers.inputs import TokenBatch, pad
-from regard.layers.state import State, reorder
+from regard.layers.pytree import State, reorder
 from regard.models.registry import FAMILIES, build
 from regard.tasks.generate.likelihood import ending_log_probabilities, log_probabilities
 from tests.models.test_laws import alike
@@ -94,7 +95,7 @@ def test_prompts_of_other_lengths_change_nothing(network: TransformerLM) -> None
 def test_a_memory_with_room_is_one_without(network: TransformerLM) -> None:
     """Watched steps, reordered rows and a text cut back give what a fresh reading gives."""
     tokens = texts(3, 11)
-    state = network.read(tokens)
+    state = network.prefill(tokens)
     rows = torch.tensor([2, 0, 0, 1])
     picked = State(None, reorder(state.hypothesis, rows))
     logits, picked = network.step(texts(4, 3, seed=8), picked)
@@ -206,7 +207,11 @@ def test_guessing_ahead_changes_nothing(network: TransformerLM, options: DecodeO
     for seed in range(2):
         prompt = texts(1, 7, seed)
         (expected,) = continuations(network, prompt.tolist(), options, limit)
-        for guess in (PromptLookup(), DraftModel(network, "cpu"), DraftModel(made(MODELS["gpt-2"], seed=9), "cpu")):
+        for guess in (
+            PromptLookup(),
+            DraftModel(network, torch.device("cpu")),
+            DraftModel(made(MODELS["gpt-2"], seed=9), torch.device("cpu")),
+        ):
             found = speculate(network, prompt, (), options, limit, guess)
             assert found.answer.tokens == expected[0].tokens
             assert found.answer.log_probability == pytest.approx(expected[0].log_probability, abs=1e-2)
@@ -215,7 +220,7 @@ def test_guessing_ahead_changes_nothing(network: TransformerLM, options: DecodeO
 
 def test_a_perfect_guess_is_always_right() -> None:
     network = made(MODELS["llama"])
-    found = speculate(network, texts(1, 7), (), DecodeOptions(), 30, DraftModel(network, "cpu"))
+    found = speculate(network, texts(1, 7), (), DecodeOptions(), 30, DraftModel(network, torch.device("cpu")))
     assert found.accepted == found.proposed > 20
     assert found.steps < 9
 

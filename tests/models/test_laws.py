@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention.trace import Trace, record
+from regard.attention.recording import record
+from regard.attention.trace import Trace
 from regard.config.recipe import DecodeOptions
 from regard.decoding.search import search
 from regard.layers.inputs import TokenBatch
-from regard.layers.state import State
+from regard.layers.pytree import State
 from regard.models.bytenet import ByteNet
 from regard.models.registry import FAMILIES, build
 from regard.models.seq2seq import Seq2Seq

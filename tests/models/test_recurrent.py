@@ -56,7 +56,7 @@ def test_the_last_state_is_where_reading_ended(shape: str) -> None:
     found, text = network("last", **SHAPES[shape]), some(11, 3, 7)
     body = found.body
     reading = body.encoder(body.embed(text.tokens), text.lengths)
-    assert torch.equal(found.summary(reading.states, text), reading.last)
+    assert torch.equal(found.pool(reading.states, text), reading.last)
 
 
 @torch.no_grad()
@@ -65,11 +65,11 @@ def test_a_mean_is_a_mean_and_attention_is_its_formula() -> None:
     mean_pooling = network("mean")
     states = mean_pooling.encode(text)
     expected = torch.stack([row[:length].mean(0) for row, length in zip(states, text.lengths, strict=True)])
-    torch.testing.assert_close(mean_pooling.summary(states, text), expected, atol=1e-6, rtol=0)
-    assert not list(mean_pooling.summary.parameters())
-    weighed = network("attention", score_width=9).summary
+    torch.testing.assert_close(mean_pooling.pool(states, text), expected, atol=1e-6, rtol=0)
+    assert not list(mean_pooling.pool.parameters())
+    weighed = network("attention", score_width=9).pool
     for row, length, found in zip(states, text.lengths, weighed(states, text), strict=True):
-        hidden = torch.tanh(weighed.question + row[:length] @ weighed.attend.key.weight.T)
+        hidden = torch.tanh(weighed.query + row[:length] @ weighed.attend.key.weight.T)
         weights = (hidden @ weighed.attend.score.energy.weight[0]).softmax(0)
         torch.testing.assert_close(found, weights @ row[:length], atol=1e-5, rtol=0)
 
@@ -82,7 +82,7 @@ def test_its_layers_lie_one_on_another() -> None:
     for number, layer in enumerate(layers):
         assert {name.split(".")[3] for name in layer} == {str(number)}
         assert {name.split(".")[2] for name in layer} == {"forwards", "backwards"}
-    assert {name.split(".")[0] for name in head} == {"summary", "head"}
+    assert {name.split(".")[0] for name in head} == {"pool", "head"}
 
 
 def test_it_learns_and_its_folder_opens(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from regard.errors import UserError
 from regard.layers.autoregressive import EMPTY, AutoregressiveModel
 from regard.layers.inputs import TokenBatch, pad
 from regard.layers.protocols import CausalLM, TruncatableLM
-from regard.layers.state import State
+from regard.layers.pytree import State
 from regard.model import Model
 from regard.models.registry import FAMILIES, Family
 from regard.tasks.generate.likelihood import Likelihood, window_log_probabilities

@@ -12,8 +12,7 @@ from regard.layers.protocols import CausalLM, TruncatableLM
 from regard.models.heads.hierarchical import Documents
 from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import SpanClassifier
-from regard.models.heads.token import TokenClassifier
+from regard.models.heads.token import SpanClassifier, TokenClassifier
 from regard.models.registry import FAMILIES, build, sizes
 
 TASKS = {

@@ -9,13 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.local import Monotonic, Predictive
-from regard.attention.trace import Axes, Axis, Trace, record
+from regard.attention.recording import record
+from regard.attention.trace import Axes, Axis, Trace
 from regard.attention.variants import bilinear
 from regard.errors import UserError
 from regard.layers.convolution import Convolution
 from regard.layers.inputs import TokenBatch
+from regard.layers.pytree import tensors
 from regard.layers.recurrent import LSTMN
-from regard.layers.state import tensors
 from regard.models.registry import build
 
 SIZES = dict(source_vocabulary=19, target_vocabulary=23)
@@ -36,9 +37,9 @@ def source_of(*lengths: int) -> TokenBatch:
 
 def as_conv1d(layer: Convolution, x: Tensor, left: int, right: int) -> Tensor:
     """The same weights through torch's own convolution, zeros put before and behind."""
-    weight = layer.product.weight.unflatten(1, (layer.kernel, -1)).transpose(1, 2)
+    weight = layer.linear.weight.unflatten(1, (layer.kernel, -1)).transpose(1, 2)
     x = F.pad(x.transpose(1, 2), (left, right))
-    return F.conv1d(x, weight, layer.product.bias, dilation=layer.dilation).transpose(1, 2)
+    return F.conv1d(x, weight, layer.linear.bias, dilation=layer.dilation).transpose(1, 2)
 
 
 @torch.no_grad()
@@ -62,13 +63,13 @@ def test_convs2s_is_the_papers() -> None:
     embedded = network.source.table(source.tokens) + network.source.positions.table.weight[:7]
     x = network.encoder_in(embedded)
     for layer in network.encoder:
-        x = (x + F.glu(as_conv1d(layer.windows, x, 1, 1), -1)) * half
+        x = (x + F.glu(as_conv1d(layer.convolution, x, 1, 1), -1)) * half
     z = network.encoder_out(x)
     g = network.target.table(target) + network.target.positions.table.weight[:5]
     h = network.decoder_in(g)
     for layer in network.decoder:
-        v = F.glu(as_conv1d(layer.windows, h, 2, 0), -1)
-        d = (v @ layer.ask.weight.T + layer.ask.bias + g) * half
+        v = F.glu(as_conv1d(layer.convolution, h, 2, 0), -1)
+        d = (v @ layer.query.weight.T + layer.query.bias + g) * half
         a = torch.einsum("bie,bje->bij", d, z).softmax(-1)
         c = torch.einsum("bij,bje->bie", a, (z + embedded) * half) * 7**0.5
         h = (h + (v + layer.attend.output(c)) * half) * half
@@ -105,9 +106,9 @@ def test_bytenet_is_the_papers() -> None:
 
     def blocks(layers: Any, x: Tensor, left: int, right: int) -> Tensor:
         for layer, rate in zip(layers, (1, 2, 1, 2), strict=True):
-            assert layer.windows.dilation == rate
+            assert layer.convolution.dilation == rate
             inner = bent(layer.norms[1], layer.down(bent(layer.norms[0], x)))
-            found = as_conv1d(layer.windows, inner, left * rate, right * rate)
+            found = as_conv1d(layer.convolution, inner, left * rate, right * rate)
             x = x + layer.up(bent(layer.norms[2], found))
         return x
 
@@ -162,7 +163,7 @@ def test_lstmn_is_the_papers() -> None:
         weights = torch.cat(scores, 1).softmax(1)
         summary = sum(weights[:, i, None] * h for i, h in enumerate(hs))
         adapted = sum(weights[:, i, None] * c for i, c in enumerate(cs))
-        gates = x[:, t] @ layer.see.weight.T + layer.see.bias + summary @ layer.recall.weight.T
+        gates = x[:, t] @ layer.input_gates.weight.T + layer.input_gates.bias + summary @ layer.hidden_gates.weight.T
         i, f, o, new = gates.chunk(4, 1)
         cs.append(f.sigmoid() * adapted + i.sigmoid() * new.tanh())
         hs.append(o.sigmoid() * cs[-1].tanh())
@@ -182,7 +183,7 @@ def test_lstmn_shows_what_of_its_past_it_looks_at() -> None:
     assert weights.shape == (5, 5)
     torch.testing.assert_close(weights.sum(-1), torch.ones(5))
     assert torch.equal(weights, weights.tril())  # at the first step there is only the first state
-    assert trace.labels("decoder.layers.0.past") == ([*"vwxy", ">"], ["·", "<", *"vwx"])
+    assert trace.labels("decoder.layers.0.past") == (["<", *"vwxy"], ["·", "<", *"vwx"])
     assert trace.labels("encoder.forwards.0.layers.0.past") == (list("abcdef"), ["·", *"abcde"])
 
 

@@ -11,7 +11,8 @@ from needs import need_weights
 
 import regard
 from regard.attention.core import Attention
-from regard.attention.trace import Trace, record
+from regard.attention.recording import record
+from regard.attention.trace import Trace
 from regard.layers.autoregressive import EMPTY, TransformerLM
 from regard.layers.blocks import Block
 from regard.runtime.fused_decoder import FusedDecoder

@@ -8,13 +8,12 @@ import torch
 from torch import nn
 
 from regard.attention.core import Attention
-from regard.attention.trace import record
+from regard.attention.recording import record
 from regard.layers.blocks import PreNorm
 from regard.layers.inputs import TokenBatch, pad
 from regard.models.heads.mlm import MaskedLM
 from regard.models.heads.sequence import Classifier
-from regard.models.heads.span import SpanClassifier
-from regard.models.heads.token import TokenClassifier
+from regard.models.heads.token import SpanClassifier, TokenClassifier
 from regard.models.registry import build
 from regard.runtime.linear import DynamicInt8Linear, PackedWeights
 from regard.runtime.optimize import optimize_for_inference

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import regard
 from regard.config.recipe import DistilOptions
 from regard.errors import UserError
-from regard.models.layer_selection import spaced
+from regard.layers.encoder import spaced
 from regard.tasks.classify.problem_type import Regression
 from regard.tasks.distillation import SOFT_LOSSES, Predicted, Teacher
 from regard.training.build import prepare_network, prepare_task, resume, start
@@ -175,7 +175,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         prepared(student(tmp_path, "depth = 5"))
     with pytest.raises(UserError, match=r"distil\.temperature"):
         student(tmp_path, "depth = 2", 4, "distil.temperature=0")
-    with pytest.raises(UserError, match="nothing to learn"):
+    with pytest.raises(UserError, match="the teacher is not used"):
         student(tmp_path, "depth = 2", 4, "distil.kl_weight=0", "distil.cosine_weight=0")
     start(of_labels(tmp_path, DEEP, 1, f"output={tmp_path / 'other'}", "tokenizer.vocab_size=270"), quiet=True)
     with pytest.raises(UserError, match="other tokens"):

@@ -16,7 +16,7 @@ from needs import need
 
 from regard.config.recipe import TokenizerOptions
 from regard.errors import UserError
-from regard.tasks.translate.dataset import collate
+from regard.tasks.translate.dataset import collate_sources
 from regard.text.tokenizer import MISSING, SPECIALS, Tokenizer
 from regard.text.train_tokenizer import train_tokenizer
 from regard.text.vocabulary import Vocabulary
@@ -83,7 +83,7 @@ def test_byte_kinds_keep_the_rules_of_the_others(trained: dict[str, Tokenizer], 
 @pytest.mark.parametrize("kind", ["characters", *BYTE_KINDS])
 def test_transformers_opens_the_folder(kind: str, ends: bool, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    ours = train_tokenizer(VARIED, options(kind), ends=ends)
+    ours = train_tokenizer(VARIED, options(kind), append_eos=ends)
     Vocabulary(ours, ours).save(tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for text in VARIED:
@@ -123,7 +123,7 @@ def test_byte_kinds_say_what_they_need(kind: str) -> None:
     with pytest.raises(UserError, match="vocab_size = 259: the 256 bytes and 4 special tokens alone need 260"):
         train_tokenizer(VARIED, options(kind, vocab_size=259))
     assert train_tokenizer(VARIED, options(kind, vocab_size=260)).size == 260
-    with pytest.raises(UserError, match=f"lowercase = true: kind = '{kind}' keeps text as it is"):
+    with pytest.raises(UserError, match=f"lowercase = true is not supported by kind = '{kind}'"):
         options(kind, lowercase=True)
 
 
@@ -203,7 +203,7 @@ def test_roles_without_a_token_are_missing_not_errors(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text())
     assert not [key for key in written if key.endswith("_token")]
     with pytest.raises(UserError, match=r"no token for 'end'.*eos_token"):
-        collate([[0]], None, Vocabulary(tokenizer, tokenizer))
+        collate_sources([[0]], Vocabulary(tokenizer, tokenizer))
 
 
 # ── folders with vocab.json and merges.txt ───────────────────────────────────────────────────────────────────────────
@@ -264,10 +264,10 @@ def test_openai_gpt_folders_mean_what_transformers_says(gpt: Path, tmp_path: Pat
     ("name", "content", "message"),
     [
         ("vocab.json", None, r"vocab\.json: a folder with merges\.txt needs this file"),
-        ("vocab.json", "[1]", r"vocab\.json: should hold a JSON object"),
-        ("merges.txt", "#version: 0.2\na b\na  b\n", r"merges\.txt:3: 'a  b', but a merge is two pieces"),
-        ("merges.txt", "b a\n", r"merges\.txt:1: 'ba' is no piece of .*vocab\.json"),
-        ("merges.txt", b"\xff", r"merges\.txt: not text"),
+        ("vocab.json", "[1]", r"vocab\.json: expected a JSON object"),
+        ("merges.txt", "#version: 0.2\na b\na  b\n", r"merges\.txt:3: 'a  b': expected a merge, two tokens"),
+        ("merges.txt", "b a\n", r"merges\.txt:1: unknown token 'ba': not in .*vocab\.json"),
+        ("merges.txt", b"\xff", r"merges\.txt: cannot be read as UTF-8"),
     ],
 )
 def test_broken_gpt_folders_are_errors(name: str, content: str | bytes | None, message: str, tmp_path: Path) -> None:

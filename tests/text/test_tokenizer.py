@@ -161,7 +161,7 @@ def test_words_beyond_the_vocabulary_are_unknown_and_counted() -> None:
     [
         ([], {}, [], "no text"),
         (["", " \t"], {}, [], "no text"),
-        (TEXT, {}, ["</s>"], "</s> is taken"),
+        (TEXT, {}, ["</s>"], "</s> is reserved"),
     ],
 )
 def test_training_errors_teach(texts: list[str], changes: dict, extra: list[str], message: str) -> None:
@@ -200,7 +200,7 @@ def test_vocabulary_folders(trained: dict[str, Tokenizer], tmp_path: Path) -> No
     assert again.target.content() == trained["words"].content()
     joint.save(tmp_path / "separate")  # a second tokenizer must not stay behind
     assert Vocabulary.load(tmp_path / "separate").joint
-    with pytest.raises(UserError, match="no tokenizer here"):
+    with pytest.raises(UserError, match="no tokenizer found"):
         Vocabulary.load(tmp_path)
 
 
@@ -234,7 +234,7 @@ def test_tokens_that_are_one_after_normalisation_are_refused(kind: str) -> None:
     train_tokenizer(TEXT, options(kind), extra=["<de_DE>", "<de_de>", "<S>"])
     with pytest.raises(UserError, match=r"the tokens <de_DE> and <de_de> are the same after normalisation.*lowercase"):
         train_tokenizer(TEXT, options(kind, lowercase=True), extra=["<en>", "<de_DE>", "<de_de>"])
-    with pytest.raises(UserError, match="the token <S> is taken"):
+    with pytest.raises(UserError, match="the token <S> is reserved"):
         train_tokenizer(TEXT, options(kind, lowercase=True), extra=["<S>"])
 
 
@@ -264,7 +264,7 @@ def test_unreadable_tokenizers_are_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
         Tokenizer.load(path)
     path.write_text("{}")
-    with pytest.raises(UserError, match=r"not a tokenizer\.json"):
+    with pytest.raises(UserError, match=r"not a valid tokenizer\.json"):
         Tokenizer.load(path)
 
 

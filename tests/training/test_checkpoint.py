@@ -72,7 +72,7 @@ class Troubled(ToyTask):
         self.happen, self.at_batch, self.at_evaluation = happen, batch, evaluation
 
     def loss(self, network: nn.Module, batch: ToyBatch) -> Tensor:
-        if int(batch.index[0]) // 1000 == self.at_batch:
+        if int(batch.indices[0]) // 1000 == self.at_batch:
             self.happen()
         return super().loss(network, batch)
 

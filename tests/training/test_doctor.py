@@ -88,6 +88,12 @@ def test_an_existing_run_is_an_error_and_nothing_is_written(recipe: Path) -> Non
 def test_settings_that_cannot_work_out_are_warned_of(recipe: Path) -> None:
     assert any("eval_steps" in line for line in found(recipe, "train.eval_steps=37").warnings)
     assert not any("_steps" in line for line in found(recipe).warnings)
+    short = [line for line in found(recipe, "train.max_steps=0", "train.epochs=1").warnings if "too few" in line]
+    assert short and "train.epochs = 1 is only" in short[0] and "train.max_steps=300" in short[0]
+    options = ("train.max_steps=0", "train.epochs=1", "train.min_steps=120")
+    findings = found(recipe, *options)
+    assert findings.facts["time"]["steps"] == 120
+    assert not any("too few" in line for line in findings.warnings)
 
 
 def test_memory_and_time_add_up(recipe: Path) -> None:
@@ -208,7 +214,7 @@ def test_running_text_is_counted_in_documents_tokens_bytes_and_blocks(running: P
     assert validation["unknown_percent"] == pytest.approx(100 * 2 / validation["tokens"], abs=1e-3)
     assert any("validation" in line and "unknown" in line for line in findings.warnings)
     blocks = findings.facts["blocks"]
-    assert (blocks["tokens_a_block"], blocks["blocks_a_batch"]) == (17, 5)
+    assert (blocks["tokens_per_block"], blocks["blocks_per_batch"]) == (17, 5)
     assert blocks["blocks_per_epoch"] == train["tokens"] // 17
     assert findings.facts["time"]["steps"] == 3 * blocks["batches_per_epoch"]
     assert not findings.errors

@@ -61,7 +61,7 @@ def test_a_head_lies_above_its_body_and_a_tied_table_at_the_bottom() -> None:
     *_, head = named(Classifier(network("bert"), ("yes", "no")))
     assert head == {f"{module}.{kind}" for module in ("head", "body.pooler.dense") for kind in ("weight", "bias")}
     bottom, *_, head = named(MaskedLM(network("bert", tied=True)))
-    assert "body.embed.table.weight" in bottom and "words.output.bias" in head
+    assert "body.embed.table.weight" in bottom and "lm_head.output.bias" in head
 
 
 def test_layers_that_share_weights_count_as_one() -> None:
@@ -74,7 +74,7 @@ def test_layers_that_share_weights_count_as_one() -> None:
 
 @pytest.mark.parametrize("family", ["seq2seq", "convs2s", "bytenet"])
 def test_a_family_without_such_layers_is_refused_by_name(family: str) -> None:
-    with pytest.raises(UserError, match=f"a {family} has no stack of layers"):
+    with pytest.raises(UserError, match=f"a {family} model has no stack of layers"):
         layer_groups(network(family))
 
 
@@ -178,8 +178,8 @@ def test_two_processes_equal_one_with_twice_the_accumulation(tmp_path: Path) -> 
     ("model", "option", "message"),
     [
         (BERT, "layer_decay=0.0", "must be above 0 and at most 1"),
-        (BERT, "freeze=head", "possible: 'embeddings', 'body', or a number of layers"),
-        (BERT, "freeze=4", "train.freeze = 4: the model has 3 layers with weights of their own"),
+        (BERT, "freeze=head", "expected 'embeddings', 'body' or a number of layers"),
+        (BERT, "freeze=4", "train.freeze = 4: the model has only 3 layers"),
         (BERT, "unfreeze_steps=-1", "must be 0 or more"),
         ('from = "{base}"\nlora_rank = 2', "freeze=body", "leaves nothing to adapt"),
     ],
@@ -192,13 +192,13 @@ def test_what_cannot_be_is_refused(model: str, option: str, message: str, tmp_pa
 
 
 def test_minutes_cannot_be_measured_while_layers_thaw(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"give train\.max_steps or train\.epochs"):
+    with pytest.raises(UserError, match=r"set train\.max_steps or train\.epochs"):
         recipe(lay_out(tmp_path), BERT, 3, "train.minutes=2", "train.unfreeze_steps=3")
 
 
 def test_what_is_frozen_is_settled(tmp_path: Path) -> None:
     start(recipe(lay_out(tmp_path), SCRATCH, 2, "train.freeze=1"), quiet=True)
-    with pytest.raises(UserError, match=r"train\.freeze cannot change after a run has started"):
+    with pytest.raises(UserError, match=r"train\.freeze cannot be changed on resume"):
         resume(tmp_path / "run", quiet=True, overrides=["train.freeze=0"])
 
 

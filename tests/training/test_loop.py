@@ -18,9 +18,11 @@ from regard.runtime import machine
 from regard.training import checkpoint
 from regard.training.display import SHOWN, Display
 from regard.training.distributed import Group
+from regard.training.length import EVALUATION_SHARE, MEASURED_SHARE, RunLength
 from regard.training.loop import Loop, RunOutput, train
 from regard.training.optim import EMA, AdamW, learning_rate
 from regard.training.profile import measure
+from regard.training.resume import Progress
 
 
 class Joined(ToyTask):
@@ -28,7 +30,7 @@ class Joined(ToyTask):
 
     def batch(self, index: int) -> ToyBatch:
         pieces = [ToyTask.batch(self, 3 * index + piece) for piece in range(3)]
-        return ToyBatch(torch.cat([piece.tokens for piece in pieces]), torch.cat([piece.index for piece in pieces]))
+        return ToyBatch(torch.cat([piece.tokens for piece in pieces]), torch.cat([piece.indices for piece in pieces]))
 
 
 def events(run: Path, key: str) -> list[dict]:
@@ -217,8 +219,52 @@ def test_minutes_are_kept(tmp_path: Path, step: float, evaluation: float) -> Non
     assert outcome.status == "finished"
     assert 0.88 * 300 <= clock.now - 100 <= 1.06 * 300 + evaluation
     length = json.loads((tmp_path / "run" / "length.json").read_text())
-    assert length == {"minutes": 5, "max_steps": outcome.progress.step, "measured_at": 50}
+    tenth = math.ceil(MEASURED_SHARE * (300 * (1 - EVALUATION_SHARE)) / step)  # steps of a tenth of the training time
+    assert length == {"minutes": 5, "max_steps": outcome.progress.step, "measured_at": min(50, tenth)}
     assert events(tmp_path / "run", "learning_rate")[-1]["learning_rate"] == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("schedule", ["inverse_sqrt", "constant", "linear", "cosine"])
+def test_minutes_of_few_steps_leave_the_warm_up(tmp_path: Path, schedule: str) -> None:
+    clock = Clock(4.0, 0.5)
+    options = ("train.minutes=2", f"train.schedule={schedule}", "train.warmup_steps=400", "train.log_steps=1")
+    outcome, _ = go(tmp_path / "run", *options, task=Timed(clock), clock=clock)
+    rates = [event["learning_rate"] for event in events(tmp_path / "run", "learning_rate")]
+    steps = outcome.progress.step
+    assert 25 <= steps < 50 and len(rates) == steps
+    peak = make_recipe(tmp_path / "run").train.learning_rate
+    assert max(rates) == pytest.approx(peak)
+    assert rates.index(max(rates)) <= steps / 4 + 1
+
+
+def test_the_first_step_which_allocates_is_not_measured(tmp_path: Path) -> None:
+    progress = Progress(step=1, seconds=10.0)
+    length = RunLength(tmp_path, make_recipe(tmp_path, "train.max_steps=0", "train.minutes=1").train)
+    assert not length.measure(progress)
+    for progress.step in range(2, 50):
+        progress.seconds += 0.5
+        if length.measure(progress):
+            break
+    assert (progress.step, progress.max_steps) == (3, 3 + int((54 - 11) / 0.5))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("train.epochs=2",), "train.epochs = 2 is only 20 updates"),
+        (("train.minutes=2",), "train.minutes = 2 is only 27 updates"),
+        (("train.max_steps=20",), ""),
+        (("train.epochs=10",), ""),
+        (("train.epochs=2", "train.min_steps=100"), "10 epochs instead of 2, for 100 updates"),
+    ],
+)
+def test_a_run_too_short_to_learn_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
+) -> None:
+    clock = Clock(4.0, 0.5)
+    go(tmp_path / "run", *options, task=Timed(clock), clock=clock, quiet=False)
+    err = capsys.readouterr().err
+    assert said in err if said else "updates" not in err
 
 
 def test_a_length_once_measured_holds_also_when_the_run_begins_again(tmp_path: Path) -> None:
@@ -239,7 +285,7 @@ def test_changed_data_cannot_be_resumed(tmp_path: Path) -> None:
     go(tmp_path / "run")
     task = ToyTask(11)
     task.fingerprint = {"toy": "1"}
-    with pytest.raises(UserError, match=r"data has changed since it started \(toy\)"):
+    with pytest.raises(UserError, match=r"these data files changed since it started: toy"):
         go(tmp_path / "run", task=task)
 
 
@@ -276,8 +322,8 @@ def test_threads_come_from_the_recipe_then_the_environment_then_the_machine(monk
         ("train.learning_rate=inf", "train.learning_rate = inf: must be finite"),
         ("decode.length_penalty=-inf", "decode.length_penalty = -inf: must be finite"),
         ("model.dropout=inf", "model.dropout = inf: must be finite"),
-        (f"seed={10**23}", f"seed = {10**23}: must lie within"),
-        ("seed=-1", "seed = -1: must lie within"),
+        (f"seed={10**23}", f"seed = {10**23}: must be between 0 and"),
+        ("seed=-1", "seed = -1: must be between 0 and"),
     ],
 )
 def test_what_can_never_act_or_end_is_refused(tmp_path: Path, override: str, message: str) -> None:

@@ -122,10 +122,10 @@ def test_each_sample_is_in_one_piece(name: str, tmp_path: Path) -> None:
     batch = next(task.batches(0, 0, 1))
     pieces = task.split(batch, 2)
     assert len(pieces) == 2 and task.split(batch, 1)[0] is batch
-    assert sorted(torch.cat([piece.index for piece in pieces]).tolist()) == sorted(batch.index.tolist())
+    assert sorted(torch.cat([piece.indices for piece in pieces]).tolist()) == sorted(batch.indices.tolist())
     assert sum(map(task.num_targets, pieces)) == task.num_targets(batch)
-    alone = task.split(pieces[0], len(batch.index) + 3)
-    assert len(alone) == len(pieces[0].index)
+    alone = task.split(pieces[0], len(batch.indices) + 3)
+    assert len(alone) == len(pieces[0].indices)
 
 
 @pytest.mark.parametrize("name", ["translate", "pairs"])

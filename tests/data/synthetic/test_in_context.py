@@ -17,17 +17,21 @@ from regard.data.synthetic.in_context import (
     LESSONS,
     MODULUS,
     PAIRS,
+    TEMPLATE,
     VERBS,
     WORDS,
+    Pair,
+    completion,
+    document,
     draw_linear,
+    in_context_dataset,
+    prompt,
     questions,
     rows,
     tasks,
     write_rows,
 )
 from regard.data.synthetic.pairs import SPLITS
-from regard.data.synthetic.prompts import TEMPLATE, Pair, completion, document, prompt
-from regard.data.synthetic.registry import in_context_dataset
 from regard.errors import UserError
 
 NAMES = sorted(LESSONS)
@@ -143,7 +147,7 @@ def test_a_stream_is_a_pure_function_and_a_prefix_of_a_longer_one(name: str) -> 
 
 @pytest.mark.parametrize("name", [*sorted(DATASETS), "sql"])
 def test_a_stream_is_the_same_in_another_process_and_needs_no_torch(name: str) -> None:
-    code = "from regard.data.synthetic.registry import in_context_dataset"
+    code = "from regard.data.synthetic.in_context import in_context_dataset"
     code += f"; print(list(in_context_dataset({name!r}).documents(5, 'test', 7)))"
     code += "; import sys; assert 'torch' not in sys.modules"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

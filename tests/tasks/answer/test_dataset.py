@@ -13,12 +13,12 @@ import pytest
 from encoders import bert_vocabulary, letters, wordpiece
 from needs import need
 
-from regard.data.sampler import BatchOptions
+from regard.data.sampler import BatchOptions, shares
 from regard.errors import UserError
 from regard.metrics.squad import exact, f1, normalise
-from regard.tasks.answer.batches import collate, stream
 from regard.tasks.answer.files import Gold, Question, questions, read
 from regard.tasks.answer.options import AnswerData
+from regard.tasks.answer.scoring import collate
 from regard.tasks.answer.spans import WindowLogits, best_of, best_spans, best_threshold, rank_answers, report
 from regard.tasks.answer.windows import ABSENT, Windows, prepare, split_into_windows, token_span
 from regard.text.special_tokens import special_tokens_of
@@ -188,9 +188,9 @@ def test_batches_are_those_of_any_split_and_preparation_is_found_again(tmp_path:
     tokenizer = letters()
     windows = prepared(tmp_path, cache, json.dumps(SQUAD), tokenizer, stride=2)
     options = BatchOptions(batch_size=3, seed=5)
-    numbers = [batch.index.tolist() for batch in islice(stream(windows, options), 24)]
+    numbers = [collate(windows, rows).indices.tolist() for rows in islice(shares(windows, options, 0, 0, 1), 24)]
     assert sorted(chain(*numbers[: -(-len(windows) // 3)])) == list(range(len(windows)))
-    parts = [[each.index.tolist() for each in islice(stream(windows, options, 1, rank, 2), 5)] for rank in (0, 1)]
+    parts = [list(islice(map(list, shares(windows, options, 1, rank, 2)), 5)) for rank in (0, 1)]
     assert [number for pair in zip(*parts, strict=True) for number in pair] == numbers[2:12]
     folders = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
     again = prepared(tmp_path, cache, json.dumps(SQUAD), tokenizer, stride=2)

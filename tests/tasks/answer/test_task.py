@@ -19,9 +19,8 @@ from regard.cli.main import app
 from regard.config.recipe import Recipe, load_recipe
 from regard.errors import UserError
 from regard.models.heads.mlm import MaskedLM
-from regard.models.heads.span import SpanClassifier
-from regard.tasks.answer.batches import collate
-from regard.tasks.answer.scoring import score_windows
+from regard.models.heads.token import SpanClassifier
+from regard.tasks.answer.scoring import collate, score_windows
 from regard.tasks.answer.spans import WindowLogits, best_disjoint, best_of, best_spans, disjoint_spans
 from regard.tasks.answer.task import Answer
 from regard.tasks.answer.windows import Ask, live_windows
@@ -259,9 +258,10 @@ def test_a_threshold_lets_it_say_nothing(model: Any) -> None:
         ("Who?", {}, "input 1 should be a question and its passage, separated by a tab"),
         ({"question": "Who?"}, {}, "input 1 has the keys question; expected question and context"),
         (("Who?", " "), {}, "input 1 has an empty context"),
-        ([("Who?", "a"), ("", "a")], {}, "input 2 has an empty question"),
+        (("", "a"), {}, "input 1 has an empty question"),
+        ([("", "a"), ("Who?", 7)], {}, "input 2 has a context that is not text: 7"),
         ([("Who?", 7)], {}, "input 1 has a context that is not text: 7"),
-        (("who " * 40, "wind"), {}, "input 1: its question has 40 tokens, at most 21 leave room"),
+        (("who " * 40, "wind"), {}, "input 1 has a question of 40 tokens; at most 21 leave room"),
         (("Who?", "wind"), {"best": 0}, "best = 0 should be"),
         (("Who?", "wind"), {"threshold": "x"}, "threshold = 'x' should be a number"),
         (("Who?", "wind"), {"num_beams": 2}, "'num_beams' is not an option of a question-answering model; it is for"),
@@ -290,7 +290,7 @@ def test_a_trace_tells_the_answer_and_takes_one_window(model: Any) -> None:
 
 def test_windows_in_memory_are_those_on_disk(tmp_path: Path) -> None:
     options = recipe(lay_out(tmp_path, 12), SCRATCH, 3, "data.max_length=24", "data.stride=7")
-    loaded = prepare_network(options)
+    loaded: Any = prepare_network(options)
     task: Any = Answer(options, loaded.vocabulary, loaded.network, tmp_path / "cache")
     asks = [task.training.question(number) for number in range(task.training.questions)]
     asking = live_windows([Ask(each.text, each.context) for each in asks], loaded.vocabulary.target, 24, 7)
@@ -339,12 +339,17 @@ def test_it_is_asked_from_the_command_line(learnt: Path, model: Any) -> None:
     answer = json.loads(found.output)
     assert answer["text"] == text[answer["start"] : answer["end"]] == "Cleo" and len(answer["alternatives"]) == 1
     assert answer == json.loads(json.dumps(asdict(model.run(("Who was there?", text), best=2))))
-    segments = model.predictor().segments(model.run(("Who was there?", text)))
+    asked = ("Who was there?", text)
+    segments = model.predictor().segments(model.run(asked), asked, {})
+    assert [each.text.strip() for each in segments if "…" in each.text and each.style == "dim"] == ["…", "…"]
+    context = {"context": "the wind and Ada sang"}
+    alone = model.predictor().segments(model.run("Who was there?", **context), "Who was there?", context)
+    assert "…" not in "".join(each.text for each in alone)
     assert [each.text for each in segments if each.style == "highlight"] == ["Cleo"]
     shown = "".join(each.text for each in segments).splitlines()
     assert len(shown) == 2 and shown[0].startswith("Cleo  ") and "characters" in shown[0] and "Cleo" in shown[1]
     missing = CliRunner().invoke(app, [*run, "Who?", "--context", str(learnt / "nothing.txt")])
-    assert missing.exit_code == 1 and "nothing.txt: no such file" in str(missing.exception or missing.output)
+    assert missing.exit_code == 1 and "nothing.txt: file not found" in str(missing.exception or missing.output)
 
 
 def test_it_is_scored_on_its_part_and_on_a_file(learnt: Path, model: Any) -> None:
@@ -399,7 +404,7 @@ def test_windows_longer_than_the_network_reads_are_refused(tmp_path: Path) -> No
     options = recipe(lay_out(tmp_path, 8), SCRATCH, 3, "data.max_length=49")
     with pytest.raises(UserError, match=r"data\.max_length = 49, but the model reads at most 48 tokens"):
         start(options, quiet=True)
-    with pytest.raises(UserError, match="cannot do task = 'answer'; possible families: bert"):
+    with pytest.raises(UserError, match="does not support task = 'answer'; expected one of: bert"):
         start(recipe(tmp_path, 'family = "gpt"\npreset = "tiny"'), quiet=True)
 
 
@@ -423,8 +428,8 @@ def test_dropout_is_the_recipes_where_it_says_so(tmp_path: Path) -> None:
 
 def test_the_order_of_batches_is_the_seeds(tmp_path: Path) -> None:
     options = recipe(lay_out(tmp_path, 20))
-    loaded = prepare_network(options)
+    loaded: Any = prepare_network(options)
     task: Any = build(options, loaded.vocabulary, loaded.network)
-    whole = [batch.index.tolist() for batch in islice(task.batches(0, 0, 1), 6)]
-    assert [batch.index.tolist() for batch in islice(task.batches(2, 0, 1), 4)] == whole[2:]
+    whole = [batch.indices.tolist() for batch in islice(task.batches(0, 0, 1), 6)]
+    assert [batch.indices.tolist() for batch in islice(task.batches(2, 0, 1), 4)] == whole[2:]
     assert score_windows(loaded.network, task.training, whole[0]).keys() == {*whole[0]}

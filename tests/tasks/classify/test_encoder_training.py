@@ -93,7 +93,7 @@ def test_what_was_trained_to_be_averaged_tells_labels_from_the_mean(tmp_path: Pa
     model = trained(tmp_path, f'from = "{sentence_folder(tmp_path)}"')
     network, said = model.network, json.loads((model.folder / "config.json").read_text())
     assert network.mean_pooled and network.body.pooler is None
-    assert said["architectures"] == ["BertForMeanClassification"] and "transformers" not in card(model)
+    assert said["architectures"] == ["BertForMeanClassification"] and "from_pretrained" not in card(model)
     names = load_file(model.folder / "model.safetensors")
     assert not [name for name in names if "pooler" in name or name.startswith("classifier")]
     for text, answer in zip(texts(), model.run(texts()), strict=True):
@@ -191,7 +191,7 @@ def test_any_encoder_is_averaged_where_that_is_said(tmp_path: Path) -> None:
 
 
 def test_an_unknown_pooling_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"model\.pooling = .max. is unknown; possible: cls, mean"):
+    with pytest.raises(UserError, match=r"model\.pooling = .max. is unknown; expected one of: cls, mean"):
         recipe(lay_out(tmp_path), 'from = "somewhere"\npooling = "max"', 3)
 
 

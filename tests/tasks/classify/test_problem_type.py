@@ -13,8 +13,10 @@ import torch.nn.functional as F
 import regard
 from regard.cli.main import main
 from regard.errors import UserError
+from regard.models import registry as models
 from regard.models.heads.mlm import MaskedLM
-from regard.tasks.classify.problem_type import MultiLabel
+from regard.models.heads.sequence import Classifier
+from regard.tasks.classify.problem_type import MultiLabel, problem_type_of
 from regard.tasks.registry import build
 from regard.training.build import prepare_network, start
 from regard.training.doctor import examine
@@ -71,7 +73,7 @@ def test_several_labels_are_learnt_told_and_scored(tmp_path: Path, capfd: pytest
         assert set(answer.labels) == {label for label, chance in answer.scores.items() if chance >= 0.5}
     for answer in model.run([text for _, text in rows[:5]], threshold=0.1):
         assert set(answer.labels) == {label for label, chance in answer.scores.items() if chance >= 0.1}
-    with pytest.raises(UserError, match=r"threshold = 2 should lie within 0 … 1"):
+    with pytest.raises(UserError, match=r"threshold = 2 should be between 0 and 1"):
         model.run(rows[0][1], threshold=2)
     found = evaluated(tmp_path / "run", capfd, "--predictions", str(tmp_path / "told.jsonl"))
     lines = [json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines()]
@@ -173,12 +175,12 @@ def test_what_a_kind_has_no_use_for_is_refused(tmp_path: Path) -> None:
     cases = (
         ("regression", "train.class_weights=balanced", "regression has no classes"),
         ("multi_label", "train.label_smoothing=0.1", "is for single-label classification"),
-        ("multi_label", "train.score=accuracy", "possible: micro_f1, macro_f1, subset_accuracy, loss"),
-        ("regression", "train.score=f1", "possible: pearsonr, spearmanr, mse, loss"),
+        ("multi_label", "train.score=accuracy", "expected one of: micro_f1, macro_f1, subset_accuracy, loss"),
+        ("regression", "train.score=f1", "expected one of: pearsonr, spearmanr, mse, loss"),
         (
             "single_label",
             "train.score=f1",
-            "possible: accuracy, macro_f1, matthews_correlation, loss",
+            "expected one of: accuracy, macro_f1, matthews_correlation, loss",
         ),  # of five labels
     )
     for kind, given, said in cases:
@@ -244,3 +246,17 @@ def test_a_part_of_a_file_that_changed_is_said_to_have(tmp_path: Path, capfd: py
     with pytest.raises(SystemExit):
         main(["evaluate", str(tmp_path / "run"), "--source", "text"])
     assert "--source is for a FILE, and none is given" in capfd.readouterr().err
+
+
+def test_a_baseline_is_the_metrics_of_a_constant_prediction() -> None:
+    body: Any = models.build({"family": "gpt", "width": 8, "heads": 2, "depth": 1}, vocabulary=9)
+    single = problem_type_of(Classifier(body, ["a", "b", "c"])).baseline(torch.tensor([0, 2, 2, 2]))
+    assert (single["accuracy"], single["matthews_correlation"]) == (75, 0)
+    assert single["loss"] == pytest.approx(-0.25 * np.log(0.25) - 0.75 * np.log(0.75))
+    multi = problem_type_of(Classifier(body, ["a", "b"], problem_type="multi_label"))
+    assert multi.baseline(torch.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 0.0]]))["subset_accuracy"] == pytest.approx(
+        200 / 3
+    )
+    values = torch.tensor([1.0, 2.0, 6.0])
+    regression = problem_type_of(Classifier(body, ["v"], problem_type="regression", scale=2.0)).baseline(values)
+    assert regression["mse"] == pytest.approx(values.var(correction=0).item()) and regression["pearsonr"] == 0

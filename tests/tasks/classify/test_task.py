@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -178,7 +179,7 @@ def test_what_others_would_pad_with_is_no_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"problem_type": "regresion"}, "problem_type = 'regresion' is unknown; did you mean 'regression'"),
+        ({"problem_type": "regresion"}, "problem_type = 'regresion' is not supported; expected one of: single_label"),
         ({"id2label": {"0": "a", "2": "b"}}, "should name the labels 0, 1, 2"),
         ({"problem_type": "single_label_classification", "id2label": {"0": "a"}}, "two different labels"),
         ({"id2label": None, "num_labels": 1}, r"score\.weight \(5, 22\) instead of \(1, 22\)"),
@@ -236,7 +237,7 @@ def test_a_label_that_training_never_showed_is_an_error_with_its_place(
     start(recipe(tmp_path, SCRATCH, 1), quiet=True)
     path = tmp_path / "validation.tsv"
     path.write_text(path.read_text() + "lots\tw0 w0\n")
-    said = "validation.tsv:33: the label 'lots' is none of those that the model predicts: few, many, none"
+    said = "validation.tsv:33: unknown label 'lots'; the model was trained with: few, many, none"
     with pytest.raises(UserError, match=said):
         start(recipe(tmp_path, SCRATCH, 1, f"output={tmp_path / 'other'}"), quiet=True)
     assert not (tmp_path / "other").exists()
@@ -273,11 +274,12 @@ def test_too_long_is_skipped_in_training_and_refused_or_cut_when_run(tmp_path: P
         model.run(long)
     answer = model.run(long, truncate=True)
     assert answer.truncated and answer.scores == model.run("w1 " * 31).scores
-    with pytest.raises(UserError, match="input 2 is empty"):
-        model.run(["w1", " "])
+    with pytest.raises(UserError, match="input 1 is empty"):
+        model.run(" ")
+    assert [each.label for each in model.run(["w1", " "])] == [model.run("w1").label, None]
     with pytest.raises(UserError, match="'num_beams' is not an option of a classifier"):
         model.run("w1", num_beams=2)
-    with pytest.raises(UserError, match="cannot generate"):
+    with pytest.raises(UserError, match=r"generate\(\) is not available for task = 'classify'"):
         model.generate([4, 5])
 
 
@@ -315,9 +317,9 @@ def test_the_loss_is_that_of_the_label_and_of_the_text(tmp_path: Path) -> None:
 @torch.no_grad()
 def test_batch_mates_and_padding_change_nothing() -> None:
     made, found = with_end_token(tokenizer(TOKENS)), network()
-    together = classify(found, PairEncoder(made), texts())
+    together: list[Any] = [*classify(found, PairEncoder(made), texts())]
     for text, expected in zip(texts(), together, strict=True):
-        (alone,) = classify(found, PairEncoder(made), [text])
+        alone: Any = classify(found, PairEncoder(made), [text])[0]
         assert alone.scores == pytest.approx(expected.scores, abs=1e-6)
         assert sum(alone.scores.values()) == pytest.approx(1)
         assert alone.score == max(alone.scores.values())
@@ -383,6 +385,19 @@ def test_it_learns_and_is_evaluated(tmp_path: Path, capfd: pytest.CaptureFixture
     assert model.embed([rows[0][1]]).shape == (1, 24)
 
 
+def test_a_result_at_the_majority_baseline_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    lay_out(tmp_path)
+    start(recipe(tmp_path, SCRATCH, 1, "train.learning_rate=1e-9", "data.test=train.tsv"))
+    said = r"accuracy (\S+) is not above (\S+), the result of always predicting the most frequent label \(majority"
+    said += r" baseline\): .* Train longer \(train\.epochs\), raise train\.learning_rate, or add training data"
+    trained = re.search(f"warning: validation {said}", capfd.readouterr().err)
+    assert trained and float(trained[1]) <= float(trained[2])
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(tmp_path / "run"), "--json"])
+    found = json.loads(capfd.readouterr().out)
+    assert re.match(said, found["warning"])[2] == f"{found['majority_baseline']:.4g}"  # type: ignore[index]
+
+
 def test_pairs_are_read_and_asked_for(tmp_path: Path) -> None:
     chance = random.Random(7)
     rows = []
@@ -438,7 +453,7 @@ def test_pairs_are_held_out_by_the_column_that_is_named(tmp_path: Path) -> None:
 def test_a_file_to_score_needs_no_column_that_parts_are_held_out_by(tmp_path: Path) -> None:
     lay_out(tmp_path)
     trained = recipe(tmp_path, SCRATCH, 1, "data.split_by=document")
-    model = SimpleNamespace(
+    model: Any = SimpleNamespace(
         recipe=trained, network=SimpleNamespace(problem_type="single_label", labels=LABELS, paired=False)
     )
     assert len(select(model, str(tmp_path / "test.tsv"), "", "").records) == 40
@@ -452,11 +467,11 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     run, other = tmp_path / "run", f"output={tmp_path / 'other'}"
     for model, given, said in (
         (f'from = "{run}"', "task=generate", "is a classifier: it cannot do task = 'generate'"),
-        ('family = "transformer"', "seed=2", r"cannot do task = 'classify'; possible families: .*gpt, llama"),
+        ('family = "transformer"', "seed=2", r"does not support task = 'classify'; expected one of: .*gpt, llama"),
         (
             SCRATCH,
             "train.score=bleu",
-            r"train\.score = 'bleu' is not a metric of task = 'classify'; possible: accuracy, macro_f1",
+            r"train\.score = 'bleu' is not a metric of task = 'classify'; expected one of: accuracy, macro_f1",
         ),
         (SCRATCH, "data.max_length=33", r"data\.max_length = 33, but the model reads at most 32"),
     ):

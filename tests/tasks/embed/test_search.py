@@ -127,7 +127,7 @@ def test_what_names_another_column_is_told_and_an_empty_query_refused(tmp_path: 
     place, table = folder(tmp_path), written(tmp_path / "t.csv", 'id,words\n1,"hello\nthe"\n')
     code, out, err = call("search", place, table, "hello")
     assert (code, out) == (1, "") and "t.csv:1: no column 'text'; line 1 is: id, words; " in err
-    assert "say which is meant with --column NAME" in err and "where line 1 is already a sample, give a number" in err
+    assert "choose one with --column NAME" in err and "if line 1 is already a sample, give a column number" in err
     assert call("search", place, table, "hello", "--column", "words")[1].endswith("  hello the\n")
     assert len(call("search", place, table, "hello", "--column", 2)[1].splitlines()) == 2
     code, out, err = call("search", place, table, "hello", " ", "--column", "words")

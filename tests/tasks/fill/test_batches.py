@@ -18,7 +18,7 @@ from needs import need
 
 from regard.config.recipe import TokenizerOptions
 from regard.errors import UserError
-from regard.tasks.fill.batches import MaskedBatch, MaskOptions, draw_pair, masked_blocks, masked_pairs, pair_budget
+from regard.tasks.fill.batches import MaskedBatch, MaskOptions, draw_pair, masked_rows, pair_budget
 from regard.tasks.fill.masking import masker_of
 from regard.tasks.fill.options import FillData
 from regard.tasks.fill.sentences import SentenceDataset, paragraphs, prepare_sentences, prepare_stream
@@ -170,7 +170,7 @@ def test_words_of_every_kind_of_pieces(kind: Any) -> None:
 
 
 def test_without_a_mask_there_is_an_error() -> None:
-    with pytest.raises(UserError, match=r"no mask token \(looked for \[MASK\], <mask>\)"):
+    with pytest.raises(UserError, match=r"no mask token \(\[MASK\] or <mask>\)"):
         masker_of(words_only(20))
 
 
@@ -178,9 +178,9 @@ def test_without_a_mask_there_is_an_error() -> None:
 
 
 def same(one: MaskedBatch, other: MaskedBatch) -> bool:
-    pairs = [(one.text.tokens, other.text.tokens), (one.at, other.at), (one.words, other.words)]
+    pairs = [(one.text.tokens, other.text.tokens), (one.at, other.at), (one.targets, other.targets)]
     pairs += [(one.labels, other.labels)] if one.labels is not None and other.labels is not None else []
-    return all(torch.equal(a, b) for a, b in [*pairs, (one.index, other.index)])
+    return all(torch.equal(a, b) for a, b in [*pairs, (one.indices, other.indices)])
 
 
 @pytest.mark.parametrize("pairs", ["none", "nsp", "sop"])
@@ -191,8 +191,8 @@ def test_batches_are_those_of_any_split(tmp_path: Path, cache: Path, pairs: Any)
     def batches(start: int = 0, rank: int = 0, world: int = 1, options: MaskOptions = options) -> Any:
         if pairs == "none":
             stream = prepare_stream(FillData(train="texts.txt"), "train", tokenizer, cache, tmp_path)
-            return masked_blocks(stream, tokenizer, options, start, rank, world)
-        return masked_pairs(found, tokenizer, options, start, rank, world)
+            return masked_rows(stream, tokenizer, options, start, rank, world)
+        return masked_rows(found, tokenizer, options, start, rank, world)
 
     first = list(islice(batches(), 12))
     for world in (2, 3):
@@ -201,14 +201,14 @@ def test_batches_are_those_of_any_split(tmp_path: Path, cache: Path, pairs: Any)
         assert all(same(a, b) for a, b in zip(joined, first[world:], strict=False))
     assert not same(first[0], first[1]) and not same(first[0], next(batches(options=MaskOptions(41, 5, 12, pairs))))
     for batch in first:
-        assert batch.at.sum() == len(batch.words) and (batch.labels is None) == (pairs == "none")
+        assert batch.at.sum() == len(batch.targets) and (batch.labels is None) == (pairs == "none")
         assert batch.text.tokens.shape[1] <= 41 and not (batch.at & ~batch.text.real).any()
 
 
 def test_an_epoch_has_every_chunk(tmp_path: Path, cache: Path) -> None:
     tokenizer, found = pairs_of(tmp_path, cache)
     options = MaskOptions(41, 1, seed=2, pair_task="nsp")
-    seen = [int(batch.index[0]) for batch in islice(masked_pairs(found, tokenizer, options), 2 * len(found))]
+    seen = [int(batch.indices[0]) for batch in islice(masked_rows(found, tokenizer, options), 2 * len(found))]
     assert sorted(seen[: len(found)]) == sorted(seen[len(found) :]) == list(range(len(found)))
     assert seen[: len(found)] != seen[len(found) :]
     chunks = [found.chunk(number) for number in range(len(found))]
@@ -270,4 +270,4 @@ def test_one_document_has_no_other(tmp_path: Path, cache: Path) -> None:
     found = prepare_sentences(FillData(train="one.txt"), "train", tokenizer, cache, 38, tmp_path)
     assert found.report.skipped["a single sentence, which has no next"].count == 1
     with pytest.raises(UserError, match="another document, but there is only one"):
-        next(masked_pairs(found, tokenizer, MaskOptions(41, 1, pair_task="nsp")))
+        next(masked_rows(found, tokenizer, MaskOptions(41, 1, pair_task="nsp")))

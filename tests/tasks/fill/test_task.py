@@ -18,8 +18,7 @@ from regard.errors import UserError
 from regard.layers.inputs import TokenBatch
 from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.tasks.fill.batches import draw_pair
-from regard.tasks.fill.evaluation_rows import fixed_rows
-from regard.tasks.fill.scoring import predict, score_batches
+from regard.tasks.fill.evaluate import fixed_rows, predict, score_batches
 from regard.tasks.registry import build
 from regard.text.vocabulary import Vocabulary
 from regard.training.build import prepare_network, resume, start
@@ -86,11 +85,11 @@ def test_the_loss_is_the_paper_s(pairs: str, kind: Any, tmp_path: Path) -> None:
     network.eval()
     with torch.no_grad():
         found = network(batch.text)
-        words = found if pairs == "none" else found.words
+        words = found if pairs == "none" else found.mlm
         logits = words.reshape(-1, words.size(-1))[batch.at.reshape(-1)]
-        wanted = F.cross_entropy(logits, batch.words)
+        wanted = F.cross_entropy(logits, batch.targets)
         if pairs != "none":
-            wanted = wanted + F.cross_entropy(found.relation, batch.labels)
+            wanted = wanted + F.cross_entropy(found.nsp, batch.labels)
         assert torch.allclose(task.loss(network, batch) / task.num_targets(batch), wanted, atol=1e-5)
     network.train()
     task.loss(network, batch).backward()
@@ -106,13 +105,13 @@ def test_it_learns_what_stands_beside(tmp_path: Path) -> None:
     start(options, quiet=True)
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     found = [line["validation"] for line in lines if "validation" in line]
-    assert found[0].keys() == {"loss", "perplexity", "accuracy", "pairs", "unigram"}
-    assert found[-1]["loss"] < 0.7 * found[-1]["unigram"] and found[-1]["accuracy"] > 40
-    assert len({each["unigram"] for each in found}) == 1  # the same words each time
+    assert found[0].keys() == {"loss", "perplexity", "accuracy", "nsp_accuracy", "unigram_entropy"}
+    assert found[-1]["loss"] < 0.7 * found[-1]["unigram_entropy"] and found[-1]["accuracy"] > 40
+    assert len({each["unigram_entropy"] for each in found}) == 1  # the same words each time
     model: Any = regard.load(tmp_path / "run")
     assert model.task == "fill" and isinstance(model.network, Pretraining)
     answer = model.run("He goes <mask> ba now.")
-    assert answer.words[0][0].text in ("to", "from")
+    assert answer.candidates[0][0].text in ("to", "from")
     config = json.loads((model.folder / "config.json").read_text())
     assert config["architectures"] == ["BertForPreTraining"]
 
@@ -135,13 +134,13 @@ def test_pre_training_goes_on_from_weights(head: Any, pairs: str, tmp_path: Path
     options = recipe(lay_out(tmp_path), "data.max_length=24", model=f'from = "{place}"', pairs=pairs, steps=2)
     before: Any = regard.load(place).network
     network, _ = prepared(options)
-    assert torch.equal(network.words.dense.weight, before.words.dense.weight)
+    assert torch.equal(network.lm_head.dense.weight, before.lm_head.dense.weight)
     if head is Pretraining and pairs == "next":
-        assert torch.equal(network.relation.weight, before.relation.weight)
+        assert torch.equal(network.nsp_head.weight, before.nsp_head.weight)
     start(options, quiet=True)
     after: Any = regard.load(tmp_path / "run").network
     assert type(after) is (MaskedLM if pairs == "none" else Pretraining)
-    assert not torch.equal(after.words.dense.weight, before.words.dense.weight)
+    assert not torch.equal(after.lm_head.dense.weight, before.lm_head.dense.weight)
     same = torch.equal(after.body.pooler.dense.weight, before.body.pooler.dense.weight)
     assert same == (pairs == "none")
 
@@ -151,14 +150,15 @@ def test_figures_are_those_of_every_row(tmp_path: Path) -> None:
     network.eval()
     batches = list(fixed_rows(task.validation, task.tokenizer, task.masking, 1000))
     found = score_batches(network, batches)
-    words = torch.cat([batch.words for batch in batches])
+    words = torch.cat([batch.targets for batch in batches])
     with torch.no_grad():
         logits = torch.cat([predict(network, batch).logits[0] for batch in batches])
-    assert np.isclose(found.loss, float(F.cross_entropy(logits, words)), atol=1e-5)
-    assert np.isclose(found.accuracy, 100 * float((logits.argmax(1) == words).double().mean()))
+    metrics = found.metrics("none")
+    assert np.isclose(metrics["loss"], float(F.cross_entropy(logits, words)), atol=1e-5)
+    assert np.isclose(metrics["accuracy"], 100 * float((logits.argmax(1) == words).double().mean()))
     assert found.counts.sum() == len(words) and len(found.counts) == sum(len(batch.at) for batch in batches)
     shares = torch.bincount(words).double() / len(words)
-    assert np.isclose(found.unigram, -float((shares[shares > 0] * shares[shares > 0].log()).sum()))
+    assert np.isclose(found.unigram_entropy, -float((shares[shares > 0] * shares[shares > 0].log()).sum()))
     assert [sample[1].count("<mask>") for sample in task.preview(network, 3)] == [0, 0, 0]
     assert any("<mask>" in sample[0] for sample in task.preview(network, 3))
 
@@ -191,9 +191,9 @@ def test_it_is_scored_on_the_same_hidden_words(tmp_path: Path, capsys: pytest.Ca
         assert ended.value.code == 0
         told.append(json.loads(capsys.readouterr().out))
     figures = {each["name"]: each["value"] for each in told[0]["scores"]}
-    assert figures.keys() == {"loss", "perplexity", "accuracy", "pairs"}
+    assert figures.keys() == {"loss", "perplexity", "accuracy", "nsp_accuracy"}
     assert all(np.isclose(figures[name], trained[name], rtol=1e-4) for name in figures)
-    assert np.isclose(told[0]["unigram_entropy"], trained["unigram"], rtol=1e-6)
+    assert np.isclose(told[0]["unigram_entropy"], trained["unigram_entropy"], rtol=1e-6)
     assert told[1]["rows"] == 2 and all(each["interval"] >= 0 for each in told[1]["scores"])
 
 
@@ -201,7 +201,7 @@ def test_the_first_rows_of_a_batch_are_its_first(tmp_path: Path) -> None:
     _, task = prepared(recipe(lay_out(tmp_path)))
     batch = next(task.batches(0, 0, 1))
     some = batch.rows(slice(3))
-    assert torch.equal(some.words, batch.words[: len(some.words)]) and int(some.at.sum()) == len(some.words)
+    assert torch.equal(some.targets, batch.targets[: len(some.targets)]) and int(some.at.sum()) == len(some.targets)
     assert len(some.at) == len(some.labels) == len(some.text.lengths) == 3
 
 
@@ -210,8 +210,8 @@ def test_the_first_rows_of_a_batch_are_its_first(tmp_path: Path) -> None:
     [
         ((), 'family = "bert"\nwidth = 24\nheads = 2\nlimit = 48\npooler = false', "model.pooler"),
         ((), 'family = "deberta"\nwidth = 24\nheads = 2\nlimit = 48', r"model\.token_types = 2"),
-        ((), 'family = "gpt"\npreset = "tiny"', "cannot do task = 'fill'"),
-        (("train.score=bleu",), SCRATCH, "possible: loss, accuracy"),
+        ((), 'family = "gpt"\npreset = "tiny"', "does not support task = 'fill'"),
+        (("train.score=bleu",), SCRATCH, "expected one of: loss, accuracy"),
         (("data.max_length=99",), SCRATCH, "model.max_positions"),
     ],
 )
@@ -227,19 +227,21 @@ def test_without_a_pooler_two_texts_are_compared_by_their_means(tmp_path: Path) 
     network, task = prepared(recipe(lay_out(tmp_path), model=model))
     network.eval()
     batch = next(batch for batch in task.batches(0, 0, 1) if len({*batch.text.lengths.tolist()}) > 1)
-    together = network(batch.text).relation
+    together = network(batch.text).nsp
     for row, length in enumerate(batch.text.lengths.tolist()):
         tokens, segments = (each[row : row + 1, :length] for each in (batch.text.tokens, batch.text.segments))
         states = network.encode(TokenBatch(tokens, torch.tensor([length]), segments))[0]
         first, second = (states[segments[0] == number].mean(0) for number in (0, 1))
-        expected = network.relation(F.gelu(network.compare.dense(first * second)))
+        expected = network.nsp_head(F.gelu(network.pair_pooler.dense(first * second)))
         torch.testing.assert_close(together[row], expected, atol=1e-6, rtol=1e-5)
     spoilt = batch.text._replace(tokens=batch.text.tokens.masked_fill(~batch.text.real, 7))
-    torch.testing.assert_close(network(spoilt).relation, together, atol=1e-6, rtol=1e-5)
-    assert network(batch.text._replace(segments=None)).relation.isfinite().all()
+    torch.testing.assert_close(network(spoilt).nsp, together, atol=1e-6, rtol=1e-5)
+    assert network(batch.text._replace(segments=None)).nsp.isfinite().all()
 
 
-@pytest.mark.parametrize(("pairs", "said"), [("none", "the text has"), ("next", "there is only one")])
+@pytest.mark.parametrize(
+    ("pairs", "said"), [("none", "text too short: 7 tokens, but one block needs 38"), ("next", "there is only one")]
+)
 def test_a_part_that_is_too_small_is_refused_before_training(pairs: str, said: str, tmp_path: Path) -> None:
     """Not hundreds of steps later, where it would first be scored."""
     (tmp_path / "few.jsonl").write_text(json.dumps({"title": "one", "text": "He goes. He comes."}) + "\n")
@@ -250,7 +252,7 @@ def test_a_part_that_is_too_small_is_refused_before_training(pairs: str, said: s
 def test_the_doctor_counts_documents_and_rows(tmp_path: Path) -> None:
     for pairs in ("none", "next"):
         found = examine(recipe(lay_out(tmp_path), pairs=pairs))
-        assert not found.errors and found.facts["rows"]["rows_a_batch"] == 8
+        assert not found.errors and found.facts["rows"]["rows_per_batch"] == 8
         assert found.facts["text"]["train"]["documents"] + found.facts["text"]["validation"]["documents"] == 96
         assert found.facts["text"]["train"]["rows"] > 0
 

@@ -75,7 +75,7 @@ def said(*contents: str, system: str = "") -> list[dict[str, str]]:
 
 
 def test_without_a_template_all_is_one_running_text(plain: Model) -> None:
-    form, tokenizer = Conversation(plain).form, plain.vocabulary.target
+    form, tokenizer = Conversation(plain).format, plain.vocabulary.target
     assert form.tokens(said("Once", " upon a time", "The end")) == tokenizer.prompt("Once upon a time\nThe end")
     assert form.tokens(said("a\n", "b\n", "c", system="s")) == tokenizer.prompt("s\na\nb\nc")
 
@@ -85,7 +85,7 @@ def test_a_template_gives_the_tokens_that_the_reference_gives(chatty: Model) -> 
 
     messages = said("Who?", "I, the model.", "Why?", system="Be kind.")
     theirs = AutoTokenizer.from_pretrained(chatty.folder).apply_chat_template(messages, add_generation_prompt=True)
-    assert Conversation(chatty).form.tokens(messages) == theirs["input_ids"]
+    assert Conversation(chatty).format.tokens(messages) == theirs["input_ids"]
 
 
 def test_every_answer_is_that_of_a_conversation_read_anew(model: Model) -> None:
@@ -106,14 +106,15 @@ def test_an_answer_is_streamed_whole_and_ends_where_it_should(model: Model) -> N
     pieces: list[str] = []
     talk = Conversation(model, max_new_tokens=13)
     answer = talk.answer("Once", pieces.append)
-    assert ("".join(pieces), answer.finish, len(answer.tokens)) == (answer.content, "length", 13)
+    assert ("".join(pieces), answer.finish_reason, len(answer.tokens)) == (answer.content, "length", 13)
     assert len(pieces) > 3
     middle = answer.content[4:6]
     talk = Conversation(model, max_new_tokens=13, stop=middle)
     stopped = talk.answer("Once")
-    assert (stopped.content, stopped.finish) == (answer.content[: answer.content.index(middle)], "stop")
+    assert (stopped.content, stopped.finish_reason) == (answer.content[: answer.content.index(middle)], "stop")
+    assert (stopped.stop_reason, answer.stop_reason) == (middle, None)
     rest = Conversation(model).answer("Once")  # by default, what is left of the context
-    assert rest.finish == "end" or rest.prompt_tokens + len(rest.tokens) == LIMIT
+    assert (rest.finish_reason, rest.stop_reason) == ("stop", None) or rest.prompt_tokens + len(rest.tokens) == LIMIT
 
 
 def test_what_no_longer_fits_is_left_out_oldest_first(model: Model) -> None:
@@ -122,14 +123,16 @@ def test_what_no_longer_fits_is_left_out_oldest_first(model: Model) -> None:
     for number in range(9):
         asked = [*talk.messages, *said(f"question {number}")]
         answer = talk.answer(f"question {number}")
-        shown = talk.form.fit(asked, LIMIT - 20)
+        shown = talk.format.fit(asked, LIMIT - 20)
         text = decode(shown.tokens, skip_special_tokens=False)
-        assert (answer.left_out, answer.prompt_tokens) == (shown.left_out, len(shown.tokens))
+        dropped = shown.dropped_turns + shown.dropped_tokens
+        assert (answer.dropped_turns, answer.dropped_tokens) == (shown.dropped_turns, shown.dropped_tokens)
+        assert answer.prompt_tokens == len(shown.tokens)
         assert len(shown.tokens) <= LIMIT - 20
         assert "SYSTEM" in text
         assert f"question {number}" in text
-        assert bool(shown.left_out) == ("question 0" not in text)
-    assert answer.left_out > 1
+        assert bool(dropped) == ("question 0" not in text)
+    assert dropped > 1
     assert len(talk.messages) == 19  # nothing that was said is lost
 
 
@@ -138,7 +141,8 @@ def test_a_message_that_never_fits_is_refused_and_not_kept(model: Model) -> None
     with pytest.raises(UserError, match=rf"has [\d,]+ tokens, but the model's context of {LIMIT}"):
         talk.answer("x" * LIMIT)
     assert talk.messages == []
-    assert talk.answer("x" * (LIMIT - 40)).left_out == 0
+    fitting = talk.answer("x" * (LIMIT - 40))
+    assert fitting.dropped_turns == fitting.dropped_tokens == 0
 
 
 def test_a_stopped_answer_is_kept_as_far_as_it_was_said(model: Model) -> None:
@@ -151,7 +155,7 @@ def test_a_stopped_answer_is_kept_as_far_as_it_was_said(model: Model) -> None:
 
     talk = Conversation(model, min_new_tokens=30)
     answer = talk.answer("Once", show)
-    assert (answer.finish, answer.content) == ("interrupt", "".join(pieces))
+    assert (answer.finish_reason, answer.content) == ("interrupt", "".join(pieces))
     assert talk.messages == said("Once", answer.content)
     assert talk.answer("and").prompt_tokens > answer.prompt_tokens
 
@@ -164,13 +168,13 @@ def test_only_a_language_model_chats(tmp_path: Path) -> None:
 
     network = build(MODELS["transformer"], source_vocabulary=41, target_vocabulary=41)
     save(tmp_path, network, vocabulary(41), {})
-    with pytest.raises(UserError, match="cannot chat: its task is 'translate'"):
+    with pytest.raises(UserError, match=r"chat needs a language model .*task is 'translate'"):
         Conversation(load(tmp_path))
 
 
 def test_a_template_that_fails_is_told(tmp_path: Path) -> None:
     broken = load(language_folder(tmp_path, "{{ raise_exception('never') }}"))
-    with pytest.raises(UserError, match="refuses this conversation: never"):
+    with pytest.raises(UserError, match="rejects this conversation: never"):
         Conversation(broken).answer("hello")
 
 
@@ -202,7 +206,7 @@ def test_ctrl_c_clears_the_line_and_twice_leaves(model: Model) -> None:
 def test_commands_change_the_conversation(model: Model, tmp_path: Path) -> None:
     talk, shown = at_terminal(model, "Once", "/undo", "/undo", "/system Be kind.", "Twice", "/reset")
     assert talk.messages == [{"role": "system", "content": "Be kind."}]
-    for words in ("the last turn was removed", "no turn to undo", "system: Be kind.", "new conversation"):
+    for words in ("the last turn was removed", "no turn to undo", "system: Be kind.", "conversation cleared"):
         assert f"({words})\n" in shown or words in shown
     talk, shown = at_terminal(model, "/system A.", "/system", "/set temperature=0.7", "/set stop=###", "/set")
     assert talk.messages == []
@@ -255,7 +259,10 @@ def test_lines_are_turns_and_answers_objects(model: Model, capsys: pytest.Captur
     assert [message["content"] for message in talk.messages[::2]] == ["Once", "/quit", "a\nb"]
     assert [each["content"] for each in found] == [message["content"] for message in talk.messages[1::2]]
     for each in found:
-        assert each.keys() == {"role", "content", "finish", "tokens", "prompt_tokens", "left_out"}
+        assert each.keys() == {
+            *("role", "content", "finish_reason", "stop_reason", "tokens", "prompt_tokens"),
+            *("dropped_turns", "dropped_tokens"),
+        }
         assert (each["role"], len(each["tokens"])) == ("assistant", 7)
     answer_lines(Conversation(model, max_new_tokens=7), iter(["Once"]), as_json=False)
     assert capsys.readouterr().out == found[0]["content"] + "\n"
@@ -270,8 +277,8 @@ def test_a_pipe_is_answered_without_prompts(plain: Model) -> None:
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(found) == 4
-    assert found[-1]["left_out"] > 0
-    assert done.stderr.count("one running text") == 1
+    assert found[-1]["dropped_tokens"] > 0
+    assert done.stderr.count("one plain text") == 1
     done = subprocess.run([*command[:-1], "--quiet"], input=lines, capture_output=True, text=True, timeout=120)
     assert done.stdout == "".join(each["content"] + "\n" for each in found)
     assert done.stderr.startswith(f"warning: the conversation exceeds the context of {LIMIT} tokens")
@@ -285,13 +292,13 @@ def test_a_terminal_is_streamed_to_stopped_and_left() -> None:
     need(folder.is_dir(), "set REGARD_WEIGHTS to a folder with stories260K")
     screen = Screen(sys.executable, "-m", "regard", "chat", str(folder), "--threads", "1")
     try:
-        assert "one running text" in screen.until("> ")
+        assert "one plain text" in screen.until("> ")
         screen.type("/set max_new_tokens=9\n")
         screen.until(r"\(max_new_tokens=9\)\r\n.*> ")
         screen.type("Once upon a time\n")
         assert ", there was" in screen.until(r"stopped after 9 tokens.*\r\n.*> ")
         screen.type("/set max_new_tokens=\n/set min_new_tokens=450\n/reset\n")
-        screen.until(r"new conversation\)\r\n.*> ")
+        screen.until(r"conversation cleared\)\r\n.*> ")
         screen.type("Once upon a time\n")
         screen.until("there was")  # it is still being written
         screen.type("\x03")

@@ -80,7 +80,7 @@ def test_the_default_stride_is_half_the_context_and_the_signature_tells() -> Non
     found = evaluate(model(made(GPT)), text())
     assert f"tokens:BPE.{WORDS.size}." in found["scores"][0].signature
     assert f"|context:{LIMIT}|stride:{LIMIT // 2}|" in found["scores"][0].signature
-    with pytest.raises(UserError, match=f"--stride 99: at most the {LIMIT} tokens"):
+    with pytest.raises(UserError, match=f"--stride 99: must be at most {LIMIT}, the tokens"):
         evaluate(model(made(GPT)), text(), stride=99)
 
 

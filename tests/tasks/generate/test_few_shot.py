@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from regard.cli.evaluate import draw_chart
 from regard.config.options import DocumentOptions
 from regard.config.recipe import Recipe, TokenizerOptions
-from regard.data.synthetic.in_context import Question
-from regard.data.synthetic.prompts import TEMPLATE, Pair, document
+from regard.data.synthetic.in_context import TEMPLATE, Pair, Question, document
 from regard.errors import UserError
-from regard.layers.state import State
+from regard.layers.pytree import State
 from regard.tasks.generate.few_shot import (
     Benchmark,
     FewShotOptions,
@@ -105,7 +104,7 @@ def shown(question: Question) -> list[Pair]:
     return [Pair(*line.split(" → ")) for line in question.prompt.splitlines()[:-1]]
 
 
-def model(network: nn.Module, words: Tokenizer = WORDS, recipe: Recipe | None = None) -> Any:
+def model(network: Any, words: Tokenizer = WORDS, recipe: Recipe | None = None) -> Any:
     predictor = SimpleNamespace(text_generator=lambda: TextGenerator(network, words, words.end))
     vocabulary = Vocabulary(words, words)
     return SimpleNamespace(network=network, vocabulary=vocabulary, predictor=lambda task: predictor, recipe=recipe)
@@ -190,13 +189,15 @@ def test_a_template_has_a_text_and_then_a_label(given: str) -> None:
 @pytest.mark.parametrize("batch_size", [1, 32])
 def test_the_likeliest_label_is_the_answer(shots: int, batch_size: int) -> None:
     found = list(draw_questions(PAIRS, shots, DrawOptions(seeds=2)))
-    answers = by_likelihood(Fixed(WORDS.size, last_label), WORDS, found, batch_size=batch_size)
+    network: Any = Fixed(WORDS.size, last_label)
+    answers = by_likelihood(network, WORDS, found, batch_size=batch_size)
     assert answers == [shown(question)[-1].label if shots else "gold" for question in found]
 
 
 def test_greedy_generation_gives_the_same_answers_here() -> None:
     found = list(draw_questions(PAIRS[:10], 3, DrawOptions(seeds=2)))
-    writer = TextGenerator(Fixed(WORDS.size, writes_last_label), WORDS, WORDS.end)  # pyright: ignore[reportArgumentType]
+    network: Any = Fixed(WORDS.size, writes_last_label)
+    writer = TextGenerator(network, WORDS, WORDS.end)
     assert by_generation(writer, found, batch_size=1) == [shown(question)[-1].label for question in found]
 
 
@@ -205,7 +206,7 @@ def test_a_label_that_begins_another_is_not_half_of_it() -> None:
     words = tokenizer("a → no\n", "a → no way\n")
     way, no = label_token("way", words), label_token("no", words)
     (end,) = words.encode("\n")
-    network = Fixed(words.size, lambda tokens: {no: way, way: end}.get(tokens[-1], no))
+    network: Any = Fixed(words.size, lambda tokens: {no: way, way: end}.get(tokens[-1], no))
     question = Question("a →", "no way", ("no", "no way"))
     assert by_likelihood(network, words, [question]) == ["no way"]
 
@@ -214,7 +215,7 @@ def test_a_token_across_the_border_counts_for_every_option() -> None:
     """ "==" is one token and "=" another: both options are then told from the token before on."""
     words, template = tokenizer("is==; is=red; =="), "{text}={label};"
     (double,) = words.encode("==")
-    network = Fixed(words.size, lambda tokens: double)
+    network: Any = Fixed(words.size, lambda tokens: double)
     assert by_likelihood(network, words, [Question("is=", "=", ("=", "red"))], template) == ["="]
 
 
@@ -222,7 +223,7 @@ def test_accuracies_over_shots_are_those_computed_by_hand(rows: Path) -> None:
     found = evaluate(model(Fixed(WORDS.size, last_label)), exam(seeds=2), [0, 1, 4], batch_size=8)
     assert (found["rows"], found["labels"], found["chance"]) == (17, 2, 50.0)
     share = sum(pair.label == "gold" for pair in PAIRS) / len(PAIRS)
-    assert found["most_frequent_label"] == pytest.approx(100 * max(share, 1 - share))
+    assert found["majority_baseline"] == pytest.approx(100 * max(share, 1 - share))
     for row in found["shots"]:
         questions = list(draw_questions(PAIRS, row["shots"], DrawOptions(seeds=2)))
         right = [(shown(each)[-1].label if row["shots"] else "gold") == each.label for each in questions]
@@ -294,8 +295,8 @@ def test_kinds_of_questions_are_scored_apart() -> None:
         [1],
         batch_size=1,
     )
-    assert sum(row["answers"] for row in found["kinds"]) == 12
-    assert all(row["accuracy"] == 0 for row in found["kinds"])
+    assert sum(row["answers"] for row in found["categories"]) == 12
+    assert all(row["accuracy"] == 0 for row in found["categories"])
 
 
 # ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -325,7 +326,7 @@ def test_a_blank_label_and_one_label_only_are_refused(tmp_path: Path, monkeypatc
 
 
 def test_more_shots_than_rows_are_refused() -> None:
-    with pytest.raises(UserError, match="--shots 17: of the 17 rows only 16 have another text"):
+    with pytest.raises(UserError, match="--shots 17: not enough examples: only 16 of the 17 rows differ"):
         next(draw_questions(PAIRS, 17, DrawOptions()))
 
 
@@ -367,6 +368,6 @@ def test_the_curve_shows_accuracy_ideal_and_chance(tmp_path: Path) -> None:
     shots = [{"shots": n, "accuracy": 25.0 + n, "interval": 2.0, "ideal": 30.0 + n} for n in (0, 1, 4)]
     draw_chart(tmp_path / "curve.svg", curve("mine", {"shots": shots, "chance": 25.0}))
     text = (tmp_path / "curve.svg").read_text(encoding="utf-8")
-    assert "mine: 0 → 25.0, 1 → 26.0, 4 → 29.0; ideal learner: 0 → 30.0" in text
+    assert "mine: 0 → 25.0, 1 → 26.0, 4 → 29.0; Bayes-optimal: 0 → 30.0" in text
     assert text.count("<polyline") == 3
     assert text.count("<polygon") == 1

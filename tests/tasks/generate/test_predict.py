@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import regard
 from regard.config.recipe import DecodeOptions, TokenizerOptions, load_recipe
 from regard.decoding.speculative import PromptLookup, speculate
 from regard.errors import UserError
+from regard.explorer.page import map_of
 from regard.model import Model
 from regard.models.registry import build
 from regard.tasks.generate.text_generator import TextGenerator, _split
@@ -26,9 +28,9 @@ def stories() -> Model:
 
 def writer(**options: object) -> TextGenerator:
     """A model that says the same letters over and over, by tokens of a byte each."""
-    tokenizer = train_tokenizer(["a"], TokenizerOptions(kind="bytes"), ends=False)
+    tokenizer = train_tokenizer(["a"], TokenizerOptions(kind="bytes"), append_eos=False)
     torch.manual_seed(3)
-    network = build(
+    network: Any = build(
         {"family": "gpt", "width": 8, "heads": 1, "depth": 1, "max_positions": 64}, vocabulary=tokenizer.size
     )
     return TextGenerator(network.eval(), tokenizer, -1)
@@ -58,7 +60,8 @@ def test_guessing_ahead_ends_where_nothing_may_follow_and_where_nothing_is_finit
     options = DecodeOptions(suppress_tokens=tuple(range(size)), max_new_tokens=8)
     found = speculate(made.network, torch.tensor([[5, 6]]), (), options, 8, PromptLookup())
     assert found.answer.tokens == [] and not found.answer.finished
-    torch.nn.init.constant_(made.network.output.weight, math.nan)
+    for weight in made.network.output.parameters():
+        torch.nn.init.constant_(weight, math.nan)
     guessing = TextGenerator(made.network, made.tokenizer, -1, PromptLookup)
     with pytest.raises(UserError, match="not finite"):
         guessing.search([[5, 6]], DecodeOptions(max_new_tokens=4))
@@ -116,3 +119,14 @@ def test_only_its_own_score_is_taken(tmp_path: Path) -> None:
 def test_what_is_no_text_is_refused(stories: Model) -> None:
     with pytest.raises(UserError, match="a text or a list of them, not None"):
         stories.run(None)  # type: ignore[arg-type]
+
+
+def test_rows_of_a_trace_are_the_tokens_that_attend(stories: Model) -> None:
+    trace = stories.trace("Once upon a time", target=" there was")
+    rows, columns = trace.labels(trace.sites[0])
+    assert rows == columns == trace.target
+    assert trace.output[:-1] == trace.target[1:]
+    weights = trace.weights(trace.sites[0], head=0)
+    assert torch.equal(weights, weights.tril()) and len(rows) == len(weights)
+    shown = map_of(trace, "model", "name")["sites"][0]
+    assert shown.get("rows") == trace.target == shown.get("columns")

@@ -10,12 +10,11 @@ import pytest
 from encoders import letters
 
 from regard.config.recipe import TokenizerOptions
-from regard.data.sampler import BatchOptions
+from regard.data.sampler import BatchOptions, shares
 from regard.data.targets import SingleLabelTargets
 from regard.errors import UserError
-from regard.metrics.entities import count, report
-from regard.metrics.iob import Entity, count_unopened, entities, is_span_tag
-from regard.tasks.tag.dataset import TagDataset, collate, prepare, stream
+from regard.metrics.entities import Entity, count, count_unopened, entities, is_span_tag, report
+from regard.tasks.tag.dataset import TagDataset, collate, prepare
 from regard.tasks.tag.files import learn_tags, read, sentences
 from regard.tasks.tag.options import TagData
 from regard.tasks.tag.windows import split_into_windows, tokenize_words
@@ -67,7 +66,7 @@ def test_conll_and_json_lines_say_the_same(tmp_path: Path) -> None:
         ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}', r"a\.jsonl:1: 2 tokens, but 1 tags"),
         ("a.jsonl", '{"tokens": ["\\ud800"], "tags": ["O"]}', r'a\.jsonl:1: "tokens" should be a list of words'),
         ("a.jsonl", '{"tokens": ["a"]}', r'a\.jsonl:1: "tags" should be a list of words'),
-        ("a.xml", "<a/>", r"cannot tell what kind of file"),
+        ("a.xml", "<a/>", r"unknown file type"),
         ("a.conll", "Ada O\n", "has the one tag 'O'"),
     ],
 )
@@ -158,8 +157,8 @@ def test_long_sentences_are_read_in_windows(tmp_path: Path, cache: Path) -> None
     heads = [letters().name(int(token)) for token in batch.text.tokens[batch.at]]
     assert heads == [*(word[0] for word in words), "a"]
     options = BatchOptions(batch_size=2, seed=3)
-    numbers = [each.index.tolist() for each in islice(stream(found, options), 9)]
-    parts = [[each.index.tolist() for each in islice(stream(found, options, 0, rank, 3), 3)] for rank in range(3)]
+    numbers = [collate(found, rows).indices.tolist() for rows in islice(shares(found, options, 0, 0, 1), 9)]
+    parts = [list(islice(map(list, shares(found, options, 0, rank, 3)), 3)) for rank in range(3)]
     assert [each for row in zip(*parts, strict=True) for each in row] == numbers
 
 
@@ -227,7 +226,7 @@ def test_figures_worked_by_hand() -> None:
     told: Any = report(found, wanted)
     values = {score.name: score.value for score in told["scores"]}
     assert values == pytest.approx({"precision": 100 / 4, "recall": 100 / 3, "f1": 200 / 7})
-    assert told["by_kind"]["PER"] == pytest.approx(
+    assert told["by_type"]["PER"] == pytest.approx(
         {"entities": 1, "found": 2, "precision": 50, "recall": 100, "f1": 200 / 3}
     )
     assert told["accuracy"] == pytest.approx(100 * 8 / 11)

@@ -17,7 +17,8 @@ from regard.metrics import entities
 from regard.models.heads.mlm import MaskedLM
 from regard.models.heads.token import TokenClassifier
 from regard.tasks.registry import build
-from regard.tasks.tag.evaluate import select
+from regard.tasks.scoring import EvaluationRequest
+from regard.tasks.tag.evaluate import evaluate_task
 from regard.tasks.tag.files import read
 from regard.tasks.tag.predict import WORD, word_probabilities
 from regard.training.build import prepare_network, resume, start
@@ -122,7 +123,17 @@ def test_what_validation_says_is_what_evaluate_says(trained: Path, capfd: pytest
     assert found["accuracy"] == pytest.approx(100 * np.mean(hits)) and found["words"] == len(hits)
     assert [score["name"] for score in found["scores"]] == ["precision", "recall", "f1"]
     wanted = {tag[2:] for sentence in tested for tag in sentence.tags if tag != "O"}
-    assert wanted <= set(found["by_kind"]) and found["comparison"]["p"] == 1.0
+    assert wanted <= set(found["by_type"]) and found["comparison"]["p"] == 1.0
+
+
+def test_a_result_at_the_majority_baseline_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    start(made(tmp_path, 1, "train.learning_rate=1e-9", "train.score=accuracy"))
+    assert "warning: validation accuracy " in (err := capfd.readouterr().err)
+    assert "always predicting the most frequent tag (majority baseline): " in err and "train.epochs" in err
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(tmp_path / "run"), "--json"])
+    found = json.loads(capfd.readouterr().out)
+    assert found["warning"].startswith("f1 ") and 0 < found["majority_baseline"] <= 100
 
 
 def test_a_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
@@ -220,7 +231,7 @@ def test_parts_of_speech_are_scored_by_word(tmp_path: Path, capfd: pytest.Captur
         main(["evaluate", str(tmp_path / "run"), str(tmp_path / "test.conll"), "--json"])
     found = json.loads(capfd.readouterr().out)
     assert [score["name"] for score in found["scores"]] == ["accuracy"] and found["words"] == 5
-    with pytest.raises(UserError, match="possible: accuracy, loss"):
+    with pytest.raises(UserError, match="expected one of: accuracy, loss"):
         start(made(tmp_path, 2, "train.score=f1", f"output={tmp_path}/never", data=data), quiet=True)
 
 
@@ -230,8 +241,11 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "test.conll", [("Ada wrote", "B-PER O"), ("in London", "O B-LOC")])
     cases = [
         (made(tmp_path, data=data), r"test\.conll:4: the tag 'B-LOC' of word 2, 'London', is none of those that"),
-        (made(tmp_path, model='family = "gpt"\npreset = "tiny"'), "cannot do task = 'tag'; possible families: .*bert"),
-        (made(tmp_path, 1, "data.synthetic=dates"), "makes no tagged sentences; did you mean 'names'"),
+        (
+            made(tmp_path, model='family = "gpt"\npreset = "tiny"'),
+            "does not support task = 'tag'; expected one of: .*bert",
+        ),
+        (made(tmp_path, 1, "data.synthetic=dates"), "is not a dataset of tagged sentences; did you mean 'names'"),
     ]
     for options, said in cases:
         with pytest.raises(UserError, match=said):
@@ -240,7 +254,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     start(made(tmp_path, 1, data='train = "other.conll"'), quiet=True)
     model = regard.load(tmp_path / "run")
     with pytest.raises(UserError, match=r"test\.conll:4: the tag 'B-LOC'"):  # nor asked of a model of other tags
-        select(model, str(tmp_path / "test.conll"), "", "")
+        evaluate_task([model], EvaluationRequest(str(tmp_path / "test.conll")))
 
 
 def test_the_doctor_reads_sentences(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from regard.config.recipe import Recipe, TokenizerOptions
-from regard.tasks.translate.dataset import corpus, learn_vocabulary
+from regard.tasks.translate.dataset import corpus, train_vocabulary
 from regard.tasks.translate.options import TranslateData
 from regard.text.train_tokenizer import train_tokenizer
 
@@ -21,7 +21,7 @@ def test_a_vocabulary_is_learnt_from_what_is_kept(kind: str, joint: bool, tmp_pa
     data = TranslateData(train="t.tsv", max_length=11)
     options = TokenizerOptions(kind=kind, vocab_size=60, joint=joint)  # type: ignore[arg-type]
     recipe = Recipe(task="translate", output="", origin=str(tmp_path), data=data, tokenizer=options)
-    vocabulary = learn_vocabulary(recipe)
+    vocabulary = train_vocabulary(recipe)
     assert not set("QYJ") & (set(vocabulary.source.table) | set(vocabulary.target.table))
     prepared = corpus(recipe, "train", vocabulary, cache)
     assert prepared is not None
@@ -37,5 +37,5 @@ def test_learning_shows_how_far_it_is_to_a_terminal_alone(watched: bool, monkeyp
     for name, value in {"TERM": "xterm", "COLUMNS": "100"}.items():
         monkeypatch.setenv(name, value)
     train_tokenizer(["ein Hund"] * 3000, TokenizerOptions(vocab_size=1234))
-    assert ("learning 1,234 pieces from" in stderr.getvalue()) == watched
+    assert ("training a vocabulary of 1,234 on" in stderr.getvalue()) == watched
     assert ("lines" in stderr.getvalue()) == watched

@@ -1,6 +1,6 @@
 """Vowels: an encoder predicts for each token whether it begins with a vowel."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,22 +10,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.trace import Trace
 from regard.config.recipe import Recipe
 from regard.data.cache import Report, hash_file
 from regard.data.files import lines
-from regard.data.sampler import shares
 from regard.data.splits.hashed import file_of
 from regard.interop.folder import Loaded
 from regard.layers.inputs import TokenBatch
 from regard.models.heads.token import TokenClassifier
-from regard.tasks.base import Task
-from regard.tasks.encoding import EncodedText, collate, encode_texts, trace_encoder
+from regard.tasks.base import SampleTask, train_shared_tokenizer
+from regard.tasks.batching import EncodedText
+from regard.tasks.encoding import EncoderPredictor, collate, encode_texts
 from regard.tasks.inspection import Findings, inspect_samples
-from regard.tasks.predictor import Predictor, Progress
+from regard.tasks.predictor import Inference, Options
 from regard.tasks.scoring import Evaluation, EvaluationRequest, resolve_split
-from regard.text.special_tokens import with_mask_token
-from regard.text.train_tokenizer import train_tokenizer
 from regard.text.vocabulary import Vocabulary
 
 
@@ -48,7 +45,7 @@ class Dataset:
 class Batch(NamedTuple):
     text: TokenBatch
     targets: Tensor  # (batch, length): 1 where the token begins with a vowel
-    index: Tensor
+    indices: Tensor
 
 
 @dataclass(frozen=True)
@@ -58,38 +55,28 @@ class Vowels:
     alternatives: tuple["Vowels", ...] = ()
 
 
-class VowelPredictor(Predictor):
+class VowelPredictor(EncoderPredictor):
     task = "vowels"
     description = "a vowel model"
 
-    def predict(
-        self, inputs: list[Any], options: dict[str, Any], *, batch_size: int, truncate: bool, progress: Progress
-    ) -> list[Vowels]:
+    def predict(self, inputs: list[Any], options: Options, inference: Inference) -> list[Vowels]:
         predictions = []
-        for row in self.encode_inputs(inputs, truncate):
+        for row in self.encode_inputs(inputs, inference.truncate):
             marks = self.network(collate([row])).argmax(-1)[0]
             pieces = self.tokenizer.pieces(row.tokens)
             text = "".join(piece.upper() if mark else piece for piece, mark in zip(pieces, marks, strict=True))
             predictions.append(Vowels(text, row.truncated))
         return predictions
 
-    def encode_inputs(self, texts: list[Any], truncate: bool = False) -> list[EncodedText]:
-        return encode_texts(self.tokenizer, texts, self.network.max_positions, truncate)
 
-    def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: dict[str, Any]) -> Trace:
-        return trace_encoder(self.network, self.tokenizer, self.encode_inputs([value], truncate)[0], prove)
-
-
-class VowelTask(Task[Dataset]):
+class VowelTask(SampleTask[Dataset]):
     name = "vowels"
     scores = ("accuracy", "loss")
     predictor = VowelPredictor
 
     @staticmethod
     def train_tokenizer(recipe: Recipe) -> Vocabulary:
-        texts = lines(file_of(recipe.data, "train", Path(recipe.origin)))
-        tokenizer = with_mask_token(train_tokenizer(texts, recipe.tokenizer, ends=False))
-        return Vocabulary(tokenizer, tokenizer)
+        return train_shared_tokenizer(lines(file_of(recipe.data, "train", Path(recipe.origin))), recipe)
 
     @staticmethod
     def attach_head(loaded: Loaded, recipe: Recipe) -> Loaded:
@@ -104,15 +91,11 @@ class VowelTask(Task[Dataset]):
         rows = encode_texts(self.tokenizer, texts, self.length, truncate=True)
         return Dataset(rows, Report(read=len(texts), kept=len(texts)), {path.name: hash_file(path)})
 
-    def batch(self, dataset: Dataset, indices: list[int]) -> Batch:
-        text = collate([dataset.rows[index] for index in indices])
+    def collate(self, split: Dataset, indices: Sequence[int]) -> Batch:
+        text = collate([split.rows[index] for index in indices])
         pieces = [self.tokenizer.pieces(row) for row in text.tokens.tolist()]
         targets = [[int(piece.strip("▁␣ ")[:1] in set("aeiou")) for piece in row] for row in pieces]
         return Batch(text, torch.tensor(targets), torch.tensor(indices))
-
-    def batches(self, start: int, rank: int, world: int) -> Iterator[Batch]:
-        for indices in shares(self.training, self.batching, start, rank, world):
-            yield self.batch(self.training, list(indices))
 
     def num_targets(self, batch: Batch) -> int:
         return int(batch.text.lengths.sum())
@@ -124,7 +107,7 @@ class VowelTask(Task[Dataset]):
     @torch.no_grad()
     def validate(self, network: Any) -> dict[str, float]:
         assert self.validation is not None
-        batch = self.batch(self.validation, list(range(len(self.validation))))
+        batch = self.collate(self.validation, range(len(self.validation)))
         right = network(batch.text).argmax(-1)[batch.text.real] == batch.targets[batch.text.real]
         loss = float(self.loss(network, batch)) / self.num_targets(batch)
         return {"loss": loss, "accuracy": 100 * float(right.float().mean())}
