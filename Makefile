@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer, git and make; everything else goes into .venv.
 #   make demo     a model trained and shown in a few minutes
-#   make check    what a change must pass: lint and test
+#   make check    what a change must pass: lint, docs and test
 # PYTHON=python3.12 chooses the interpreter; TORCH_INDEX=url takes torch from another package index (a CPU build, say).
 
 PYTHON ?= python3
@@ -10,7 +10,7 @@ TESTS ?=
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint check prove bench road in-context format clean
+.PHONY: demo test lint docs check prove bench road in-context format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/regard demo
@@ -26,7 +26,10 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-check: lint test
+docs: $(VENV)/.installed-dev
+	$(BIN)/mkdocs build --strict
+
+check: lint docs test
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks
@@ -42,7 +45,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info regard/kernels/*.so
+	rm -rf $(VENV) build dist site *.egg-info regard/kernels/*.so
 
 # torch comes first and by its pinned version, so that no later step can choose another build of it.
 $(VENV)/.torch: constraints.txt
