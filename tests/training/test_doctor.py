@@ -9,8 +9,7 @@ from torch import nn
 
 from regard.config.recipe import load_recipe
 from regard.training.build import start
-from regard.training.doctor import Findings, examine
-from regard.training.profile import saved_activations
+from regard.training.doctor import Findings, examine, saved_activations
 
 RECIPE = """
 task = "translate"

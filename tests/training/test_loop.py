@@ -18,10 +18,10 @@ from regard.runtime import machine
 from regard.training import checkpoint
 from regard.training.display import SHOWN, Display
 from regard.training.distributed import Group
+from regard.training.doctor import measure
 from regard.training.length import EVALUATION_SHARE, MEASURED_SHARE, RunLength
 from regard.training.loop import Loop, RunOutput, train
 from regard.training.optim import EMA, AdamW, learning_rate
-from regard.training.profile import measure
 from regard.training.resume import Progress
 
 
@@ -387,7 +387,7 @@ def test_the_cost_is_that_of_the_largest_batch_and_of_whole_checkpoints(tmp_path
         costs.append(measure(loop, task, steps=2))
     assert costs[1].activation_bytes > 10 * costs[0].activation_bytes
     files = [path.stat().st_size for path in (run / "checkpoint-23").glob("*.safetensors")]
-    assert 0 < sum(files) - costs[0].checkpoint_bytes(averaged=True) < 4096  # the headers
+    assert 0 < sum(files) - costs[0].checkpoint_bytes < 4096  # the headers
 
 
 def test_of_long_samples_the_beginning_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
