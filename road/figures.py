@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from regard.explorer.charts import Bar, Line, bar_chart, heatmap, line_chart
+from regard.explorer.charts import Bar, Curve, bar_chart, heatmap, line_chart
 from road.plan import Experiment
 from road.sheet import Sheet
 
@@ -20,7 +20,7 @@ def draw(sheet: Sheet, folder: Path) -> Iterator[Path]:
         yield bar_chart(
             folder / COMPARISON_CHART, "BLEU of each model", "BLEU on the test split, greedy decoding", bars
         )
-    if lines := [_line(sheet, experiment) for experiment in measured if experiment.line]:
+    if lines := {experiment.line: _curve(sheet, experiment) for experiment in measured if experiment.line}:
         across = "words in the source (mean of each group)"
         yield line_chart(folder / LENGTHS, "BLEU by length of the source", across, "BLEU", lines)
     for experiment in sheet.plan.experiments:
@@ -42,5 +42,5 @@ def _bar(sheet: Sheet, experiment: Experiment) -> Bar:
     return Bar(sheet.heading(experiment), score["value"], score["interval"])
 
 
-def _line(sheet: Sheet, experiment: Experiment) -> Line:
-    return Line(experiment.line, [(row["mean"], row["bleu"]) for row in sheet.measured[experiment.name]["by_length"]])
+def _curve(sheet: Sheet, experiment: Experiment) -> Curve:
+    return [(row["mean"], row["bleu"]) for row in sheet.measured[experiment.name]["by_length"]], []

@@ -15,7 +15,7 @@ from typing import Any
 
 from regard.config.recipe import load_recipe
 from regard.data.synthetic.in_context import LESSONS, tasks
-from regard.explorer.charts import Line, heatmap, line_chart
+from regard.explorer.charts import heatmap, line_chart
 from regard.training.checkpoint import write_atomically
 from road.runs import is_finished, journal, say
 
@@ -178,17 +178,17 @@ def draw(results: dict[str, Any], folder: Path) -> None:
     steps = lesson["training"]
     line_chart(
         folder / "training.svg", f"Accuracy with {MOST} shots, and the best head, over training", "steps", "%",
-        [
-            Line("accuracy", *curve(steps, "step")),
-            Line("attention on correct answers", [(row["step"], 100 * row["answers"]) for row in steps]),
-        ],
+        {
+            "accuracy": curve(steps, "step"),
+            "attention on correct answers": ([(row["step"], 100 * row["answers"]) for row in steps], []),
+        },
     )  # fmt: skip
     attention = lesson["attention"]
     title = f"{attention['site']}, head {attention['head']}: attention weights before each answer"
     tokens = [f"{token} ←" for token in attention["rows"]]
     heatmap(folder / "head.svg", title, tokens, attention["columns"], attention["weights"])
     kinds = {kind: [row for row in by_category if row["category"] == kind] for kind in CATEGORIES}
-    lines = [Line(kind, *curve(rows, "shots")) for kind, rows in kinds.items()]
+    lines = {kind: curve(rows, "shots") for kind, rows in kinds.items()}
     line_chart(folder / "sql.svg", "Execution accuracy of the queries", "shots", "accuracy (%)", lines)
 
 

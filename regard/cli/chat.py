@@ -35,25 +35,18 @@ def chat(model: Model, system: str, options: dict[str, Any], output: Output) -> 
     conversation = Conversation(model, system, **options)
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not output.json
     if not output.quiet:
-        for line in _greeting(conversation, interactive):
-            print(line, file=sys.stderr)
+        if interactive:
+            limit = f"A context of {conversation.limit} tokens"
+            print(f"{limit}. /help lists the commands, Ctrl-D exits.", file=sys.stderr)
+        if isinstance(conversation.format, PlainFormat):
+            note = "No chat template: messages and answers form one plain text, which the model continues."
+            print(note, file=sys.stderr)
     if not interactive:
         answer_lines(conversation, read_texts(None), output.json)
         return
     with suppress(ImportError):
         import readline  # noqa: F401  input() then has line editing and history
-    Terminal(conversation, input, _show).run()
-
-
-def _show(text: str) -> None:
-    print(escape_controls(text), end="", flush=True)
-
-
-def _greeting(conversation: Conversation, interactive: bool) -> Iterator[str]:
-    if interactive:
-        yield f"A context of {conversation.limit} tokens. /help lists the commands, Ctrl-D exits."
-    if isinstance(conversation.format, PlainFormat):
-        yield "No chat template: messages and answers form one plain text, which the model continues."
+    Terminal(conversation, input, lambda text: print(escape_controls(text), end="", flush=True)).run()
 
 
 def read_turn(read: Callable[[str], str]) -> tuple[str, bool]:
@@ -147,17 +140,14 @@ class Terminal:
         """A message and its answer."""
         answer = self.conversation.answer(text, self.show)
         self.show("" if answer.content.endswith("\n") else "\n")
-        for note in self._notes(answer):
-            self.show(f"({note})\n")
-
-    def _notes(self, answer: Answer) -> Iterator[str]:
         if warning := context_warning(self.conversation, answer):
-            yield warning
+            self.show(f"({warning})\n")
         if answer.finish_reason == "interrupt":
-            yield "stopped"
+            self.show("(stopped)\n")
         if answer.finish_reason == "length":
-            full = answer.prompt_tokens + len(answer.tokens) >= self.conversation.limit
-            yield "the context is full" if full else f"stopped after {len(answer.tokens)} tokens: max_new_tokens"
+            count = len(answer.tokens)
+            full = answer.prompt_tokens + count >= self.conversation.limit
+            self.show(f"({'the context is full' if full else f'stopped after {count} tokens: max_new_tokens'})\n")
 
     def run_command(self, line: str) -> None:
         """Run a command: a line that starts with a slash."""

@@ -1,11 +1,10 @@
 """`regard demo`: two small models learn to parse dates, and their attention is shown."""
 
 import shutil
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
@@ -29,6 +28,11 @@ EXAMPLES = ("the 25th of June, 2009", "Sat 3 May 86", "12.11.1999")
 
 HELD_OUT = 1000
 
+COMMANDS = """\
+  regard doctor translate data.train=pairs.tsv     # dry run: problems, memory, time
+  regard train translate data.train=pairs.tsv train.minutes=30
+  regard evaluate runs/translate"""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -50,16 +54,21 @@ def run(quiet: bool = False) -> list[Result] | None:
     console.print("Two models learn to normalise dates from 20,000 synthetic examples, each in about a minute.\n")
     maps = []
     results = []
-    for recipe, title in MODELS.items():
+    for name, title in MODELS.items():
         console.rule(f"[bold]{title}", align="left")
-        trained = _train(recipe, quiet)
-        if trained is None:
+        output = FOLDER / name
+        if output.exists():  # of an earlier demo
+            shutil.rmtree(output)
+        recipe = load_recipe(name, [f"output={output}"])
+        outcome = start(recipe, quiet)
+        if outcome.status == "interrupted":
             return None
-        model, seconds = trained
-        size = sum(parameter.numel() for parameter in model.network.parameters())
-        results.append(Result(title, size, seconds, _accuracy(model)))
-        console.print(f"{results[-1].exact:.1f} % exact match on {HELD_OUT:,} held-out dates.\n")
-        _translate(console, model)
+        model = load(output)
+        exact = _accuracy(model, recipe.seed)
+        results.append(Result(title, model.num_parameters, outcome.progress.seconds, exact))
+        console.print(f"{exact:.1f} % exact match on {HELD_OUT:,} held-out dates.\n")
+        for text, answer in zip(EXAMPLES, model.run(list(EXAMPLES)), strict=True):
+            console.print(Text.assemble(f"  {text:<24}", ("→  ", "dim"), (answer.text, "bold green")))
         traces = {text: model.trace(text) for text in EXAMPLES}
         maps += [map_of(trace, title, text) for text, trace in traces.items()]
         trace = traces[EXAMPLES[0]]
@@ -67,37 +76,18 @@ def run(quiet: bool = False) -> list[Result] | None:
         heading = f"Attention from {trace.answer} to the input, mean over heads"
         console.print(Padding(draw(trace.weights(site).mean(0), *trace.labels(site), title=heading), (1, 0)))
     page = write_page(FOLDER / "attention.html", "Attention of two date-normalisation models", maps)
-    _summary(console, results)
-    _next_steps(console, page)
+    _summarise(console, results, page)
     return results
 
 
-def _train(recipe: str, quiet: bool) -> tuple[Model, float] | None:
-    output = FOLDER / recipe
-    if output.exists():  # of an earlier demo
-        shutil.rmtree(output)
-    started = time.monotonic()
-    outcome = start(load_recipe(recipe, [f"output={output}"]), quiet=quiet)
-    if outcome.status == "interrupted":
-        return None
-    return load(output), time.monotonic() - started
-
-
-def _accuracy(model: Model) -> float:
-    assert model.recipe is not None
-    samples = list(GENERATORS["dates"](model.recipe.seed, "test", HELD_OUT))
+def _accuracy(model: Model, seed: int) -> float:
+    samples = list(GENERATORS["dates"](seed, "test", HELD_OUT))
     answers = model.run([sample.source for sample in samples], batch_size=250)
     return 100 * sum(answer.text == sample.target for answer, sample in zip(answers, samples, strict=True)) / HELD_OUT
 
 
-def _translate(console: Console, model: Model) -> None:
-    table = Table.grid(padding=(0, 2))
-    for text, answer in zip(EXAMPLES, model.run(list(EXAMPLES)), strict=True):
-        table.add_row(text, Text("→", style="dim"), Text(answer.text, style="bold green"))
-    console.print(Padding(table, (0, 2)))
-
-
-def _summary(console: Console, results: list[Result]) -> None:
+def _summarise(console: Console, results: list[Result], page: Path) -> None:
+    """The results as a table, and what to do next."""
     table = Table(title="Held-out dates", title_justify="left", title_style="bold")
     table.add_column("model")
     for column in ("parameters", "training", "exact match"):
@@ -105,19 +95,12 @@ def _summary(console: Console, results: list[Result]) -> None:
     for result in results:
         table.add_row(result.model, f"{result.parameters:,}", f"{result.seconds:.0f} s", f"{result.exact:.1f} %")
     console.print(table)
-
-
-def _next_steps(console: Console, page: Path) -> None:
-    lines = [
-        Text.assemble("Attention viewer, all layers and heads: ", (page.resolve().as_uri(), "bold cyan")),
-        Text.assemble("Try it:  ", (f'regard run {FOLDER / "dates"} "May the 4th, 1977"', "bold")),
-        Text(""),
-        Text("Your own data (TSV: source<TAB>target):"),
-        Text(
-            "  regard doctor translate data.train=pairs.tsv     # dry run: problems, memory, time",
-            style="bold",
-        ),
-        Text("  regard train translate data.train=pairs.tsv train.minutes=30", style="bold"),
-        Text("  regard evaluate runs/translate", style="bold"),
-    ]
-    console.print(Padding(Panel(Group(*lines), title="Next", title_align="left", expand=False), (1, 0)))
+    text = Text.assemble(
+        "Attention viewer, all layers and heads: ",
+        (page.resolve().as_uri(), "bold cyan"),
+        "\nTry it:  ",
+        (f'regard run {FOLDER / "dates"} "May the 4th, 1977"', "bold"),
+        "\n\nYour own data (TSV: source<TAB>target):\n",
+        (COMMANDS, "bold"),
+    )
+    console.print(Padding(Panel(text, title="Next", title_align="left", expand=False), (1, 0)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.command import verb
+from regard.cli.command import option_name, verb
 from regard.cli.options import (
     AnswerOptions,
     BeamSearchOptions,
@@ -19,10 +19,13 @@ from regard.cli.options import (
     ModelPath,
     Output,
     Truncate,
+    read_texts,
 )
+from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.model import Model
+    from regard.tasks.embed.search import SearchResult
 
 inference = typer.Typer()
 
@@ -48,22 +51,16 @@ def evaluate(
     Reports the standard metrics of the task (BLEU, accuracy, F1, perplexity, …) with 95 % bootstrap confidence
     intervals.
     """
-    from dataclasses import replace
-
     from regard.cli.evaluate import evaluate as evaluate_models
-    from regard.cli.evaluate import request_of, with_evaluate_options
     from regard.cli.output import emit
-    from regard.data.columns import NoColumn
+    from regard.tasks.scoring import EvaluationRequest
 
+    scoring.check(file)
     names = [path for path in (model, compare) if path]
-    request = request_of(file, names, scoring, search, few_shot, compute.batch_size)
-    request = replace(request, quiet=output.quiet or output.json)
-    models = [_load(path, compute) for path in names]
-    try:
-        results = evaluate_models(models, request)
-    except NoColumn as error:
-        raise with_evaluate_options(error, models[0].task) if file else error from None
-    emit(results, output, "evaluation")
+    options = scoring.specified() | few_shot.specified()
+    quiet = output.quiet or output.json
+    request = EvaluationRequest(file, options, search.specified(), names, compute.batch_size, quiet)
+    emit(evaluate_models([_load(path, compute) for path in names], request), output, "evaluation")
 
 
 @verb(
@@ -92,19 +89,24 @@ def run(
     Translates, classifies, tags, answers, fills masks, embeds or generates, as the model's task is. One output line per
     input; the continuation of a single prompt keeps its line breaks.
     """
-    from regard.cli.run import run_all, write_vectors
+    from regard.cli.run import check_options, run_all, write_vectors
 
     if answering.log_probabilities and not output.json:
         raise typer.BadParameter("give --json too: they are one of its fields", param_hint="'--log-probabilities'")
     if vectors and rows.results:
         raise typer.BadParameter("--vectors writes embeddings, --output predictions: give one of both")
     rows.check(inputs)
-    options = search.specified() | answering.specified() | ({"task": task} if task else {})
+    options = search.specified() | answering.specified()
     loaded = _warn_unused_sampling(_load(model, compute), search)
-    if vectors is None:
-        run_all(loaded, inputs, compute.batch_size, output, rows, **options)
+    task = task or loaded.task
+    if vectors and task != "embed":
+        raise UserError(f"--vectors {vectors}: the task is '{task}'; give --task embed too")
+    predictor = loaded.predictor(task)
+    check_options(predictor, options)
+    if vectors:
+        write_vectors(predictor, inputs, rows, vectors, answering.truncate, compute.batch_size, output)
     else:
-        write_vectors(loaded, inputs, compute.batch_size, output, vectors, rows, **options)
+        run_all(predictor, inputs, rows, options, compute.batch_size, output)
 
 
 @verb(inference, 'search all-MiniLM-L6-v2 notes.txt "what did we decide about the heating?"')
@@ -128,14 +130,34 @@ def search(
 
     Ranks them by the similarity of their embeddings with the query's; embeddings are computed once and cached.
     """
-    from regard.cli.search import search_all
-    from regard.tasks.embed.search import Source, refuse_empty
+    from regard.cli.output import to_json
+    from regard.tasks.embed.search import Index, Source, chunks, find_all, refuse_empty
 
     refuse_empty(queries)
     if files := [query for query in queries or () if len(query) < 256 and Path(query).is_file()]:
         raise typer.BadParameter(f"'{files[0]}' is a file: one FILE is searched; for several, quote a pattern: '*.md'")
     source = Source.of(file, column)
-    search_all(_load(model, compute), source, queries, top, compute.batch_size, truncate, output)
+    loaded = _load(model, compute)
+    index = Index.of(loaded, source, truncate, compute.batch_size, output.quiet or output.json)
+    if index.facts["truncated"] and not output.quiet:
+        print(f"warning: {index.facts['truncated']} texts were truncated to the model's context", file=sys.stderr)
+    nonblank = (query for query in read_texts(queries) if query.strip())
+    interactive = not queries and sys.stdin.isatty()
+    single = queries is not None and len(queries) == 1
+    for batch in chunks(nonblank, 1 if interactive else compute.batch_size):
+        for result in find_all(loaded, source, index, batch, top, truncate):
+            print(to_json(result, indent=None) if output.json else _format_hits(result, single), flush=interactive)
+
+
+def _format_hits(result: "SearchResult", single: bool) -> str:
+    """A line per text with its score and location; below the query unless it is the only one."""
+    from regard.cli.output import escape_controls
+
+    lines = []
+    for hit in result.hits:
+        text = escape_controls(" ".join(hit.text.split()))
+        lines.append(f"{hit.score:.3f}  {hit.file}:{hit.line}  {text}")
+    return "\n".join(lines if single else [escape_controls(result.query), *(f"  {line}" for line in lines), ""])
 
 
 @verb(inference, 'chat stories15M --system "Answer in one sentence." --temperature 0.7')
@@ -168,10 +190,9 @@ def _load(path: str, options: DeviceOptions) -> "Model":
 def _warn_unused_sampling(model: "Model", options: GenerationOptions) -> "Model":
     """The model, after a warning about options without effect."""
     predictor = model.predictor()
-    if options.unused_sampling(0) and "temperature" in predictor.options:
-        decode = predictor.decode_options(**options.specified())  # type: ignore[attr-defined]
-        if unused := options.unused_sampling(decode.temperature):
-            verb = "have" if len(unused) > 1 else "has"
-            message = f"{', '.join(unused)} {verb} no effect without sampling; add e.g. --temperature 0.8"
-            print(f"warning: {message}", file=sys.stderr)
+    unused = [option_name(name) for name in ("top_k", "top_p", "min_p") if getattr(options, name) is not None]
+    generates = "temperature" in predictor.options
+    if unused and generates and not predictor.decode_options(**options.specified()).temperature:
+        problem = f"{', '.join(unused)} {'have' if len(unused) > 1 else 'has'} no effect without sampling"
+        print(f"warning: {problem}; add e.g. --temperature 0.8", file=sys.stderr)
     return model

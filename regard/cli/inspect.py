@@ -1,6 +1,5 @@
 """`regard inspect`: a model's sizes, config, attention layers and file hashes."""
 
-import hashlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from regard.attention.recording import record
+from regard.data.cache import hash_file
 from regard.errors import UserError
 from regard.explorer.induction import head_scores
 from regard.layers.protocols import Network
@@ -20,7 +20,6 @@ def describe(path: str, heads: bool = False, model_type: str | None = None) -> d
     """A model's sizes, config, attention layers and file hashes; with `heads` also induction scores."""
     model = load(path, device="cpu", model_type=model_type)
     folder = model.folder or Path(path)
-    size = sum(parameter.numel() * parameter.element_size() for parameter in model.network.parameters())
     if heads and not model.is_causal_lm:
         raise UserError(f"--heads is for causal language models; this model's task is '{model.task}'")
     return {
@@ -28,14 +27,18 @@ def describe(path: str, heads: bool = False, model_type: str | None = None) -> d
         "family": family_of(model.network),
         "task": model.task,
         **model.predictor().describe(),
-        "parameters": sum(parameter.numel() for parameter in model.network.parameters()),
-        "bytes": size,
+        "parameters": model.num_parameters,
+        "bytes": sum(parameter.nbytes for parameter in model.network.parameters()),
         "config": asdict(model.network.config),
         "parameters_by_part": _counts(model.network),
         "sites": sites(model.network),
         **({"heads": head_scores(model)} if heads else {}),
         "machine": processor(),
-        "files": {file.name: _file(file) for file in sorted(folder.iterdir()) if file.is_file()},
+        "files": {
+            file.name: {"bytes": file.stat().st_size, "sha256": hash_file(file)}
+            for file in sorted(folder.iterdir())
+            if file.is_file()
+        },
     }
 
 
@@ -55,8 +58,3 @@ def _counts(network: nn.Module) -> dict[str, int]:
         counts[name] = sum(sizes.values())
         seen.update(sizes)
     return counts
-
-
-def _file(path: Path) -> dict[str, int | str]:
-    with open(path, "rb") as file:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}

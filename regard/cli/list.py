@@ -14,72 +14,61 @@ SECTIONS = ("recipes", "models", "tasks")
 
 def catalogue() -> dict[str, object]:
     """Everything that `--json` prints."""
-    return {**models(), "tasks": sorted(TASKS), "recipes": recipes(shipped_recipes())}
+    return {**details("models"), "tasks": sorted(TASKS), **details("recipes")}
 
 
 def overview() -> dict[str, object]:
     """Names alone: what fits a screen."""
-    built_in, others = recipe_names()
+    built_in = built_in_recipes()
+    others = len(shipped_recipes()) - len(built_in)
     return {
         "tasks": sorted(TASKS),
         "models": [f"{name} ({len(family.presets)} presets)" for name, family in FAMILIES.items()],
         "recipes": built_in,
-        **({"ablations": f"{len(others)} more recipes: regard list recipes --all"} if others else {}),
+        **({"ablations": f"{others} more recipes: regard list recipes --all"} if others else {}),
         "details": [f"regard list {section}" for section in SECTIONS],
     }
 
 
 def details(section: str) -> dict[str, object]:
     """One section in full."""
-    if section not in SECTIONS:
-        raise UserError(f"no section '{section}'{nearest(section, SECTIONS)}")
     if section == "models":
-        return models()
+        families = {}
+        for name, family in FAMILIES.items():
+            keys = [field.name for field in fields(family.config) if "vocabulary" not in field.name]
+            families[name] = {"presets": list(family.presets), "fields": keys}
+        return {"families": families, "presets": {name: family.presets for name, family in FAMILIES.items()}}
     if section == "tasks":
-        return {"tasks": {task: _task(task) for task in sorted(TASKS)}}
-    return {"recipes": recipes(shipped_recipes())}
+        return {"tasks": {name: describe_task(name) for name in sorted(TASKS)}}
+    if section == "recipes":
+        return {"recipes": {name: describe_recipe(name) for name in shipped_recipes()}}
+    raise UserError(f"no section '{section}'{nearest(section, SECTIONS)}")
 
 
 def summary(section: str, every: bool = False) -> dict[str, object]:
     """One section for a terminal: recipes by name with a sentence, those of other packages only with `every`."""
     if section != "recipes":
         return details(section)
-    built_in, others = recipe_names()
-    shown = recipes([*built_in, *others] if every else built_in)
-    sentences: dict[str, object] = {name: f"{facts['about']} ({facts['task']})" for name, facts in shown.items()}
-    return sentences if every or not others else sentences | {"…": f"{len(others)} more: regard list recipes --all"}
+    names = shipped_recipes() if every else built_in_recipes()
+    facts = {name: describe_recipe(name) for name in names}
+    sentences: dict[str, object] = {name: f"{fact['about']} ({fact['task']})" for name, fact in facts.items()}
+    others = len(shipped_recipes()) - len(names)
+    return sentences | ({"…": f"{others} more: regard list recipes --all"} if others else {})
 
 
-def recipe_names() -> tuple[list[str], list[str]]:
-    """Recipes of the package, and those of other packages."""
-    names = shipped_recipes()
-    built_in = [name for name in names if (SHIPPED / f"{name}.toml").is_file()]
-    return built_in, [name for name in names if name not in built_in]
+def built_in_recipes() -> list[str]:
+    """Recipes of the package; those of other packages are ablation studies."""
+    return [name for name in shipped_recipes() if (SHIPPED / f"{name}.toml").is_file()]
 
 
-def models() -> dict[str, object]:
-    return {
-        "families": {
-            name: {
-                "presets": list(family.presets),
-                "fields": [field.name for field in fields(family.config) if "vocabulary" not in field.name],
-            }
-            for name, family in FAMILIES.items()
-        },
-        "presets": {name: family.presets for name, family in FAMILIES.items()},
-    }
-
-
-def recipes(names: list[str]) -> dict[str, dict[str, object]]:
-    table = {}
-    for name in names:
-        recipe, path = load_recipe(name), find_recipe(name)
-        table[name] = {"task": recipe.task, "family": recipe.model.get("family"), "about": about(path) if path else ""}
-    return table
-
-
-def _task(name: str) -> dict[str, object]:
+def describe_task(name: str) -> dict[str, object]:
     task = task_of(name)
-    summary = inspect.getdoc(inspect.getmodule(task)) or ""
+    module = inspect.getdoc(inspect.getmodule(task)) or ""
     families = [family for family, facts in FAMILIES.items() if task.supports(facts)]
-    return {"about": summary.partition("\n")[0], "families": families}
+    return {"about": module.partition("\n")[0], "families": families}
+
+
+def describe_recipe(name: str) -> dict[str, object]:
+    recipe = load_recipe(name)
+    path = find_recipe(name)
+    return {"task": recipe.task, "family": recipe.model.get("family"), "about": about(path) if path else ""}

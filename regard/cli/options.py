@@ -100,13 +100,12 @@ class GenerationOptions(OptionGroup):
         if self.logit_bias:
             options["logit_bias"] = dict(map(_parse_bias, self.logit_bias))
         for name in options.keys() - {"num_return_sequences"}:  # its validity depends on the number of beams
-            _check(name, options[name])
+            try:
+                DecodeOptions(**{name: options[name]})
+            except UserError as error:
+                message = str(error).removeprefix("decode.")
+                raise typer.BadParameter(message, param_hint=f"'{option_name(name)}'") from None
         return options
-
-    def unused_sampling(self, temperature: float) -> list[str]:
-        """The specified options that have no effect without sampling."""
-        names = ("top_k", "top_p", "min_p")
-        return [option_name(name) for name in names if not temperature and getattr(self, name) is not None]
 
 
 @dataclass(frozen=True)
@@ -116,15 +115,6 @@ class BeamSearchOptions(GenerationOptions):
     num_beams: int | None = option(None, "Beam size; 1 = greedy.", min=1)
     length_penalty: float | None = option(None, "Beam score = log-probability / length^X; larger: longer output.")
     num_return_sequences: int | None = option(None, "Number of outputs per input.", min=1)
-
-
-def _check(name: str, value: Any) -> None:
-    """Reject an invalid value, naming its option."""
-    try:
-        DecodeOptions(**{name: value})
-    except UserError as error:
-        message = str(error).removeprefix("decode.")
-        raise typer.BadParameter(message, param_hint=f"'{option_name(name)}'") from None
 
 
 def _parse_bias(text: str) -> tuple[str, float]:
@@ -202,3 +192,15 @@ class EvalOptions(OptionGroup):
     plot: Path | None = option(None, "Plot BLEU by length, accuracy by shots, confusion matrix.", metavar="FILE.svg")
     predictions: Path | None = option(None, "Write reference and prediction of each example.", metavar="FILE.jsonl")
     lowercase: bool | None = option(None, "Case-insensitive scoring, or not (default: as the tokenizer).")
+
+    def check(self, file: str | None) -> None:
+        """Reject options that would have no effect, and files that cannot be written."""
+        for name in ("source", "target", "text_pair", "columns"):
+            if file is None and getattr(self, name):
+                problem = f"{option_name(name)} is for a FILE, and none is given"
+                raise UserError(f"{problem}: splits of a recipe are read with its options")
+        for path in (self.plot, self.predictions):
+            if path and not path.parent.is_dir():
+                raise UserError(f"{path}: there is no folder {path.parent}: make it first")
+        if self.plot and self.plot.suffix != ".svg":
+            raise UserError(f"--plot {self.plot}: expected a name that ends in .svg")

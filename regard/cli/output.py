@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
 LONG = 20  # characters of a word that may be broken
 
-PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
-
-PICTURES |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
+PICTURES |= {0x7F: 0x2421, **dict.fromkeys(range(0x80, 0xA0), 0xFFFD)}
 
 
 def to_jsonable(value: object) -> Any:

@@ -1,13 +1,13 @@
 """`regard run`: a line per prediction, or one continuation while it is generated; or embeddings to a file."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -16,37 +16,30 @@ from rich.text import Text
 from regard.cli.command import option_name
 from regard.cli.options import FileOptions, Output
 from regard.cli.output import emit, escape_controls, to_json, to_jsonable
-from regard.cli.run_inputs import from_arguments, from_file
+from regard.cli.run_inputs import read_inputs
 from regard.cli.run_output import row_writer
 from regard.data.documents import decoded
 from regard.errors import UserError
-from regard.model import Model
-from regard.tasks.predictor import EMPTY, Inference, Prediction, Predictor, RunInput, tasks_with_option
+from regard.tasks.predictor import EMPTY, Inference, Options, Prediction, Predictor, RunInput, tasks_with_option
 
-if TYPE_CHECKING:
-    from regard.tasks.generate.predict import GeneratePredictor
-
-NO_FILE = FileOptions()
 SORTED_BATCHES = 16  # batches of a file's inputs that are sorted by length together
 CHUNK = 1 << 20  # bytes of a context file read at once
 STYLES = {"": "", "strong": "bold", "highlight": "bold underline", "dim": "dim"}
 
 
 def run_all(
-    model: Model, inputs: list[str] | None, batch_size: int, output: Output, rows: FileOptions = NO_FILE, **options: Any
+    predictor: Predictor, inputs: list[str] | None, rows: FileOptions, options: Options, batch_size: int, output: Output
 ) -> None:
     """Print a prediction for each input, row of a file, or line of stdin, `batch_size` of them at a time."""
-    predictor = model.predictor(options.pop("task", ""))
-    check_options(predictor, options)
-    values = _inputs(predictor, inputs, rows, output.quiet, "context" in options)
+    values = read_inputs(predictor, inputs, rows, "context" in options, output.quiet)
     if "context" in options:
         options["context"] = read_context(options["context"])
-    if inputs is not None and len(inputs) == 1 and predictor.streams and not output.json:
-        _print_stream(predictor, next(values), options)
-        return
     if inputs is not None and len(inputs) == 1:  # alone, an empty input is an error
         value = next(values)
-        _print(predictor, value, predictor.run(value.value, {"batch_size": batch_size, **options}), output, options)
+        if predictor.streams and not output.json:
+            _print_stream(predictor, value, options)
+        else:
+            _print(predictor, value, predictor.run(value.value, {"batch_size": batch_size, **options}), output, options)
         return
     interactive = not inputs and not rows.file and sys.stdin.isatty()  # a terminal is answered line by line
     size = 1 if interactive else batch_size
@@ -54,7 +47,9 @@ def run_all(
         size *= SORTED_BATCHES
     with row_writer(rows.results) if rows.results else nullcontext() as writer:
         while batch := list(islice(values, size)):
-            for value, prediction in zip(batch, _predict(predictor, batch, batch_size, options), strict=True):
+            with _locating_errors(batch):
+                predictions = predictor.run([value.value for value in batch], {"batch_size": batch_size, **options})
+            for value, prediction in zip(batch, predictions, strict=True):
                 if writer:
                     _warn(predictor, value, prediction)
                     writer.write(value, prediction)
@@ -64,14 +59,13 @@ def run_all(
         emit({"written": rows.results, "rows": writer.count}, output, "predictions")
 
 
-def check_options(predictor: Predictor, options: Mapping[str, Any]) -> None:
+def check_options(predictor: Predictor, options: Options) -> None:
     """Reject an option that the model's task does not have; the error says which tasks have it."""
     for name in options:
         if name not in (*predictor.options, *Inference._fields):
             owners = " or ".join(tasks_with_option(name))
-            raise UserError(
-                f"{option_name(name)} is for task {owners}; this is {predictor.description} (task {predictor.task})"
-            )
+            model = f"{predictor.description} (task {predictor.task})"
+            raise UserError(f"{option_name(name)} is for task {owners}; this is {model}")
 
 
 def read_context(path: Path) -> str:
@@ -84,34 +78,18 @@ def read_context(path: Path) -> str:
     return text
 
 
-def _inputs(
-    predictor: Predictor, inputs: list[str] | None, rows: FileOptions, quiet: bool, has_context: bool = False
-) -> Iterator[RunInput]:
-    if not rows.file:
-        return from_arguments(inputs, quiet)
-    return from_file(predictor, rows, has_context, quiet)
-
-
-def _located(error: UserError, values: list[RunInput]) -> UserError:
-    """The error with the location of the input that it is about."""
-    if error.index is None or not values[error.index].location:
-        return error
-    return UserError(f"{values[error.index].location}: {error.message}")
-
-
-def _predict(
-    predictor: Predictor, batch: list[RunInput], batch_size: int, options: Mapping[str, Any]
-) -> Sequence[Prediction]:
-    """A prediction for each input; an empty one has an empty prediction, so that lines stay aligned."""
+@contextmanager
+def _locating_errors(batch: list[RunInput]) -> Iterator[None]:
+    """An error about one of these inputs is raised with its location."""
     try:
-        return predictor.run([value.value for value in batch], {"batch_size": batch_size, **options})
+        yield
     except UserError as error:
-        raise _located(error, batch) from None
+        if error.index is None or not batch[error.index].location:
+            raise
+        raise UserError(f"{batch[error.index].location}: {error.message}") from None
 
 
-def _print(
-    predictor: Predictor, value: RunInput, prediction: Prediction, output: Output, options: Mapping[str, Any]
-) -> None:
+def _print(predictor: Predictor, value: RunInput, prediction: Prediction, output: Output, options: Options) -> None:
     if output.json:
         location = {"location": value.location} if value.location else {}
         print(to_json(location | to_jsonable(prediction), indent=None), flush=sys.stdin.isatty())
@@ -129,7 +107,7 @@ def _print(
     print("\n".join(predictor.lines(prediction, options)), flush=sys.stdin.isatty())
 
 
-def _print_stream(predictor: "GeneratePredictor", value: RunInput, options: Mapping[str, Any]) -> None:
+def _print_stream(predictor: Any, value: RunInput, options: Options) -> None:
     """Print one continuation with its line breaks; in a terminal, while it is generated."""
     decode = {name: option for name, option in options.items() if name != "truncate"}
     if sys.stdout.isatty() and predictor.can_stream(decode):
@@ -152,28 +130,15 @@ def _warn(predictor: Predictor, value: RunInput, prediction: Prediction) -> None
 
 
 def write_vectors(
-    model: Model,
-    inputs: list[str] | None,
-    size: int,
-    output: Output,
-    path: Path,
-    rows: FileOptions = NO_FILE,
-    **options: Any,
+    predictor: Any, inputs: list[str] | None, rows: FileOptions, path: Path, truncate: bool, size: int, output: Output
 ) -> None:
     """Embed each input, row or line of stdin, and write a float32 array (inputs, width) in numpy's format."""
-    if (task := options.pop("task", model.task)) != "embed":
-        raise UserError(f"--vectors {path}: the task is '{task}'; give --task embed too")
-    predictor = model.predictor("embed")
-    check_options(predictor, options)
-    truncate = options.get("truncate", False)
-    values = _inputs(predictor, inputs, rows, output.quiet)
+    values = read_inputs(predictor, inputs, rows, has_context=False, quiet=output.quiet)
     count = truncated = width = 0
     with TemporaryFile() as buffer:  # the file is written when all inputs are read; memory holds one chunk
         while batch := list(islice(values, size * SORTED_BATCHES)):
-            try:
+            with _locating_errors(batch):
                 encoded = predictor.encode_inputs([value.value for value in batch], truncate)
-            except UserError as error:
-                raise _located(error, batch) from None
             vectors = predictor.embed(encoded, size)
             buffer.write(np.ascontiguousarray(vectors, "<f4").data)
             count += len(encoded)

@@ -14,8 +14,12 @@ from regard.tasks.predictor import Predictor, RunInput
 FIRST = "\0"  # the first column, whatever its name
 
 
-def from_arguments(inputs: list[str] | None, quiet: bool = False) -> Iterator[RunInput]:
-    """The arguments, else the lines of stdin; an argument that names a file may have been meant otherwise."""
+def read_inputs(
+    predictor: Predictor, inputs: list[str] | None, options: FileOptions, has_context: bool, quiet: bool
+) -> Iterator[RunInput]:
+    """The rows of a file, the arguments, or the lines of stdin."""
+    if options.file:
+        return from_file(predictor, options, has_context, quiet)
     name = next((text for text in inputs or () if os.path.isfile(text)), "")
     if name and not quiet:
         print(f"note: {name} is a file, but its name is taken as the input: --file reads a file", file=sys.stderr)

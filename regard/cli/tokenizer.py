@@ -87,7 +87,10 @@ def decode(model: TokenizerPath, output: Output, ids: TokenIds = None, side: Sid
 
     loaded = _load(model, side)
     for line in [" ".join(ids)] if ids else read_texts(None):
-        tokens = [_token_id(word, loaded.size) for word in line.split()]
+        words = line.split()
+        if invalid := [word for word in words if not word.isdecimal() or int(word) >= loaded.size]:
+            raise UserError(f"'{invalid[0]}' is not a token id; possible: 0 to {loaded.size - 1}")
+        tokens = [int(word) for word in words]
         text = loaded.decode(tokens)
         print(to_json({"ids": tokens, "text": text}, indent=None) if output.json else text)
 
@@ -111,9 +114,3 @@ def _load(path: Path, side: str) -> "Tokenizer":
     if not path.exists():
         raise UserError(f"no tokenizer at {path}: name a tokenizer.json, or a checkpoint's folder")
     return getattr(Vocabulary.load(path), side) if path.is_dir() else Tokenizer.load(path)
-
-
-def _token_id(word: str, size: int) -> int:
-    if not word.isdecimal() or int(word) >= size:
-        raise UserError(f"'{word}' is not a token id; possible: 0 to {size - 1}")
-    return int(word)

@@ -1,10 +1,9 @@
 """Charts as SVG files, readable on light and dark pages, and described as text."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from math import ceil
 from pathlib import Path
 
 WIDTH, HEIGHT = 640, 360
@@ -15,22 +14,7 @@ CELL, BAR = 24, 28
 MIN_SHADED = 0.01  # smaller weights are not shaded
 
 
-@dataclass(frozen=True)
-class Line:
-    """A named series of points (x, y), and the half-width of their intervals."""
-
-    name: str
-    points: Sequence[tuple[float, float]]
-    intervals: Sequence[float] = ()
-
-    @property
-    def highest(self) -> float:
-        return max(y + half for (_, y), half in self.with_intervals)
-
-    @property
-    def with_intervals(self) -> list[tuple[tuple[float, float], float]]:
-        """Each point with its interval."""
-        return list(zip(self.points, self.intervals or [0.0] * len(self.points), strict=True))
+Curve = tuple[Sequence[tuple[float, float]], Sequence[float]]  # points (x, y), and half-widths of their intervals
 
 
 @dataclass(frozen=True)
@@ -42,10 +26,14 @@ class Bar:
     interval: float = 0.0
 
 
-def line_chart(path: Path | str, title: str, x_label: str, y_label: str, lines: Sequence[Line]) -> Path:
+def line_chart(path: Path | str, title: str, x_label: str, y_label: str, curves: Mapping[str, Curve]) -> Path:
     """Draw lines on one scale from zero, each named at its end, with its intervals as a shaded band."""
-    xs = [x for line in lines for x, _ in line.points]
-    step, highest = _scale(max(line.highest for line in lines))
+    xs = [x for points, _ in curves.values() for x, _ in points]
+    bands = {
+        name: list(zip(points, intervals or [0.0] * len(points), strict=True))
+        for name, (points, intervals) in curves.items()
+    }
+    step, highest = _scale(max(y + half for band in bands.values() for (_, y), half in band))
     low, high = min(xs), max(xs)
 
     def position(x: float, y: float) -> tuple[float, float]:
@@ -62,19 +50,19 @@ def line_chart(path: Path | str, title: str, x_label: str, y_label: str, lines: 
     middle = (LEFT + WIDTH - RIGHT) / 2
     elements.append(_text(middle, HEIGHT - 8, x_label, "text-anchor='middle'"))
     elements.append(_text(14, TOP + 120, y_label, f"text-anchor='middle' transform='rotate(-90 14 {TOP + 120})'"))
-    names = _without_overlap([position(*line.points[-1])[1] for line in lines])
-    for line, colour, y in zip(lines, COLOURS, names, strict=False):
-        positions = [position(*point) for point in line.points]
-        if line.intervals:
-            above = [position(x, y + half) for (x, y), half in line.with_intervals]
-            below = [position(x, max(0.0, y - half)) for (x, y), half in line.with_intervals]
-            elements.append(
-                f"<polygon points='{_joined([*above, *reversed(below)])}' fill='{colour}' fill-opacity='0.2'/>"
-            )
+    heights = _without_overlap([position(*points[-1])[1] for points, _ in curves.values()])
+    for (name, (points, intervals)), colour, height in zip(curves.items(), COLOURS, heights, strict=False):
+        positions = [position(*point) for point in points]
+        if intervals:
+            above = [position(x, y + half) for (x, y), half in bands[name]]
+            below = [position(x, max(0.0, y - half)) for (x, y), half in bands[name]]
+            outline = _joined([*above, *reversed(below)])
+            elements.append(f"<polygon points='{outline}' fill='{colour}' fill-opacity='0.2'/>")
         elements.append(f"<polyline points='{_joined(positions)}' fill='none' stroke='{colour}' stroke-width='2.5'/>")
         elements += [f"<circle cx='{x}' cy='{y}' r='3.5' fill='{colour}'/>" for x, y in positions]
-        elements.append(_text(positions[-1][0] + 10, y + 4, line.name, f"style='fill:{colour}'"))
-    description = "; ".join(f"{line.name}: " + ", ".join(f"{x:g} → {y:.1f}" for x, y in line.points) for line in lines)
+        elements.append(_text(positions[-1][0] + 10, height + 4, name, f"style='fill:{colour}'"))
+    described = {name: ", ".join(f"{x:g} → {y:.1f}" for x, y in points) for name, (points, _) in curves.items()}
+    description = "; ".join(f"{name}: {values}" for name, values in described.items())
     return _write(path, elements, title, description, (WIDTH, HEIGHT))
 
 
@@ -138,7 +126,7 @@ def heatmap(
             ink = "style='fill:#fff' " if row[column] > 0.5 else ""  # on a dark shade
             small = f"{ink}text-anchor='middle' font-size='{min(12, round(2 * CELL / (len(word) + 1)))}'"
             elements.append(_text(left + CELL * column + CELL / 2, y + CELL / 2 + 4, word, small))
-    size = max(right + slanted, 32 + ceil(1.1 * LETTER * len(title))), bottom + 16
+    size = max(right + slanted, 32 + math.ceil(1.1 * LETTER * len(title))), bottom + 16
     largest = []  # the key that each query attends to most
     for name, row in zip(rows, weights, strict=True):
         best = max(range(len(row)), key=row.__getitem__)

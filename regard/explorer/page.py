@@ -11,7 +11,7 @@ import re
 import sys
 import webbrowser
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -35,24 +35,22 @@ MAX_TITLE = 100  # characters
 
 
 class Site(TypedDict):
-    """Weights (heads, rows, columns) of one attention layer; labels where they are not the map's."""
+    """Weights (heads, rows, columns) of one attention layer; rows are queries, columns are keys."""
 
     name: str
     weights: Any
+    rows: list[str]
+    columns: list[str]
     heads: NotRequired[list[int]]  # the indices of its heads; by default 0, 1, 2, …
     others: NotRequired[list[float]]  # the share of each head's attention that goes to keys not shown
-    rows: NotRequired[list[str]]
-    columns: NotRequired[list[str]]
 
 
 class Map(TypedDict):
-    """One input and answer of one model; rows are queries, columns are keys."""
+    """One input and answer of one model."""
 
     model: str
     name: str
     answer: str
-    rows: list[str]
-    columns: list[str]
     sites: list[Site]
     note: NotRequired[str]  # what is not shown
 
@@ -70,28 +68,29 @@ class Selection(NamedTuple):
 
 def map_of(trace: Trace, model: str, name: str, selection: Selection | None = None) -> Map:
     """A trace as the page shows it: every site with its labels, cross-attention first."""
+    if not trace.sites:
+        raise UserError("this model has no attention layers, so there is nothing to show")
     selection = selection or Selection()
-    sites = list(selection.sites or sorted(trace.sites, key=lambda site: "cross" not in site))
-    sizes = {site: _Size.of(trace, site, selection) for site in sites}
-    weights = sum(size.weights for size in sizes.values())
-    all_sites = len(sites)
+    sites = selection.sites or sorted(trace.sites, key=lambda site: "cross" not in site)
+    views = [_View.of(trace, site, selection) for site in sites]
+    total = sum(view.weights for view in views)
     max_weights = selection.max_weights or MAX_WEIGHTS
-    if selection.sites is None and weights > max_weights:
-        count = max(1, all_sites * max_weights // weights)
-        sites = [sites[index] for index in np.linspace(0, all_sites - 1, count).round().astype(int)]
-    budget = max_weights // len(sites)
-    shown = [_show(trace, site, sizes[site].within(budget)) for site in sites]
-    notes = [f"{len(sites)} of {all_sites} attention layers (sites=…)"] if len(sites) < all_sites else []
-    notes += list(dict.fromkeys(note for site in sites for note in sizes[site].within(budget).notes()))
-    texts = {"model": model, "name": name, "answer": trace.answer}
-    page: Map = {**texts, "rows": trace.output, "columns": trace.source, "sites": shown}  # type: ignore[typeddict-item]
+    if selection.sites is None and total > max_weights:
+        count = max(1, len(sites) * max_weights // total)
+        views = [views[index] for index in np.linspace(0, len(sites) - 1, count).round().astype(int)]
+    views = [view.within(max_weights // len(views)) for view in views]
+    notes = [f"{len(views)} of {len(sites)} attention layers (sites=…)"] if len(views) < len(sites) else []
+    notes += dict.fromkeys(note for view in views for note in view.notes())
+    shown = [_show(trace, view) for view in views]
+    page: Map = {"model": model, "name": name, "answer": trace.answer, "sites": shown}
     return {**page, "note": f"Shown: {', '.join(notes)}."} if notes else page
 
 
-class _Size(NamedTuple):
-    """How much of a site is shown: heads, rows and columns, and how many there are."""
+class _View(NamedTuple):
+    """What of a site is shown: heads, rows and columns, and how many of them there are."""
 
-    heads: range | Sequence[int]
+    site: str
+    heads: Sequence[int]
     rows: range
     columns: range
     all_heads: int
@@ -100,38 +99,32 @@ class _Size(NamedTuple):
     free_heads: bool  # not chosen by the caller
 
     @classmethod
-    def of(cls, trace: Trace, site: str, selection: Selection) -> _Size:
-        heads = trace.weights(site, rows=slice(0, 1)).size(0)
-        rows, columns = map(len, trace.labels(site))
+    def of(cls, trace: Trace, site: str, selection: Selection) -> _View:
+        all_heads = trace.weights(site, rows=slice(0, 1)).size(0)
+        all_rows, all_columns = map(len, trace.labels(site))
         last = not trace.source  # of a causal language model the newest tokens are shown, else the first
         most = selection.max_tokens or MAX_TOKENS
-        return cls(
-            range(heads) if selection.heads is None else selection.heads,
-            _window(rows, selection.rows, last, most),
-            _window(columns, selection.columns, last, most),
-            heads,
-            rows,
-            columns,
-            selection.heads is None,
-        )
+        rows = _window(all_rows, selection.rows, last, most)
+        columns = _window(all_columns, selection.columns, last, most)
+        free_heads = selection.heads is None
+        heads = range(all_heads) if selection.heads is None else selection.heads
+        return cls(site, heads, rows, columns, all_heads, all_rows, all_columns, free_heads)
 
     @property
     def weights(self) -> int:
         return len(self.heads) * len(self.rows) * len(self.columns)
 
-    def within(self, budget: int) -> _Size:
+    def within(self, budget: int) -> _View:
         """With fewer heads, where the caller did not choose them and there are too many."""
         count = max(1, budget * len(self.heads) // max(1, self.weights))
-        return self._replace(heads=self.heads[:count]) if self.free_heads and count < len(self.heads) else self
+        return self._replace(heads=self.heads[:count]) if self.free_heads else self
 
-    def notes(self) -> list[str]:
-        notes = []
+    def notes(self) -> Iterator[str]:
         if self.free_heads and len(self.heads) < self.all_heads:
-            notes.append(f"{len(self.heads)} of {self.all_heads} heads (heads=…)")
+            yield f"{len(self.heads)} of {self.all_heads} heads (heads=…)"
         for name, shown, count in (("rows", self.rows, self.all_rows), ("columns", self.columns, self.all_columns)):
             if len(shown) < count:
-                notes.append(f"{name} {shown.start} to {shown[-1]} of {count:,} ({name}=…)")
-        return notes
+                yield f"{name} {shown.start} to {shown[-1]} of {count:,} ({name}=…)"
 
 
 def _window(count: int, chosen: slice | None, last: bool, most: int) -> range:
@@ -143,20 +136,17 @@ def _window(count: int, chosen: slice | None, last: bool, most: int) -> range:
     return indices
 
 
-def _show(trace: Trace, site: str, size: _Size) -> Site:
+def _show(trace: Trace, view: _View) -> Site:
     """The selected weights of a site; computed head by head, so that no full square of a long text is."""
-    rows, columns = trace.labels(site)
-    queries = slice(size.rows.start, size.rows.stop, size.rows.step)
-    keys = slice(size.columns.start, size.columns.stop, size.columns.step)
-    weights = [_to_numpy(trace.weights(site, head, queries))[:, keys] for head in size.heads]
+    rows, columns = trace.labels(view.site)
+    queries = slice(view.rows.start, view.rows.stop, view.rows.step)
+    keys = slice(view.columns.start, view.columns.stop, view.columns.step)
+    weights = np.stack([_to_numpy(trace.weights(view.site, head, queries))[:, keys] for head in view.heads])
+    heads = list(view.heads)
     shown: Site = {
-        "name": site,
-        "weights": np.stack(weights),
-        "heads": list(size.heads),
-        "rows": rows[queries],
-        "columns": columns[keys],
-    }
-    if len(size.columns) < size.all_columns:
+        "name": view.site, "weights": weights, "heads": heads, "rows": rows[queries], "columns": columns[keys]
+    }  # fmt: skip
+    if len(view.columns) < view.all_columns:
         shown["others"] = [round(1 - float(head.sum(1).mean()), 4) for head in weights]
     return shown
 
@@ -168,8 +158,6 @@ def _to_numpy(weights: Tensor | np.ndarray | Sequence) -> np.ndarray:
 
 def explore(trace: Trace, path: Path | str | None = None, selection: Selection | None = None) -> Any:
     """The page of one trace as a file; without a path, shown inline in a notebook or opened in a browser."""
-    if not trace.sites:
-        raise UserError("this model has no attention layers, so there is nothing to show")
     title = _title(trace)
     shown = map_of(trace, "model", title, selection)
     if "note" in shown:
@@ -215,7 +203,8 @@ def write_page(path: Path | str, title: str, maps: list[Map]) -> Path:
 
 def render_page(title: str, maps: list[Map]) -> str:
     """The page as HTML."""
-    data = json.dumps({"steps": STEPS, "maps": [_pack_map(shown) for shown in maps]}, separators=(",", ":"))
+    packed = [{"note": "", **shown, "sites": list(map(_pack_site, shown["sites"]))} for shown in maps]
+    data = json.dumps({"steps": STEPS, "maps": packed}, separators=(",", ":"))
     # A file opened from disk cannot import: the modules are joined, without their imports and exports.
     script = re.sub(r"^import .*\n|^export ", "", "\n".join(map(_static, SCRIPTS)), flags=re.MULTILINE)
     style = _static("page.css")
@@ -231,27 +220,17 @@ def render_page(title: str, maps: list[Map]) -> str:
     return re.sub(r"\{\{([a-z-]+)\}\}", lambda field: fields[field[1]], _static("page.html"))
 
 
-def _pack_map(shown: Map) -> dict[str, object]:
-    if not shown["sites"]:
-        raise ValueError(f"the map of {shown['name']!r} has no sites, so there is nothing to show")
-    texts = {key: shown.get(key, "") for key in ("model", "name", "answer", "note")}
-    return {**texts, "sites": [_pack_site(site, shown) for site in shown["sites"]]}
-
-
-def _pack_site(site: Site, shown: Map) -> dict[str, object]:
+def _pack_site(site: Site) -> dict[str, object]:
     """Weights as base64 of little-endian uint16, heads then rows then columns."""
-    rows = list(site.get("rows", shown["rows"]))
-    columns = list(site.get("columns", shown["columns"]))
+    labels = len(site["rows"]), len(site["columns"])
     weights = _to_numpy(site["weights"])
-    if weights.ndim != 3 or weights.shape[1:] != (len(rows), len(columns)) or not weights.size:
-        expected = f"(heads, {len(rows)}, {len(columns)})"
+    if weights.ndim != 3 or weights.shape[1:] != labels or not weights.size:
+        expected = f"(heads, {labels[0]}, {labels[1]})"
         raise ValueError(f"the weights of {site['name']} are {weights.shape}; its labels need {expected}")
     if not (weights.min() >= 0 and weights.max() <= 1 + 1e-4):
         raise ValueError(f"the weights of {site['name']} are outside 0–1, so they are not attention weights")
     packed = b64encode(np.rint(weights.clip(0, 1) * STEPS).astype("<u2").tobytes()).decode()
-    heads = site.get("heads", list(range(len(weights))))
-    others = site.get("others", [])
-    return {"name": site["name"], "heads": heads, "others": others, "rows": rows, "columns": columns, "weights": packed}
+    return {"heads": list(range(len(weights))), "others": [], **site, "weights": packed}
 
 
 def _static(name: str) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from unicodedata import category, combining
 
-from rich.cells import cell_len, set_cell_size
+from rich.align import AlignMethod
+from rich.cells import cell_len
 from rich.color import Color
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.style import Style
@@ -54,12 +55,13 @@ class AttentionMap:
         shown = len(self.columns) if len(self.columns) * cell <= available else max((available - 1) // cell, 1)
 
         yield Text(self.title, style="bold", overflow="ellipsis", no_wrap=True)
-        for line in stacked(self.columns[:shown]) if cell == 2 else [[centred(label, cell) for label in self.columns]]:
-            yield _line(" " * (margin + 1), *((fit(label, cell), "bold") for label in line))
+        align = "left" if cell == 2 else "center"
+        for line in stacked(self.columns[:shown]) if cell == 2 else [self.columns]:
+            yield _line(" " * (margin + 1), *((_fit(label, cell, align), "bold") for label in line))
         for label, weights in zip(self.rows, self.weights, strict=True):
             cells = [self._cell(weight, cell, colour) for weight in weights[:shown]]
             more = [(ELLIPSIS, "dim")] if shown < len(self.columns) else []
-            yield _line(fit(label, margin, right=True) + " ", *cells, *more)
+            yield _line(_fit(label, margin, "right") + " ", *cells, *more)
         yield from self._legend(" " * (margin + 1), shown, colour)
 
     def _cell(self, weight: float, width: int, colour: bool) -> tuple[str, Style | str]:
@@ -108,17 +110,11 @@ def _graphemes(text: str) -> list[str]:
     return graphemes
 
 
-def fit(text: str, width: int, right: bool = False) -> str:
+def _fit(text: str, width: int, align: AlignMethod) -> str:
     """The text in exactly `width` terminal cells, truncated with an ellipsis where it is longer."""
-    length = cell_len(text)
-    if length > width:
-        return set_cell_size(text, width - 1) + ELLIPSIS
-    return " " * (width - length) + text if right else text + " " * (width - length)
-
-
-def centred(text: str, width: int) -> str:
-    """The text in the middle of `width` terminal cells; `str.center` would count a wide character as one."""
-    return fit(" " * ((width - cell_len(text)) // 2) + text, width)
+    fitted = Text(text, overflow="ellipsis")
+    fitted.align(align, width)
+    return fitted.plain
 
 
 @cache

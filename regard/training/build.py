@@ -1,11 +1,10 @@
 """From a recipe to a trained run: vocabulary, data, network and training loop."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from regard.config.recipe import DecodeOptions, Recipe
 from regard.errors import UserError
@@ -21,7 +20,7 @@ from regard.models.heads.mlm import MaskedLM
 from regard.runtime.machine import choose_device
 from regard.tasks.base import Task
 from regard.tasks.distillation import read_teacher
-from regard.tasks.registry import TASKS, build, canonical, require_support, task_of
+from regard.tasks.registry import TASKS, build, require_support, task_of
 from regard.text.vocabulary import Vocabulary
 from regard.training import checkpoint
 from regard.training.display import Display
@@ -29,7 +28,7 @@ from regard.training.distributed import rank
 from regard.training.layerwise import apply_freezing
 from regard.training.loop import Outcome, RunOutput, train
 from regard.training.metrics_log import validation_metrics
-from regard.training.run_folder import find_model, lock, open_run, refuse_existing, rewrite_recipe, start_run
+from regard.training.run_folder import find_model, lock, open_run, refuse_existing, start_run, write_recipe
 
 
 def start(recipe: Recipe, quiet: bool = False) -> Outcome:
@@ -37,10 +36,10 @@ def start(recipe: Recipe, quiet: bool = False) -> Outcome:
     refuse_existing(Path(recipe.output))
     display = Display(quiet)
     recipe = _resolve_folders(recipe, display)
-    prepared = _prepare(recipe, None, display)
+    loaded, task = _prepare(recipe, None, display)
     run = start_run(recipe)
     with lock(run):
-        return _train(*prepared, recipe, run, display)
+        return _train(loaded, task, recipe, run, display)
 
 
 def resume(run: Path, quiet: bool = False, overrides: Sequence[str] = ()) -> Outcome:
@@ -51,25 +50,31 @@ def resume(run: Path, quiet: bool = False, overrides: Sequence[str] = ()) -> Out
         display = Display(quiet)
         if rank() == 0:
             checkpoint.sweep(run)
-        prepared = _prepare(recipe, run, display)
+        loaded, task = _prepare(recipe, run, display)
         if overrides:
-            rewrite_recipe(run, recipe)
-        return _train(*prepared, recipe, run, display)
+            write_recipe(run, recipe)
+        return _train(loaded, task, recipe, run, display)
 
 
-def _train(
-    network: nn.Module, task: Task, write_model: Callable[[Path], None], recipe: Recipe, run: Path, display: Display
-) -> Outcome:
+def _train(loaded: Loaded, task: Task, recipe: Recipe, run: Path, display: Display) -> Outcome:
     """Train, and warn if the result is not better than a constant prediction."""
-    outcome = train(network, task, recipe, RunOutput(run, write_model, display))
+
+    def write_model(folder: Path) -> None:
+        network, vocabulary, generation, config, base, pooling = loaded
+        training = Training(recipe, *validation_metrics(folder))
+        folders.save(folder, network, vocabulary, generation, config, base, training)
+        if pooling and isinstance(network, MaskedLM):  # which embeds texts as its body does
+            write_pooling(folder, pooling, network.config.width)
+
+    outcome = train(loaded.network, task, recipe, RunOutput(run, write_model, display))
     best = outcome.progress.best_score
     if outcome.status != "interrupted" and best is not None and (warning := task.score_warning(best)):
         display.warn(warning)
     return outcome
 
 
-def _prepare(recipe: Recipe, run: Path | None, display: Display) -> tuple[nn.Module, Task, Callable[[Path], None]]:
-    """The network, its task, and the function that writes the model."""
+def _prepare(recipe: Recipe, run: Path | None, display: Display) -> tuple[Loaded, Task]:
+    """The network and its task, described on the terminal."""
     loaded = prepare_network(recipe, run)
     task = prepare_task(recipe, loaded)
     for split, report in task.reports.items():
@@ -81,20 +86,14 @@ def _prepare(recipe: Recipe, run: Path | None, display: Display) -> tuple[nn.Mod
     origin = f", from {recipe.model['from']}" if "from" in recipe.model else ""
     teacher = f", distilled from {recipe.distil.teacher}" if recipe.distil.teacher else ""
     display.note(f"{models.family_of(loaded.network)}, {size:,} parameters{trainable}{origin}{teacher}")
-
-    def write_model(folder: Path) -> None:
-        network, vocabulary, generation, config, base, pooling = loaded
-        training = Training(recipe, *validation_metrics(folder))
-        folders.save(folder, network, vocabulary, generation, config, base, training)
-        if pooling and isinstance(network, MaskedLM):  # which embeds texts as its body does
-            write_pooling(folder, pooling, network.config.width)
-
-    return loaded.network, task, write_model
+    return loaded, task
 
 
 def prepare_network(recipe: Recipe, run: Path | None = None) -> Loaded:
-    """The network of the recipe, with its dropout and its frozen weights."""
-    loaded = _network(recipe, run)
+    """The network of the recipe with its dropout and its frozen weights; on resume, that of the checkpoint."""
+    choose_device(recipe.train.device)
+    newest = checkpoint.newest(run)[0] if run else None
+    loaded = _load_weights(recipe, newest) if "from" in recipe.model else _new_network(recipe, newest)
     if recipe.train.dropout >= 0:
         set_dropout(loaded.network, recipe.train.dropout)
     apply_freezing(loaded.network, recipe.train)
@@ -114,27 +113,18 @@ def prepare_task(recipe: Recipe, loaded: Loaded) -> Task:
     return task
 
 
-def _network(recipe: Recipe, run: Path | None) -> Loaded:
-    """A new network with its vocabulary, or the weights of `model.from`; on resume, those of the checkpoint."""
-    canonical(recipe.task)
-    choose_device(recipe.train.device)
-    newest = checkpoint.newest(run)[0] if run else None
-    if "from" in recipe.model:
-        return _load_weights(recipe, newest)
+def _new_network(recipe: Recipe, newest: Path | None) -> Loaded:
+    """A new network, with the vocabulary of the checkpoint, else of the folder in the recipe, else a trained one."""
     require_support(recipe.task, recipe.model["family"])
     models.outline(recipe.model, joint=recipe.tokenizer.joint)  # refuses an invalid model before tokenizer training
-    vocabulary = Vocabulary.load(newest) if newest else _vocabulary(recipe)
+    task = task_of(recipe.task)
+    named = recipe.tokenizer.folder
+    folder = newest or (find_model(named).folder if named else None)
+    vocabulary = Vocabulary.load(folder) if folder else task.train_tokenizer(recipe)
     sizes = models.sizes(recipe.model["family"], vocabulary.source.size, vocabulary.target.size)
     torch.manual_seed(recipe.seed)
-    return task_of(recipe.task).attach_head(
-        Loaded(models.build(recipe.model, **sizes), vocabulary, _changed_options(recipe.decode), {}), recipe
-    )
-
-
-def _vocabulary(recipe: Recipe) -> Vocabulary:
-    """The vocabulary of the folder that the recipe names, else a trained one."""
-    folder = recipe.tokenizer.folder
-    return Vocabulary.load(find_model(folder).folder) if folder else task_of(recipe.task).train_tokenizer(recipe)
+    network = models.build(recipe.model, **sizes)
+    return task.attach_head(Loaded(network, vocabulary, _changed_options(recipe.decode), {}), recipe)
 
 
 def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:

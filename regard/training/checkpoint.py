@@ -4,7 +4,6 @@ run/checkpoint-500/   the model folder, training.safetensors, training.json, man
 run/best.json         {"step": 500, "score": 38.2}
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from regard.data.cache import hash_file
 from regard.errors import UserError
 
 MANIFEST = "manifest.json"
@@ -59,20 +59,14 @@ def write(run: Path, step: int, fill: Callable[[Path], None]) -> Path:
 
 
 def verify(folder: Path) -> None:
-    """Refuse a checkpoint with a file that is missing, truncated or altered, by its name."""
-    for name, expected in _manifest_files(folder / MANIFEST).items():
-        path = folder / name
-        if not path.is_file():
-            raise UserError(f"{path}: missing; the checkpoint is incomplete")
-        size = path.stat().st_size
-        if size != expected["size"]:
-            raise UserError(f"{path}: {size} bytes instead of {expected['size']}; the checkpoint is incomplete")
-        if _describe(path) != expected:
-            raise UserError(f"{path}: altered since it was written (its sha256 differs from the manifest's)")
+    """Refuse a checkpoint that is not complete."""
+    if problem := damage(folder):
+        raise UserError(problem)
 
 
-def _manifest_files(manifest: Path) -> dict[str, dict[str, int | str]]:
-    """The files that a manifest lists; it must be structured as `write` does, and list all a resume needs."""
+def damage(folder: Path) -> str:
+    """What is wrong with a checkpoint: a file that is missing, truncated or altered, by its name; empty if complete."""
+    manifest = folder / MANIFEST
     try:
         files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
         readable = all(entry.keys() == {"size", "sha256"} for entry in files.values())
@@ -80,12 +74,21 @@ def _manifest_files(manifest: Path) -> dict[str, dict[str, int | str]]:
         files = {}
         readable = False
     if not readable:
-        raise UserError(f"{manifest}: missing or unreadable; the checkpoint is incomplete")
+        return f"{manifest}: missing or unreadable; the checkpoint is incomplete"
     adapted = ADAPTER in files
     missing = [name for name in REQUIRED if name not in files and not (adapted and name == "model.safetensors")]
     if missing:
-        raise UserError(f"{manifest}: does not list {', '.join(missing)}; the checkpoint is incomplete")
-    return files
+        return f"{manifest}: does not list {', '.join(missing)}; the checkpoint is incomplete"
+    for name, expected in files.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{path}: missing; the checkpoint is incomplete"
+        size = path.stat().st_size
+        if size != expected["size"]:
+            return f"{path}: {size} bytes instead of {expected['size']}; the checkpoint is incomplete"
+        if _describe(path) != expected:
+            return f"{path}: altered since it was written (its sha256 differs from the manifest's)"
+    return ""
 
 
 def newest(run: Path) -> tuple[Path | None, list[str]]:
@@ -93,12 +96,10 @@ def newest(run: Path) -> tuple[Path | None, list[str]]:
     refused = []
     for step in reversed(steps(run)):
         folder = folder_of(run, step)
-        try:
-            verify(folder)
-        except UserError as error:
-            refused.append(str(error))
-        else:
+        problem = damage(folder)
+        if not problem:
             return folder, refused
+        refused.append(problem)
     return None, refused
 
 
@@ -109,13 +110,12 @@ def best(run: Path) -> tuple[Path, list[str]]:
     if pointer.is_file():
         try:
             folder = folder_of(run, json.loads(pointer.read_text())["step"])
-            verify(folder)
-        except UserError as error:
-            damaged.append(str(error))
+            problem = damage(folder)
+            if not problem:
+                return folder, []
         except (ValueError, KeyError, TypeError):
-            damaged.append(f"{pointer}: unreadable; it should name the best step")
-        else:
-            return folder, []
+            problem = f"{pointer}: unreadable; it should name the best step"
+        damaged.append(problem)
     folder, refused = newest(run)
     damaged += [reason for reason in refused if reason not in damaged]
     if folder is None:
@@ -139,18 +139,10 @@ def sweep(run: Path) -> None:
     for kind in ("write", "old"):  # the newer copy first
         for path in run.glob(f"{ASIDE}{kind}-*"):
             final = run / f"checkpoint-{path.name.removeprefix(f'{ASIDE}{kind}-')}"
-            if not final.exists() and _is_complete(path):
+            if not final.exists() and not damage(path):
                 path.rename(final)
     for path in run.glob(f"{ASIDE}*"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def _is_complete(folder: Path) -> bool:
-    try:
-        verify(folder)
-    except UserError:
-        return False
-    return True
 
 
 def remove(folder: Path) -> None:
@@ -172,8 +164,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def _describe(path: Path) -> dict[str, int | str]:
-    with path.open("rb") as file:
-        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+    return {"size": path.stat().st_size, "sha256": hash_file(path)}
 
 
 def _sync(path: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 from regard.config.recipe import TrainOptions
 from regard.training.checkpoint import write_atomically
@@ -35,15 +34,16 @@ class RunLength:
         if options.epochs:
             rest = max(0, math.ceil(options.epochs * batches_per_epoch) - progress.batch)
             return max(options.min_steps, progress.step - (-rest // (options.gradient_accumulation_steps * world)))
-        return self._measured_steps(progress)
+        return self._measured(progress) or 0
 
     def measure(self, progress: Progress) -> bool:
         """Convert a budget of minutes to steps, once enough of them were timed; True when it was done now."""
         budget = self.options.minutes * 60 * (1 - EVALUATION_SHARE)
         if not budget or progress.max_steps:
             return False
-        if self._measured():
-            progress.max_steps = self._measured_steps(progress)
+        measured = self._measured(progress)
+        if measured is not None:
+            progress.max_steps = measured
             return False
         spent = progress.seconds - progress.evaluating
         if progress.step == 1:
@@ -51,9 +51,8 @@ class RunLength:
         enough = progress.step >= MIN_MEASURED and spent >= MEASURED_SHARE * budget
         if progress.step < MEASURED_STEPS and spent < budget and not enough:
             return False
-        seconds = (
-            (spent - self.first) / (progress.step - 1) if self.first and progress.step > 1 else spent / progress.step
-        )
+        after_first = self.first and progress.step > 1
+        seconds = (spent - self.first) / (progress.step - 1) if after_first else spent / progress.step
         progress.max_steps = progress.step + max(0, int((budget - spent) / seconds))
         length = {"minutes": self.options.minutes, "max_steps": progress.max_steps, "measured_at": progress.step}
         write_atomically(self.path, json.dumps(length) + "\n")
@@ -75,15 +74,13 @@ class RunLength:
         if warning := short_run(steps, options):
             display.warn(warning)
 
-    def _measured(self) -> dict[str, Any] | None:
-        """What was stored for this budget."""
-        length = json.loads(self.path.read_text()) if self.options.minutes and self.path.is_file() else None
-        return length if length and length.get("minutes", self.options.minutes) == self.options.minutes else None
-
-    def _measured_steps(self, progress: Progress) -> int:
-        """The stored length, from the step on at which it was measured; 0 before."""
-        length = self._measured()
-        return length["max_steps"] if length and progress.step >= length["measured_at"] else 0
+    def _measured(self, progress: Progress) -> int | None:
+        """The length stored for this budget, 0 before the step at which it was measured; None if there is none."""
+        minutes = self.options.minutes
+        length = json.loads(self.path.read_text()) if minutes and self.path.is_file() else None
+        if length is None or length.get("minutes", minutes) != minutes:
+            return None
+        return length["max_steps"] if progress.step >= length["measured_at"] else 0
 
 
 def short_run(steps: int, options: TrainOptions) -> str:

@@ -2,18 +2,16 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from regard.errors import UserError
 from regard.training.checkpoint import write_atomically
 from regard.training.display import SPEED
 from regard.training.resume import Progress
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 
 @dataclass
@@ -53,24 +51,34 @@ class MetricsLog:
     def __init__(self, folder: Path, progress: Progress, tensorboard: bool) -> None:
         self.path = folder / "metrics.jsonl"
         kept = []
+        for event in _events(self.path):
+            if event["step"] <= (progress.evaluated if "validation" in event else progress.step):
+                kept.append(event)
         if self.path.is_file():
-            lines = [line for line in map(_parse, self.path.read_text(encoding="utf-8").splitlines()) if line]
-            kept = [line for line in lines if _was_before(line, progress)]
-            write_atomically(self.path, "".join(json.dumps(line) + "\n" for line in kept))
-        self.board = _open_board(folder, progress.step) if tensorboard else None
-        for line in kept:  # the board forgets this step too, of which an evaluation may still be missing
-            if line["step"] == progress.step:
-                self._add_scalars(line.pop("step"), line)
+            write_atomically(self.path, "".join(json.dumps(event) + "\n" for event in kept))
+        self.board = None
+        if tensorboard:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise UserError("train.tensorboard = true needs TensorBoard: pip install tensorboard") from None
+            self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=progress.step or None)
+        for event in kept:  # the board forgets this step too, of which an evaluation may still be missing
+            if event["step"] == progress.step:
+                self._add_scalars(event.pop("step"), event)
 
     def write(self, step: int, event: Mapping[str, object]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **event}) + "\n")
         self._add_scalars(step, event)
 
-    def _add_scalars(self, step: int, event: Mapping[str, object]) -> None:
-        if self.board:
-            for name, value in _flatten(event).items():
-                self.board.add_scalar(name, value, step)
+    def _add_scalars(self, step: int, event: Mapping[str, object], prefix: str = "") -> None:
+        """Nested values by their path, such as validation/loss."""
+        for name, value in event.items() if self.board else ():
+            if isinstance(value, Mapping):
+                self._add_scalars(step, value, f"{prefix}{name}/")
+            elif self.board and isinstance(value, int | float):
+                self.board.add_scalar(f"{prefix}{name}", float(value), step)
 
     def close(self) -> None:
         if self.board:
@@ -81,40 +89,13 @@ def validation_metrics(checkpoint: Path) -> tuple[int, dict[str, float]]:
     """The step of a checkpoint of a run, and its validation metrics there; none if it was not evaluated."""
     digits = checkpoint.name.rpartition("-")[2]
     step = int(digits) if digits.isdecimal() else 0
-    log = checkpoint.parent / "metrics.jsonl"
-    lines = filter(None, map(_parse, log.read_text(encoding="utf-8").splitlines())) if log.is_file() else ()
-    metrics = next((line["validation"] for line in lines if line.get("step") == step and "validation" in line), {})
+    events = [event for event in _events(checkpoint.parent / "metrics.jsonl") if event.get("step") == step]
+    metrics = next((event["validation"] for event in events if "validation" in event), {})
     return step, {name: value for name, value in metrics.items() if isinstance(value, int | float)}
 
 
-def _parse(line: str) -> dict[str, Any] | None:
-    """A line, or None if a kill truncated it."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) else None
-
-
-def _was_before(line: dict[str, Any], progress: Progress) -> bool:
-    return line["step"] <= (progress.evaluated if "validation" in line else progress.step)
-
-
-def _flatten(event: Mapping[str, object], prefix: str = "") -> dict[str, float]:
-    """Nested values by their path, such as validation/loss."""
-    scalars = {}
-    for name, value in event.items():
-        if isinstance(value, Mapping):
-            scalars |= _flatten(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float):
-            scalars[f"{prefix}{name}"] = float(value)
-    return scalars
-
-
-def _open_board(folder: Path, step: int) -> "SummaryWriter":
-    """TensorBoard's writer, purged of this step and later ones."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UserError("train.tensorboard = true needs TensorBoard: pip install tensorboard") from None
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=step or None)
+def _events(log: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a log, without one that a kill truncated."""
+    for line in log.read_text(encoding="utf-8").splitlines() if log.is_file() else ():
+        with suppress(ValueError):
+            yield json.loads(line)

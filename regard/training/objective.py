@@ -28,41 +28,27 @@ class BatchSource(Protocol):
 
 
 class Objective(Protocol):
-    """A loss over batches, and a score of the network."""
+    """A loss over batches, and a score of the network; `Task` describes each member."""
 
     score_name: str  # the metric that decides which checkpoint is best
     ascending: bool  # whether larger is better
     unit: str  # what `num_targets` counts
 
     @property
-    def fingerprint(self) -> Mapping[str, str]:
-        """What the data was made of: name → sha256."""
-        ...
-
-    def num_targets(self, batch: Any) -> int:
-        """The number of targets that the loss of a batch is a mean over."""
-        ...
-
-    def loss(self, network: nn.Module, batch: Any) -> Tensor:
-        """The sum, not the mean, of the loss over those targets: losses of batches add up."""
-        ...
+    def fingerprint(self) -> Mapping[str, str]: ...
 
     @property
-    def indivisible(self) -> bool:
-        """Whether a batch must not be split, because its loss is more than the sum over its samples."""
-        ...
+    def indivisible(self) -> bool: ...
 
-    def split(self, batch: Any, pieces: int) -> list[Any]:
-        """The samples of a batch in at most `pieces` batches whose losses sum to its loss."""
-        ...
+    def num_targets(self, batch: Any) -> int: ...
 
-    def validate(self, network: nn.Module) -> dict[str, float]:
-        """Loss and scores on the validation split; empty if there is none."""
-        ...
+    def loss(self, network: nn.Module, batch: Any) -> Tensor: ...
 
-    def preview(self, network: nn.Module, count: int) -> Sequence[tuple[str, str, str]]:
-        """A few (source, reference, prediction) to display."""
-        ...
+    def split(self, batch: Any, pieces: int) -> list[Any]: ...
+
+    def validate(self, network: nn.Module) -> dict[str, float]: ...
+
+    def preview(self, network: nn.Module, count: int) -> Sequence[tuple[str, str, str]]: ...
 
 
 class TrainingTask(Objective, BatchSource, Protocol):

@@ -47,44 +47,35 @@ def save(folder: Path, progress: Progress, network: nn.Module, optimizer: AdamW,
 
 @torch.no_grad()
 def load(folder: Path, network: nn.Module, optimizer: AdamW, ema: EMA) -> Progress:
-    """Restore weights, moments and averages."""
+    """Restore weights, moments and averages; they must belong to this network: else recipe.toml was changed."""
     family = "seq2seq" if isinstance(network, Seq2Seq) else ""
-    tensors = {}
+    stored: dict[str, dict[str, Tensor]] = {"weights": {}, "average": {}, "optimizer": {}}
     for stored_name, tensor in load_file(folder / "training.safetensors").items():
         kind, _, name = stored_name.partition("/")
-        tensors[f"{kind}/{current_name(name, family)}"] = tensor
-    weights = _weights(network, optimizer)
-    _refuse_mismatch(tensors, weights, ema, folder)
-    parameters = dict(network.named_parameters())
-    for name, tensor in weights.items():
-        tensor.copy_(tensors[f"weights/{name}"])
-    for name, tensor in ema.weights.items():
-        tensor.copy_(tensors[f"average/{name}"])
-    for name, tensor in tensors.items():
-        if name.startswith("optimizer/"):
-            parameter_name, key = name.removeprefix("optimizer/").rsplit("/", 1)
-            parameter = parameters[parameter_name]
-            optimizer.state.setdefault(parameter, {})[key] = tensor.to(parameter.device)
-    return Progress(**json.loads((folder / "training.json").read_text()))
-
-
-def _refuse_mismatch(tensors: dict[str, Tensor], weights: dict[str, Tensor], ema: EMA, folder: Path) -> None:
-    """The state must belong to this network, averaged if the recipe averages: else recipe.toml was changed."""
-    averaged = any(name.startswith("average/") for name in tensors)
-    if averaged != bool(ema.weights):
+        stored[kind][current_name(name, family)] = tensor
+    if bool(stored["average"]) != bool(ema.weights):
         raise UserError(
             f"train.ema_decay = {ema.decay} in recipe.toml, but {folder} was written "
-            f"{'with' if averaged else 'without'} averaged weights: restore its former value"
+            f"{'with' if stored['average'] else 'without'} averaged weights: restore its former value"
         )
-    expected = {f"weights/{name}": tuple(tensor.shape) for name, tensor in weights.items()}
-    stored = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name.startswith("weights/")}
-    different = sorted(name for name in expected.keys() | stored.keys() if expected.get(name) != stored.get(name))
-    if different:
-        name = different[0]
-        raise UserError(
-            f"[model] of recipe.toml is not the model of {folder}: {name.removeprefix('weights/')} is "
-            f"{stored.get(name, 'missing')} there and {expected.get(name, 'missing')} here; restore its former value"
-        )
+    weights = _weights(network, optimizer)
+    there = {name: tuple(tensor.shape) for name, tensor in stored["weights"].items()}
+    here = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    for name in sorted(there.keys() | here.keys()):
+        if there.get(name) != here.get(name):
+            shapes = f"{there.get(name, 'missing')} there and {here.get(name, 'missing')} here"
+            problem = f"[model] of recipe.toml is not the model of {folder}: {name} is {shapes}"
+            raise UserError(f"{problem}; restore its former value")
+    for name, tensor in weights.items():
+        tensor.copy_(stored["weights"][name])
+    for name, tensor in ema.weights.items():
+        tensor.copy_(stored["average"][name])
+    parameters = dict(network.named_parameters())
+    for name, tensor in stored["optimizer"].items():
+        parameter_name, key = name.rsplit("/", 1)
+        parameter = parameters[parameter_name]
+        optimizer.state.setdefault(parameter, {})[key] = tensor.to(parameter.device)
+    return Progress(**json.loads((folder / "training.json").read_text()))
 
 
 def _weights(network: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:

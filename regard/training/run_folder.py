@@ -23,8 +23,6 @@ try:
 except ImportError:  # Windows: there a run is not guarded against a second process
     fcntl = None
 
-LOCK = ".lock"
-
 MUTABLE = ("output", "origin", "decode", "train")  # sections that may change between resumes; of train all but these:
 
 IMMUTABLE_TRAIN = ("batch_tokens", "batch_size", "gradient_accumulation_steps", "ema_decay", "score", "freeze")
@@ -51,10 +49,15 @@ def start_run(recipe: Recipe) -> Path:
     """Make the run folder and write the resolved recipe into it."""
     folder = Path(recipe.output)
     refuse_existing(folder)
+    write_recipe(folder, recipe)
+    return folder
+
+
+def write_recipe(folder: Path, recipe: Recipe) -> None:
+    """The resolved recipe of the run, new or changed on resume."""
     if rank() == 0:
         folder.mkdir(parents=True, exist_ok=True)
         checkpoint.write_atomically(folder / "recipe.toml", to_toml(recipe))
-    return folder
 
 
 def open_run(folder: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -70,12 +73,6 @@ def open_run(folder: Path, overrides: Sequence[str] = ()) -> Recipe:
                 "train.schedule, evaluation and saving; otherwise start a new run with another output=…"
             )
     return load_recipe(folder / "recipe.toml", overrides)
-
-
-def rewrite_recipe(folder: Path, recipe: Recipe) -> None:
-    """Replace the recipe of the run."""
-    if rank() == 0:
-        checkpoint.write_atomically(folder / "recipe.toml", to_toml(recipe))
 
 
 def immutable_options(recipe: Recipe) -> dict[str, object]:
@@ -146,7 +143,7 @@ def lock(folder: Path) -> Iterator[None]:
     if rank() != 0 or fcntl is None:
         yield
         return
-    path = folder / LOCK
+    path = folder / ".lock"
     while True:
         file = path.open("a+")
         try:

@@ -43,10 +43,8 @@ def a_map(model: str, source: list[str], target: list[str], heads: int = 3) -> M
         "model": model,
         "name": " ".join(source),
         "answer": " ".join(target),
-        "rows": target,
-        "columns": source,
         "sites": [
-            {"name": "decoder.0.cross", "weights": cross},
+            {"name": "decoder.0.cross", "weights": cross, "rows": target, "columns": source},
             {"name": "encoder.0.self", "weights": self_attention, "rows": source, "columns": source},
         ],
     }

@@ -16,7 +16,7 @@ import pytest
 from regard.config.recipe import load_recipe
 from regard.config.recipe_files import shipped_recipes
 from regard.errors import UserError
-from regard.explorer.charts import COLOURS, Bar, Line, bar_chart, heatmap, line_chart
+from regard.explorer.charts import COLOURS, Bar, bar_chart, heatmap, line_chart
 from regard.training.build import start
 from road import code, measure, page, runs
 from road.__main__ import MEASURED, go, parse
@@ -131,7 +131,7 @@ def test_pictures_are_xml_and_tell_in_words_what_they_show(tmp_path: Path) -> No
     drawn = {
         heatmap(tmp_path / "heat.svg", "seen <most>", ["x", "</s>"], names, weights): 'x → & 0.50; </s> → a "b" 0.88',
         bar_chart(tmp_path / "bars.svg", "bars", "BLEU", [Bar("a & b", 23.4, 1.2), Bar("c", 7)]): "a & b: 23.4 ± 1.2",
-        line_chart(tmp_path / "lines.svg", "lines", "x", "y", [Line("a < b", [(1, 2.0), (3, 4.0)])]): "a < b: 1 → 2.0",
+        line_chart(tmp_path / "lines.svg", "lines", "x", "y", {"a < b": ([(1, 2.0), (3, 4.0)], [])}): "a < b: 1 → 2.0",
     }
     for path, words in drawn.items():
         tree = ElementTree.parse(path).getroot()
