@@ -2,14 +2,14 @@
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.attention.trace import Trace
 from regard.config.recipe import Recipe
@@ -43,10 +43,10 @@ class Model:
     folder: Path | None = None
     precision: str = "float32"
     pooling: Pooling | None = None  # of its checkpoint, if it says
-    num_parameters: int = 0  # of the loaded network; in int8 most are no `nn.Parameter` any more
+    num_parameters: int = field(init=False)  # of the loaded network; in int8 most are no `nn.Parameter` any more
 
     def __post_init__(self) -> None:
-        self.num_parameters = self.num_parameters or sum(weight.numel() for weight in self.network.parameters())
+        self.num_parameters = sum(weight.numel() for weight in self.network.parameters())
 
     def __repr__(self) -> str:
         facts = [family_of(self.network), self.task, f"{_rounded(self.num_parameters)} parameters", self.precision]
@@ -165,14 +165,12 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "float32", 
     where = choose_device(device)
     if precision == "int8" and where.type != "cpu":
         raise UserError(f"precision = 'int8' is for CPUs, not for '{where}': use bfloat16 there, or device = 'cpu'")
-    loaded_bytes = sum(parameter.nbytes for parameter in loaded.network.parameters())
-    count = sum(parameter.numel() for parameter in loaded.network.parameters())
-    network: nn.Module = loaded.network.to(where, PRECISIONS[precision]).eval()
+    size = sum(parameter.nbytes for parameter in loaded.network.parameters())
+    network = loaded.network.to(where, PRECISIONS[precision]).eval()
+    model = Model(network, loaded.vocabulary, loaded.generation, loaded.config, recipe, folder, precision)
+    model.pooling = pooling_of(folder)
     if where.type == "cpu" and precision != "bfloat16":
-        network = optimize_for_inference(network, precision)
-        if loaded_bytes >= LARGE:
+        model.network = optimize_for_inference(network, precision)
+        if size >= LARGE:
             use_huge_pages()
-    pooling = pooling_of(folder)
-    return Model(
-        network, loaded.vocabulary, loaded.generation, loaded.config, recipe, folder, precision, pooling, count
-    )
+    return model

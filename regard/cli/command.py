@@ -92,9 +92,11 @@ class Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
-            is_argument = parameter.param_type_name == "argument"
-            title = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None)
-            sections.setdefault(title or "Options", []).append(_help_record(parameter, is_argument))
+            if parameter.param_type_name == "argument":
+                sections["Arguments"].append((parameter.metavar or "", getattr(parameter, "help", None) or ""))
+            else:
+                title = getattr(parameter, "rich_help_panel", None) or "Options"
+                sections.setdefault(title, []).append(_help_record(parameter))
         for section, records in sections.items():
             title, _, note = section.partition(".")
             if records:
@@ -109,11 +111,9 @@ class Command(TyperCommand):
                 formatter.write(f"{self.epilog}\n")
 
 
-def _help_record(parameter: Any, is_argument: bool) -> tuple[str, str]:
-    """Names and metavar of a parameter, its help, and its default where it has one."""
+def _help_record(parameter: Any) -> tuple[str, str]:
+    """Names and metavar of an option, its help, and its default where it has one."""
     text = parameter.help or ""
-    if is_argument:
-        return parameter.metavar, text
     names = sorted({*parameter.opts} - FORMER_NAMES, key=lambda name: (len(name) > 2, parameter.opts.index(name)))
     names += parameter.secondary_opts
     value = "" if parameter.is_flag else f" {parameter.metavar}"

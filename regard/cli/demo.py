@@ -7,9 +7,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.padding import Padding
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
+from regard.cli.options import Output
+from regard.cli.output import emit
 from regard.config.recipe import load_recipe
 from regard.data.synthetic.pairs import GENERATORS
 from regard.explorer.page import map_of, write_page
@@ -76,7 +77,11 @@ def run(quiet: bool = False) -> list[Result] | None:
         heading = f"Attention from {trace.answer} to the input, mean over heads"
         console.print(Padding(draw(trace.weights(site).mean(0), *trace.labels(site), title=heading), (1, 0)))
     page = write_page(FOLDER / "attention.html", "Attention of two date-normalisation models", maps)
-    _summarise(console, results, page)
+    if not quiet:
+        columns = {"model": "model", "parameters": "parameters", "seconds": "training (s)", "exact": "exact match (%)"}
+        rows = [{title: getattr(each, name) for name, title in columns.items()} for each in results]
+        emit({"Held-out dates": rows}, Output(), "demo")
+    _show_next_steps(console, page)
     return results
 
 
@@ -86,15 +91,7 @@ def _accuracy(model: Model, seed: int) -> float:
     return 100 * sum(answer.text == sample.target for answer, sample in zip(answers, samples, strict=True)) / HELD_OUT
 
 
-def _summarise(console: Console, results: list[Result], page: Path) -> None:
-    """The results as a table, and what to do next."""
-    table = Table(title="Held-out dates", title_justify="left", title_style="bold")
-    table.add_column("model")
-    for column in ("parameters", "training", "exact match"):
-        table.add_column(column, justify="right")
-    for result in results:
-        table.add_row(result.model, f"{result.parameters:,}", f"{result.seconds:.0f} s", f"{result.exact:.1f} %")
-    console.print(table)
+def _show_next_steps(console: Console, page: Path) -> None:
     text = Text.assemble(
         "Attention viewer, all layers and heads: ",
         (page.resolve().as_uri(), "bold cyan"),

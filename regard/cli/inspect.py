@@ -10,7 +10,6 @@ from regard.attention.recording import record
 from regard.data.cache import hash_file
 from regard.errors import UserError
 from regard.explorer.induction import head_scores
-from regard.layers.protocols import Network
 from regard.model import load
 from regard.models.registry import family_of
 from regard.runtime.machine import processor
@@ -22,6 +21,8 @@ def describe(path: str, heads: bool = False, model_type: str | None = None) -> d
     folder = model.folder or Path(path)
     if heads and not model.is_causal_lm:
         raise UserError(f"--heads is for causal language models; this model's task is '{model.task}'")
+    with record() as recorder:  # one pass over the smallest input lists every attention layer
+        model.network(*model.network.dummy_inputs)
     return {
         "folder": str(folder),
         "family": family_of(model.network),
@@ -31,7 +32,7 @@ def describe(path: str, heads: bool = False, model_type: str | None = None) -> d
         "bytes": sum(parameter.nbytes for parameter in model.network.parameters()),
         "config": asdict(model.network.config),
         "parameters_by_part": _counts(model.network),
-        "sites": sites(model.network),
+        "sites": list(recorder.records),
         **({"heads": head_scores(model)} if heads else {}),
         "machine": processor(),
         "files": {
@@ -40,13 +41,6 @@ def describe(path: str, heads: bool = False, model_type: str | None = None) -> d
             if file.is_file()
         },
     }
-
-
-def sites(network: Network) -> list[str]:
-    """Every attention layer (site) of the network, listed by one pass over its smallest input."""
-    with record() as recorder:
-        network(*network.dummy_inputs)
-    return list(recorder.records)
 
 
 def _counts(network: nn.Module) -> dict[str, int]:

@@ -144,13 +144,11 @@ def convert(
         raise UserError(f"{folder} exists and is not empty: give another OUT")
     loaded = load(model, device="cpu", model_type=model_type or None)
     loaded.save(folder)
-    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-    written = {"written": folder, "files": {name: {"bytes": size} for name, size in sizes.items()}}
+    files = {path.name: {"bytes": path.stat().st_size} for path in sorted(folder.iterdir())}
     model_type = layout_of(loaded.network, loaded.config).model_type
     note = transformers_problem(loaded.network, loaded.vocabulary, model_type)
-    written |= {"note": note} if note else {}
     if output.json or not output.quiet:
-        emit(written, output, "convert")
+        emit({"written": folder, "files": files, **({"note": note} if note else {})}, output, "convert")
 
 
 @verb(app, "list", "list recipes", "list models --json", name="list")
