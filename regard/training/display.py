@@ -58,9 +58,8 @@ class Display:
     def evaluation(self, step: int, metrics: dict[str, float], score_name: str, best: bool) -> None:
         self.score = f"validation {score_name} {metrics[score_name]:.4g}"
         values = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        self.console.print(
-            f"[bold]step {step}[/bold]  {escape(values)}{'  [green]best so far[/green]' if best else ''}"
-        )
+        mark = "  [green]best so far[/green]" if best else ""
+        self.console.print(f"[bold]step {step}[/bold]  {escape(values)}{mark}")
 
     def samples(self, samples: Sequence[tuple[str, str, str]]) -> None:
         for source, reference, answer in samples:

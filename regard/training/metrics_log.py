@@ -74,10 +74,12 @@ class MetricsLog:
 
     def _add_scalars(self, step: int, event: Mapping[str, object], prefix: str = "") -> None:
         """Nested values by their path, such as validation/loss."""
-        for name, value in event.items() if self.board else ():
+        if self.board is None:
+            return
+        for name, value in event.items():
             if isinstance(value, Mapping):
                 self._add_scalars(step, value, f"{prefix}{name}/")
-            elif self.board and isinstance(value, int | float):
+            elif isinstance(value, int | float):
                 self.board.add_scalar(f"{prefix}{name}", float(value), step)
 
     def close(self) -> None:

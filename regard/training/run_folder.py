@@ -37,9 +37,8 @@ def refuse_existing(folder: Path) -> None:
     if rank() != 0:
         return
     if (folder / "recipe.toml").exists():
-        raise UserError(
-            f"{folder} is already a run: resume it with `{resume_command(folder)}`, or set another output=…"
-        )
+        command = resume_command(folder)
+        raise UserError(f"{folder} is already a run: resume it with `{command}`, or set another output=…")
     unfinished = f"{checkpoint.ASIDE}recipe.toml"  # of a start that was killed at once
     if folder.is_file() or (folder.is_dir() and any(path.name != unfinished for path in folder.iterdir())):
         raise UserError(f"the output folder {folder} exists and is not a run: set another output=…")
@@ -107,15 +106,12 @@ def check_environment(
         raise UserError(f"cannot resume {folder}: these data files changed since it started: {', '.join(changed)}")
     warnings = []
     if then["threads"] > now["cores"]:
-        warnings.append(
-            f"the run started with {then['threads']} threads, this machine has {now['cores']} cores: it will be slow"
-        )
+        problem = f"the run started with {then['threads']} threads, this machine has {now['cores']} cores"
+        warnings.append(f"{problem}: it will be slow")
     for name in ("cpu", "cuda", "packages", "kernels", "processes"):
         if name in then and then[name] != now[name]:
-            warnings.append(
-                f"{name} differ from the start of the run ({then[name]} → {now[name]}): results will not be "
-                "bit-identical"
-            )
+            change = f"{name} differ from the start of the run ({then[name]} → {now[name]})"
+            warnings.append(f"{change}: results will not be bit-identical")
     return then["threads"], warnings
 
 
