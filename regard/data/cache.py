@@ -39,6 +39,7 @@ class Report:
 
     read: int = 0
     kept: int = 0
+    truncated: int = 0  # of those kept
     skipped: dict[str, Skip] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # how ambiguous files were interpreted, and sizes
     unit: str = "samples"
@@ -54,6 +55,7 @@ class Report:
 
     def __str__(self) -> str:
         counts = [f"{self.read} {self.unit} read, {self.kept} kept"]
+        counts += [f"{self.truncated} truncated"] if self.truncated else []
         counts += [f"{skip.count} skipped: {reason} (first: {skip.first})" for reason, skip in self.skipped.items()]
         return "; ".join([*counts, *self.notes])
 
