@@ -137,8 +137,21 @@ class GPTNeo(PublishedCausalLM):
     ignored = re.compile(r"(transformer\.)?h\.\d+\.attn\.attention\.(bias|masked_bias)")
 
     def read_fields(self, config: Json) -> Json:
+        """With global and local blocks, by `attention_layers`, by `attention_types` or by both."""
         fields = super().read_fields(config)
-        return fields | {"attention_pattern": _pattern(config, fields["depth"])}
+        depth = fields["depth"]
+        types = config.get("attention_types")
+        layers = config.get("attention_layers")
+        lists = {} if layers is None else {"attention_layers": layers}
+        if types is not None or layers is None:
+            lists["attention_types"] = _expand(ALTERNATING if types is None else types)
+        for key, names in lists.items():
+            if not isinstance(names, list) or len(names) != depth or not all(name in PATTERN_LETTERS for name in names):
+                raise UserError(f"{key} = {config.get(key)} should be 'global' or 'local' for each of {depth} blocks")
+        patterns = {"".join(PATTERN_LETTERS[name] for name in names) for names in lists.values()}
+        if len(patterns) > 1:
+            raise UserError(f"attention_types = {types} and attention_layers = {layers} contradict each other")
+        return fields | {"attention_pattern": patterns.pop()}
 
     def describe(self, network: Any, foreign: Json) -> Json:
         layers = [ATTENTION_TYPES[letter] for letter in _letters(network.config)]
@@ -149,22 +162,6 @@ class GPTNeo(PublishedCausalLM):
 def _letters(config: Any) -> str:
     """The pattern, repeated to a letter per block."""
     return (config.attention_pattern * config.depth)[: config.depth]
-
-
-def _pattern(config: Json, depth: int) -> str:
-    """Which blocks are global and which local, by `attention_layers`, by `attention_types` or by both."""
-    types = config.get("attention_types")
-    layers = config.get("attention_layers")
-    lists = {} if layers is None else {"attention_layers": layers}
-    if types is not None or layers is None:
-        lists["attention_types"] = _expand(ALTERNATING if types is None else types)
-    for key, names in lists.items():
-        if not isinstance(names, list) or len(names) != depth or not all(name in PATTERN_LETTERS for name in names):
-            raise UserError(f"{key} = {config.get(key)} should be 'global' or 'local' for each of {depth} blocks")
-    patterns = {"".join(PATTERN_LETTERS[name] for name in names) for names in lists.values()}
-    if len(patterns) > 1:
-        raise UserError(f"attention_types = {types} and attention_layers = {layers} contradict each other")
-    return patterns.pop()
 
 
 def _expand(types: Any) -> list[Any] | None:

@@ -16,7 +16,6 @@ from torch.overrides import TorchFunctionMode
 
 from regard.data.small_files import read_text
 from regard.errors import UserError
-from regard.interop.config_keys import Json
 
 SINGLE = "model.safetensors"
 
@@ -105,7 +104,7 @@ def read_json(path: Path, expected: type = dict) -> Any:
     return value
 
 
-def write_json(path: Path, value: Json) -> None:
+def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

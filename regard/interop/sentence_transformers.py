@@ -6,7 +6,6 @@ Version 6 writes `"pooling_mode": "cls"` instead of `"pooling_mode_cls_token": t
 `model_max_length` in tokenizer_config.json. Both forms are read; the older one is written, which all versions read.
 """
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,7 +84,7 @@ def write_pooling(folder: Path, pooling: Pooling, width: int) -> None:
         (folder / "2_Normalize").mkdir(exist_ok=True)
     if pooling.max_length:
         write_json(folder / SETTINGS[0], {"max_seq_length": pooling.max_length, "do_lower_case": False})
-    (folder / MODULES).write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / MODULES, modules)
 
 
 def _kind(path: Path) -> str:
