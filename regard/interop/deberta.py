@@ -56,10 +56,7 @@ class DebertaV2(Published):
     extra_keys = {"attention_probs_dropout_prob": 0.0}
     prefix = "deberta."
     outer_modules = {
-        "embed.table": "embeddings.word_embeddings",
-        "embed.positions.table": "embeddings.position_embeddings",
-        "embed.token_types": "embeddings.token_type_embeddings",
-        "embed.norm": "embeddings.LayerNorm",
+        **Bert.outer_modules,
         "embed.norm.0": "embeddings.embed_proj",  # where embeddings are projected before their norm
         "embed.norm.1": "embeddings.LayerNorm",
         "distances.table": "encoder.rel_embeddings",
@@ -69,16 +66,12 @@ class DebertaV2(Published):
     }
     block = "deberta.encoder.layer.{index}."
     block_names: Mapping[str, str] = {
+        **Bert.block_names,
         "self_attention.query": "attention.self.query_proj",
         "self_attention.key": "attention.self.key_proj",
         "self_attention.value": "attention.self.value_proj",
         "self_attention.position_bias.key": "attention.self.pos_key_proj",
         "self_attention.position_bias.query": "attention.self.pos_query_proj",
-        "self_attention.output": "attention.output.dense",
-        "self_attention_residual.norm": "attention.output.LayerNorm",
-        "feedforward.up": "intermediate.dense",
-        "feedforward.down": "output.dense",
-        "feedforward_residual.norm": "output.LayerNorm",
     }
     head_names = {
         MASKED_LM: Bert.head_names[MASKED_LM],

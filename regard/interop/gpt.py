@@ -18,10 +18,25 @@ ATTENTION_TYPES = {letter: name for name, letter in PATTERN_LETTERS.items()}
 ALTERNATING = [[["global", "local"], 12]]  # the default of GPT-Neo
 
 
-class OpenAI(PublishedCausalLM):
-    """What GPT-1 and GPT-2 have in common."""
+class GPTLayout(PublishedCausalLM):
+    """What all three have in common."""
 
     family = "gpt"
+    prefix = "transformer."
+    embedding = "wte"
+    outer_modules = {"embed.positions.table": "wpe", "decoder.final": "ln_f"}
+    block = "transformer.h.{index}."
+    block_names = {
+        "self_attention_residual.norm": "ln_1",
+        "feedforward.up": "mlp.c_fc",
+        "feedforward.down": "mlp.c_proj",
+        "feedforward_residual.norm": "ln_2",
+    }
+
+
+class OpenAI(GPTLayout):
+    """GPT-1 and GPT-2."""
+
     keys = {
         "vocab_size": Key("vocabulary", 50257),
         "n_embd": Key("width", 768),
@@ -39,21 +54,10 @@ class OpenAI(PublishedCausalLM):
         "max_position_embeddings": "n_positions",
     }
     fixed = {"norm": "pre", "bias": True, "projection_bias": True}
-    required = {"is_encoder_decoder": False, "add_cross_attention": False, "quantization_config": None}
     extra_keys = {"attn_pdrop": 0.0}
     dropout_keys = ("embd_pdrop",)
-    prefix = "transformer."
-    embedding = "wte"
-    outer_modules = {"embed.positions.table": "wpe", "decoder.final": "ln_f"}
-    block = "transformer.h.{index}."
-    block_names = {
-        **dict.fromkeys(FUSED, "attn.c_attn"),
-        "self_attention.output": "attn.c_proj",
-        "self_attention_residual.norm": "ln_1",
-        "feedforward.up": "mlp.c_fc",
-        "feedforward.down": "mlp.c_proj",
-        "feedforward_residual.norm": "ln_2",
-    }
+    fused = dict.fromkeys(FUSED, "attn.c_attn")
+    block_names = {**GPTLayout.block_names, **fused, "self_attention.output": "attn.c_proj"}
     ignored = re.compile(r"(transformer\.)?(h\.\d+\.attn\.(bias|masked_bias)|position_ids)")
 
     def tensor_spec(self, module: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
@@ -96,12 +100,11 @@ class GPT2(OpenAI):
     }
 
 
-class GPTNeo(PublishedCausalLM):
+class GPTNeo(GPTLayout):
     """Every other block has local attention; scores are not scaled; queries, keys and values have no bias."""
 
     model_type = "gpt_neo"
     architecture = "GPTNeoForCausalLM"
-    family = "gpt"
     keys = {
         "vocab_size": Key("vocabulary", 50257),
         "hidden_size": Key("width", 2048),
@@ -117,22 +120,14 @@ class GPTNeo(PublishedCausalLM):
     }
     aliases = {"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"}
     fixed = {"norm": "pre", "score": "dot", "scale_by_layer": False, "bias": True, "projection_bias": False}
-    required = OpenAI.required
     extra_keys = {"attention_dropout": 0.0}
     dropout_keys = ("embed_dropout",)
-    prefix = OpenAI.prefix
-    embedding = OpenAI.embedding
-    outer_modules = OpenAI.outer_modules
-    block = OpenAI.block
     block_names = {
+        **GPTLayout.block_names,
         "self_attention.query": "attn.attention.q_proj",
         "self_attention.key": "attn.attention.k_proj",
         "self_attention.value": "attn.attention.v_proj",
         "self_attention.output": "attn.attention.out_proj",
-        "self_attention_residual.norm": "ln_1",
-        "feedforward.up": "mlp.c_fc",
-        "feedforward.down": "mlp.c_proj",
-        "feedforward_residual.norm": "ln_2",
     }
     ignored = re.compile(r"(transformer\.)?h\.\d+\.attn\.attention\.(bias|masked_bias)")
 

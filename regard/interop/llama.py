@@ -40,9 +40,7 @@ class Llama(PublishedCausalLM):
         "dropout": Key("dropout", 0.0),  # a key of regard: other libraries train Llama without dropout
     }
     required = {
-        "is_encoder_decoder": False,
-        "add_cross_attention": False,
-        "quantization_config": None,
+        **PublishedCausalLM.required,
         "pretraining_tp": 1,
         "partial_rotary_factor": 1.0,
         "sliding_window": None,
