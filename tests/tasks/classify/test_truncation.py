@@ -35,12 +35,13 @@ max_positions = 11
 [train]
 batch_size = 5
 max_steps = 3
+eval_steps = 2
 threads = 1
 """
 
 
 def task(folder: Path, truncate: bool) -> Task[Any]:
-    rows = [f"{text.split()[0]}\t{text}" for text in SHORT + LONG]
+    rows = [f"{text.split()[0]}\t{text}" for text in LONG + SHORT]
     (folder / "train.tsv").write_text("\n".join(rows) + "\n")
     (folder / "recipe.toml").write_text(RECIPE.format(truncate=str(truncate).lower()))
     recipe = load_recipe(str(folder / "recipe.toml"), [f"output={folder / 'run'}"])
