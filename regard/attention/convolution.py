@@ -3,8 +3,8 @@
     score(q, k) = content − α ‖(k − q) − Δ‖²        q, k = pixels (row, column)
                                                     Δ = the centre of a head, α = its sharpness
 
-With a large α, a head attends only to the pixel at offset Δ from its query. With one head per kernel position, the output
-projection is the kernel (theorem 1).
+With a large α, a head attends only to the pixel at offset Δ from its query. With one head per kernel position, the
+output projection is the kernel (theorem 1).
 
 Shapes, throughout:
     image     (batch, channels, rows, columns)
@@ -65,7 +65,7 @@ class QuadraticAttention(nn.Module):
 def attention_from_convolution(convolution: nn.Conv2d, sharpness: float = SHARPNESS) -> nn.Sequential:
     """Self-attention that computes the same as a convolution of stride 1 and odd kernel: pads, attends, crops.
 
-    Queries and keys are 0, so that scores are positions only; values are the pixels; the output projection is the kernel.
+    Queries and keys are 0, so that scores depend on positions only; values are pixels; the kernel projects the output.
     """
     _check(convolution)
     weight = _dense(convolution)  # (outputs, inputs, kernel rows, kernel columns)
