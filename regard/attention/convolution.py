@@ -75,10 +75,9 @@ def attention_from_convolution(convolution: nn.Conv2d, sharpness: float = SHARPN
     offsets = [torch.linspace(-far, far, size) for far, size in zip(reach, kernel, strict=True)]
     centre = torch.cartesian_prod(*offsets).to(weight)
     heads = len(centre)
-    projections = [nn.Linear(inputs, heads * inputs, bias=False) for _ in range(3)]
+    query, key, value = (nn.Linear(inputs, heads * inputs, bias=False) for _ in range(3))
     output = nn.Linear(heads * inputs, outputs, bias=convolution.bias is not None)
-    attention = Attention(*projections, output, heads=heads).to(weight)
-    query, key, value = projections
+    attention = Attention(query, key, value, output, heads=heads).to(weight)
     query.weight.zero_()
     key.weight.zero_()
     value.weight.copy_(torch.eye(inputs).repeat(heads, 1))

@@ -38,9 +38,8 @@ class DeformableConvolution(nn.Module):
     ):
         """Offsets are 0 before training, as in the paper, so that it begins as a plain convolution."""
         super().__init__()
-        geometry = {"kernel_size": kernel, "stride": stride, "padding": padding, "dilation": dilation}
-        self.convolution = nn.Conv2d(inputs, outputs, **geometry, bias=bias)
-        self.offsets = nn.Conv2d(inputs, 2 * kernel**2, **geometry)
+        self.convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding, dilation, bias=bias)
+        self.offsets = nn.Conv2d(inputs, 2 * kernel**2, kernel, stride, padding, dilation)
         nn.init.zeros_(self.offsets.weight)
         assert self.offsets.bias is not None
         nn.init.zeros_(self.offsets.bias)

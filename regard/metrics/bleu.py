@@ -11,7 +11,7 @@ from sacrebleu.significance import PairedTest
 from regard.metrics.bootstrap import RESAMPLES, SIGNATURE, Difference, Score, bootstrap_mean, paired_test
 
 Metrics = dict[str, BLEU | CHRF]
-Streams = Sequence[Sequence[str | None]]  # the first reference of each answer, the second ones, …; None: it has fewer
+Streams = Sequence[Sequence[Any]]  # the first reference of each answer, the second ones, …; None where it has fewer
 
 
 def quick(answers: list[str], references: list[str], lowercase: bool) -> dict[str, float]:

@@ -12,7 +12,7 @@ from regard.layers import deformable
 from regard.layers.deformable import DeformableConvolution, deformable_convolution
 
 BATCH, INPUTS, OUTPUTS, ROWS, COLUMNS = 2, 3, 5, 11, 7
-GEOMETRIES: dict[str, dict[str, int]] = {
+GEOMETRIES: dict[str, dict[str, Any]] = {
     "plain": {},
     "padding": dict(padding=1),
     "stride": dict(stride=2, padding=2),
@@ -21,7 +21,7 @@ GEOMETRIES: dict[str, dict[str, int]] = {
 }
 
 
-def made(kernel: tuple[int, int], geometry: dict[str, int], dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
+def made(kernel: tuple[int, int], geometry: dict[str, Any], dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
     """Image, weight, bias, and zero offsets."""
     image = torch.randn(BATCH, INPUTS, ROWS, COLUMNS, dtype=dtype)
     weight = torch.randn(OUTPUTS, INPUTS, *kernel, dtype=dtype)
@@ -68,7 +68,7 @@ def loop_reference(image: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor,
 @pytest.mark.parametrize("kernel", [(1, 1), (3, 3), (3, 5)])
 @pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
 def test_zero_offsets_give_the_plain_convolution(
-    geometry: dict[str, int], kernel: tuple[int, int], band: int, monkeypatch: pytest.MonkeyPatch
+    geometry: dict[str, Any], kernel: tuple[int, int], band: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deformable, "BAND", band)
     image, weight, bias, offsets = made(kernel, geometry)
@@ -79,7 +79,7 @@ def test_zero_offsets_give_the_plain_convolution(
 
 @pytest.mark.parametrize("scale", [0.5, 3.0, 100.0])
 @pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
-def test_it_equals_the_loop_over_the_definition(geometry: dict[str, int], scale: float) -> None:
+def test_it_equals_the_loop_over_the_definition(geometry: dict[str, Any], scale: float) -> None:
     """Also for offsets of many times the image's size."""
     image, weight, bias, offsets = made((3, 3), geometry, torch.float64)
     offsets = offsets + scale * torch.randn_like(offsets)
