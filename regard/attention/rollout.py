@@ -52,6 +52,8 @@ def trace_rollout(trace: Trace, sites: Sequence[str] | None = None) -> Tensor:
 def _size(trace: Trace, site: str) -> int:
     """The number of positions of a site; an error unless all attend to all."""
     size = trace.weights(site, head=0, rows=slice(0, 1)).size(-1)
+    if trace.axes.at(site) is None and trace.records[site][0].query.size(0) > 1:  # several inputs, or windows of one
+        raise UserError(f"attention rollout needs the axes of a trace of several sequences; '{site}' has none")
     queries = len(trace.labels(site)[0])
     if queries != size:
         raise UserError(

@@ -30,8 +30,10 @@ def by_definition(layers: list[Tensor]) -> np.ndarray:
     return result
 
 
-def traced(n: int = N, layers: int = LAYERS, rule=None, name: str = "encoder", axes: Axes | None = None) -> Trace:
-    x = torch.randn(1, n, WIDTH)
+def traced(
+    n: int = N, layers: int = LAYERS, rule=None, name: str = "encoder", axes: Axes | None = None, batch: int = 1
+) -> Trace:
+    x = torch.randn(batch, n, WIDTH)
     with record() as recorder, torch.no_grad(), scope(name):
         for index in range(layers):
             attention = multihead(WIDTH, HEADS)
@@ -115,7 +117,16 @@ def test_windows_of_an_image_are_refused() -> None:
     """Layers that attend within windows have fewer keys than the image has patches."""
     patches = Axis([str(index) for index in range(4 * N)], unit="patch", grid=(4, N))
     with pytest.raises(UserError, match="self-attention over all positions"):
-        trace_rollout(traced(axes=Axes.encoder(patches)))
+        trace_rollout(traced(axes=Axes.encoder(patches), batch=4))
+    with pytest.raises(UserError, match="needs the axes of a trace of several sequences"):
+        trace_rollout(traced(batch=4))
+
+
+def test_one_of_several_inputs() -> None:
+    trace = traced(axes=Axes.encoder(Axis("abcdefghijk")), batch=3)
+    trace.batch = slice(2, 3)
+    weights = [records[0].weights()[2] for records in trace.records.values()]
+    torch.testing.assert_close(trace_rollout(trace), rollout(weights))
 
 
 def test_without_layers() -> None:
