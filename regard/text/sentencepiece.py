@@ -77,16 +77,14 @@ def _table(path: Path) -> dict[str, int]:
 
 def load_marian(folder: Path) -> tuple[SentencePieceTokenizer, SentencePieceTokenizer]:
     """The source's and the target's tokenizer of a folder with source.spm, target.spm and vocab.json."""
-    for name in ("source.spm", "target.spm"):
-        if not (folder / name).exists():
-            raise UserError(f"{folder}: {name} is missing; a Marian folder has source.spm, target.spm and vocab.json")
     table = _table(folder / "vocab.json")
     target_vocab = folder / "target_vocab.json"
     target_table = _table(target_vocab) if target_vocab.exists() else table
     try:
         source, target = (read_bytes(folder / name) for name in ("source.spm", "target.spm"))
     except OSError as error:
-        raise UserError(f"{folder}: cannot be read ({error})") from None
+        expected = "a Marian folder has source.spm, target.spm and vocab.json"
+        raise UserError(f"{folder}: cannot be read ({error}); {expected}") from None
     return SentencePieceTokenizer(source, table), SentencePieceTokenizer(target, target_table)
 
 

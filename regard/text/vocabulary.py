@@ -74,12 +74,10 @@ class Vocabulary:
             return cls(source, Tokenizer.load(separate) if separate.exists() else source)
         if (folder / "source.spm").exists():
             return cls(*load_marian(folder))
-        if (folder / "merges.txt").exists():
-            both = load_merges(folder)
-            return cls(both, both)
-        if (folder / "vocab.txt").exists():
-            both = load_wordpiece(folder)
-            return cls(both, both)
+        for name, load in (("merges.txt", load_merges), ("vocab.txt", load_wordpiece)):
+            if (folder / name).exists():
+                both = load(folder)
+                return cls(both, both)
         raise UserError(
             f"{folder}: no tokenizer found; expected tokenizer.json, source.spm + target.spm + vocab.json, "
             "vocab.json + merges.txt, or vocab.txt"
