@@ -18,9 +18,13 @@ class SentencePieceTokenizer(Tokenizer):
     """One side of a Marian folder; both sides share the ids of vocab.json unless the target has its own."""
 
     def __init__(self, model: bytes, table: dict[str, int]):
+        try:
+            import sentencepiece
+        except ImportError:
+            raise UserError('this tokenizer needs SentencePiece: pip install "regard[sentencepiece]"') from None
         self.model = model
         self.literal = True
-        self.processor = _processor(model)
+        self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self._names = {index: piece for piece, index in table.items()}
         pad = table["<pad>"]  # Marian's decoder starts from padding
         self._set(table, {"pad": pad, "begin": pad, "end": table["</s>"], "unknown": table["<unk>"]})
@@ -56,15 +60,6 @@ class SentencePieceTokenizer(Tokenizer):
     def save(self, path: Path) -> None:
         """The SentencePiece model; `save_marian` writes the complete folder."""
         path.write_bytes(self.model)
-
-
-def _processor(model: bytes):
-    try:
-        import sentencepiece
-    except ImportError:
-        message = 'this tokenizer needs SentencePiece: pip install "regard[sentencepiece]"'
-        raise UserError(message) from None
-    return sentencepiece.SentencePieceProcessor(model_proto=model)
 
 
 def _table(path: Path) -> dict[str, int]:
