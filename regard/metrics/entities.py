@@ -111,9 +111,13 @@ def report(predicted: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]
     table = table.reshape(len(rows), len(kinds), 3)
     totals = table.sum(0)
     sums = table.sum(1)
+
+    def statistic(rows: np.ndarray) -> dict[str, float]:
+        return {name: float(value) for name, value in metrics(sums[rows].sum(0)).items()}
+
     hits = sum(a == b for ours, theirs in pairs for a, b in zip(ours, theirs, strict=True))
     return {
-        "scores": bootstrap(lambda rows: metrics(sums[rows].sum(0)), len(sums), f"conlleval|{SIGNATURE}"),
+        "scores": bootstrap(statistic, len(sums), f"conlleval|{SIGNATURE}"),
         "by_type": by_row(kinds, {"entities": totals[:, 0], "found": totals[:, 1], **metrics(totals)}),
         "accuracy": 100.0 * hits / max(1, sum(map(len, expected))),
     }

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from regard.errors import UserError
-from regard.text.id_only import IdOnlyTokenizer
 from regard.text.sentencepiece import SentencePieceTokenizer, load_marian, save_marian
-from regard.text.tokenizer import MISSING, ROLES, Tokenizer
+from regard.text.tokenizer import MISSING, ROLES, IdOnlyTokenizer, Tokenizer
 from regard.text.vocab_files import load_merges, load_wordpiece
 
 FILES = ("tokenizer.json", "tokenizer_target.json", "tokenizer_config.json", "source.spm", "target.spm", "vocab.json",

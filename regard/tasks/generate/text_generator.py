@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from regard.config.recipe import DecodeOptions
+from regard.decoding.candidates import key_of
 from regard.decoding.prefix_cache import PrefixCache
-from regard.decoding.sampling import key_of
 from regard.decoding.search import BeamSearch, DecodeStart, EosIds, Hypothesis
 from regard.decoding.speculative import DraftProposer, Speculation, speculate
 from regard.errors import UserError
