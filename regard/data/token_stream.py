@@ -50,11 +50,7 @@ class TokenStream(RaggedDataset):
 
 
 def prepare_stream(
-    data: DocumentOptions,
-    split: str,
-    tokenizer: Tokenizer,
-    cache: Path,
-    base_dir: Path | None = None,
+    data: DocumentOptions, split: str, tokenizer: Tokenizer, cache: Path, base_dir: Path | None = None
 ) -> TokenStream:
     """A split as a TokenStream, from the cache if the same files, options and tokenizer were prepared before."""
     hashes = hash_files(file_of(data, split, base_dir))

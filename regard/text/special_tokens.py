@@ -101,12 +101,12 @@ def padded(rows: Sequence[FramedRow], padding: int) -> TokenBatch:
 def mask_token_of(tokenizer: Tokenizer) -> int:
     """The mask token."""
     named = token_name(tokenizer.settings, "mask_token")
-    mask = next((tokenizer.table[name] for name in (named, *MASKS) if name in tokenizer.table), MISSING)
-    if mask == MISSING:
-        raise UserError(
-            f"the tokenizer has no mask token ({' or '.join(MASKS)}); set mask_token in its tokenizer_config.json"
-        )
-    return mask
+    for name in (named, *MASKS):
+        if name in tokenizer.table:
+            return tokenizer.table[name]
+    raise UserError(
+        f"the tokenizer has no mask token ({' or '.join(MASKS)}); set mask_token in its tokenizer_config.json"
+    )
 
 
 def with_mask_token(tokenizer: Tokenizer) -> Tokenizer:
