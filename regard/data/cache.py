@@ -6,11 +6,11 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from regard.data.splits import SPLITS
 
@@ -60,9 +60,6 @@ class Report:
         return "; ".join([*counts, *self.notes])
 
 
-Dataset = TypeVar("Dataset")
-
-
 def cache_path(cache: Path, contents: Sequence[str]) -> Path:
     """The folder of a dataset; `contents` are all that determines it."""
     return cache / hashlib.sha256("\0".join([FORMAT, *contents]).encode()).hexdigest()[:32]
@@ -83,17 +80,6 @@ def options_key(options: "DataOptions", split: str, ignore: Collection[str] = ()
     return json.dumps([split, kept], sort_keys=True)
 
 
-def open_cached(folder: Path, kind: Callable[[Path], Dataset]) -> Dataset | None:
-    """What was prepared in a folder; a damaged one is removed. Opening a damaged one raises one of these errors."""
-    if not folder.exists():
-        return None
-    try:
-        return kind(folder)
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
-        shutil.rmtree(folder, ignore_errors=True)
-        return None
-
-
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """A temporary folder that is renamed to `folder` on success, and removed on failure."""
@@ -111,12 +97,6 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
                 raise
     finally:
         shutil.rmtree(tmp_folder, ignore_errors=True)
-
-
-def fsync(file: BinaryIO) -> None:
-    """Writes a file to the disk, so that a later rename cannot expose an empty one."""
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def smallest_uint(size: int) -> str:

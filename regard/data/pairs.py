@@ -121,13 +121,9 @@ def prepare_pairs(
                 _write_chunk(writer, chunk, encoders, max_length, truncate)
                 show(report.read)
         if not report.kept:
-            long = any(reason.startswith("longer") for reason in report.skipped)
-            hint = (
-                "; raise data.max_length, or for classification set data.truncate = true or data.segment_length"
-                if long
-                else ""
-            )
-            raise UserError(f"no sample left to use: {report}{hint}")
+            too_long = any(reason.startswith("longer") for reason in report.skipped)
+            hint = "; raise data.max_length, or for classification set data.truncate = true or data.segment_length"
+            raise UserError(f"no sample left to use: {report}{hint if too_long else ''}")
 
     return prepare(folder, layouts, write, PairDataset, report)
 
