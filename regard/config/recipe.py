@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from regard.config.aliases import rename_keys
-from regard.config.options import (
-    DataOptions,
-    DecodeOptions,
-    DistilOptions,
-    TokenizerOptions,
-    TrainOptions,
-    require,
-)
+from regard.config.options import DataOptions, DecodeOptions, DistilOptions, TokenizerOptions, TrainOptions, require
 from regard.config.recipe_files import find_recipe, is_shipped, shipped_recipes
 from regard.config.schema import Locations, Table, build, override, show, write, write_key
 from regard.errors import UserError, listed, nearest

@@ -6,11 +6,11 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from regard.data.splits import SPLITS
 
@@ -39,6 +39,7 @@ class Report:
 
     read: int = 0
     kept: int = 0
+    truncated: int = 0  # of those kept
     skipped: dict[str, Skip] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # how ambiguous files were interpreted, and sizes
     unit: str = "samples"
@@ -54,11 +55,9 @@ class Report:
 
     def __str__(self) -> str:
         counts = [f"{self.read} {self.unit} read, {self.kept} kept"]
+        counts += [f"{self.truncated} truncated"] if self.truncated else []
         counts += [f"{skip.count} skipped: {reason} (first: {skip.first})" for reason, skip in self.skipped.items()]
         return "; ".join([*counts, *self.notes])
-
-
-Dataset = TypeVar("Dataset")
 
 
 def cache_path(cache: Path, contents: Sequence[str]) -> Path:
@@ -81,17 +80,6 @@ def options_key(options: "DataOptions", split: str, ignore: Collection[str] = ()
     return json.dumps([split, kept], sort_keys=True)
 
 
-def open_cached(folder: Path, kind: Callable[[Path], Dataset]) -> Dataset | None:
-    """What was prepared in a folder; a damaged one is removed. Opening a damaged one raises one of these errors."""
-    if not folder.exists():
-        return None
-    try:
-        return kind(folder)
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
-        shutil.rmtree(folder, ignore_errors=True)
-        return None
-
-
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """A temporary folder that is renamed to `folder` on success, and removed on failure."""
@@ -109,12 +97,6 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
                 raise
     finally:
         shutil.rmtree(tmp_folder, ignore_errors=True)
-
-
-def fsync(file: BinaryIO) -> None:
-    """Writes a file to the disk, so that a later rename cannot expose an empty one."""
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def smallest_uint(size: int) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard.config.options import DocumentOptions
-from regard.data.files import expand, not_utf8, rows, unpacked
+from regard.data.files import expand, not_utf8, rows, suffix, unpacked
 from regard.data.splits.hashed import file_of, fractions, own_file, split_of
 from regard.errors import UserError
 
@@ -65,12 +65,12 @@ def _belongs(value: str, split: str, held_out: tuple[float, float]) -> bool:
 
 def in_rows(path: Path) -> bool:
     """Whether a file has columns."""
-    return path.name.removesuffix(".gz").endswith((".jsonl", ".tsv", ".csv"))
+    return suffix(path) in (".jsonl", ".tsv", ".csv")
 
 
 def _rows(path: Path, data: DocumentOptions, split: str, held_out: tuple[float, float]) -> Iterator[Document]:
     """One document a row, from the column `data.text`; else from the first column, in JSON lines from `text`."""
-    column = data.text or ("text" if path.name.removesuffix(".gz").endswith(".jsonl") else "")
+    column = data.text or ("text" if suffix(path) == ".jsonl" else "")
     group_column = "" if data.split_by == "source" else data.split_by
     required = {"data.text": column, "data.split_by": group_column}
     for fields, location in rows(path, data.columns, {option: name for option, name in required.items() if name}):
@@ -83,7 +83,7 @@ def _rows(path: Path, data: DocumentOptions, split: str, held_out: tuple[float, 
 def unnamed_column(data: DocumentOptions, split: str, base_dir: Path | None = None) -> bool:
     """Whether a header would be read as a document, because no option names a column."""
     files = expand(file_of(data, split, base_dir)).values()
-    separated = any(file.name.removesuffix(".gz").endswith((".tsv", ".csv")) for file in files)
+    separated = any(suffix(file) in (".tsv", ".csv") for file in files)
     return separated and not data.text and not data.columns and data.split_by == "source"
 
 

@@ -47,15 +47,21 @@ class Row(NamedTuple):
 
 
 def expand(path: Path) -> dict[str, Path]:
-    """A path's files: {"de": train.de.gz, "en": train.en.gz}, {"a.txt": …, "b/c.txt": …}, or {"": path}."""
-    match = BRACES.search(str(path))
-    if not match:
-        return _matches(path) if several(path) else {"": path}
-    names = [name.strip() for name in match.group(1).split(",")]
-    if len(set(names)) < len(names) or not all(names):
-        raise UserError(f"{path}: the names in braces must differ and not be empty")
+    """A path's files: {"de": train.de.gz, "en": train.en.gz}, {"a.txt": …, "b/c.txt": …}, or {"": path}.
+
+    Those of a pattern are in order, by their paths below the folder where the pattern begins.
+    """
     text = str(path)
-    return {name: Path(text[: match.start()] + name + text[match.end() :]) for name in names}
+    if match := BRACES.search(text):
+        names = [name.strip() for name in match.group(1).split(",")]
+        if len(set(names)) < len(names) or not all(names):
+            raise UserError(f"{path}: the names in braces must differ and not be empty")
+        return {name: Path(text[: match.start()] + name + text[match.end() :]) for name in names}
+    if not several(path):
+        return {"": path}
+    folder = Path(*itertools.takewhile(lambda name: not STARS.search(name), path.parts))
+    files = sorted(file for file in map(Path, glob.iglob(text, recursive=True)) if file.is_file())
+    return {file.relative_to(folder).as_posix(): file for file in files}
 
 
 def several(path: Path) -> bool:
@@ -68,11 +74,9 @@ def each_of(path: Path, read: Callable[[Path], Iterator[T]]) -> Iterator[T]:
     return itertools.chain.from_iterable(map(read, expand(path).values()))
 
 
-def _matches(path: Path) -> dict[str, Path]:
-    """Every file that matches a pattern, in order, by its path below the folder where the pattern begins."""
-    folder = Path(*itertools.takewhile(lambda name: not STARS.search(name), path.parts))
-    files = sorted(file for file in map(Path, glob.iglob(str(path), recursive=True)) if file.is_file())
-    return {file.relative_to(folder).as_posix(): file for file in files}
+def suffix(path: Path) -> str:
+    """The type of a file by its name, whether it is compressed or not."""
+    return Path(path.name.removesuffix(".gz")).suffix
 
 
 def hash_files(path: Path) -> dict[str, str]:
@@ -168,20 +172,20 @@ def rows(
     if several(path):
         return each_of(path, lambda file: rows(file, columns, required, json_types))
     files = expand(path)
-    suffix = Path(path.name.removesuffix(".gz")).suffix
     if "" not in files:
         _require(required, list(files), str(path))
         return _parallel(files)
-    if suffix in COLUMNS:
+    if suffix(path) in COLUMNS:
         return _separated(path, columns, required)
-    if suffix == ".jsonl":
+    if suffix(path) == ".jsonl":
         return _objects(path, required, json_types)
     raise UserError(f"{path}: unknown file type; expected {KINDS}")
 
 
-def _require(required: Mapping[str, str], names: list[str], location: str) -> None:
+def _require(required: Mapping[str, str], names: list[str], location: str, line: list[str] | None = None) -> None:
+    """The required columns must be among the names; without a header, the error shows the first line."""
     if missing := {option: name for option, name in required.items() if name not in names}:
-        raise NoColumn(location, missing, names)
+        raise NoColumn(location, missing, line or names, header=line is None)
 
 
 def _parallel(files: dict[str, Path]) -> Iterator[Row]:
@@ -201,17 +205,14 @@ def _parallel(files: dict[str, Path]) -> Iterator[Row]:
 
 def _separated(path: Path, columns: tuple[str, ...], required: Mapping[str, str]) -> Iterator[Row]:
     tab_separated = ((line_number, line.split("\t")) for line_number, line in enumerate(lines(path), 1))
-    stream = _comma_separated(path) if path.name.removesuffix(".gz").endswith(".csv") else tab_separated
+    stream = _comma_separated(path) if suffix(path) == ".csv" else tab_separated
     first = next(stream)
     values = first[1]
     needed = set(required.values())
     named = needed & set(values) if not columns else bool(needed) and needed <= set(values)
     header = tuple(values) == columns or bool(named)  # also if `columns` are those of another file
     names = values if header else list(columns) or [str(index) for index, _ in enumerate(values, 1)]
-    if not header and not columns and not needed <= set(names):
-        missing = {option: name for option, name in required.items() if name not in names}
-        raise NoColumn(f"{path}:1", missing, values, header=False)
-    _require(required, names, f"{path}:1")
+    _require(required, names, f"{path}:1", None if header or columns else values)
     if repeated := [name for index, name in enumerate(names) if name in names[:index]]:
         raise UserError(f"{path}:1: several columns are named '{repeated[0]}': rename all but one")
     for line_number, line in stream if header else itertools.chain([first], stream):

@@ -1,6 +1,6 @@
 """Pairs of texts → token ids on disk: the prepared dataset of tasks that map a source to a target."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -18,6 +18,9 @@ FORMAT = "pairs 2"  # part of every key: increase it when what is written change
 CHUNK = 2048  # samples encoded at once
 
 CHARACTERS_PER_TOKEN = 100  # a text of more than this times max_length is skipped before it is tokenized
+
+
+Truncate = Callable[[list[int], int], list[int]]  # tokens, maximum length → at most as many tokens
 
 
 class Encoder(Protocol):
@@ -57,14 +60,14 @@ class Sample(NamedTuple):
 
 
 def reason_to_skip(record: Record, max_length: int) -> str | None:
-    """Why a sample cannot be used, as far as that is known without tokenizing it."""
+    """Why a sample cannot be used, as far as that is known without tokenizing it; `max_length` 0 is no limit."""
     blank = [side for side in Sample._fields if not getattr(record, side).strip()]
-    max_characters = CHARACTERS_PER_TOKEN * max_length
     if record.left_out:
         return record.left_out
     if blank:
         return "both sides empty" if len(blank) == 2 else f"empty {blank[0]}"
-    if max(len(record.source), len(record.target)) > max_characters:
+    max_characters = CHARACTERS_PER_TOKEN * max_length
+    if max_length and max(len(record.source), len(record.target)) > max_characters:
         return f"longer than {max_characters} characters"
     return None
 
@@ -100,8 +103,12 @@ def prepare_pairs(
     max_length: int,
     report: Report,
     hashes: dict[str, str] | None = None,
+    truncate: Truncate | None = None,
 ) -> PairDataset:
-    """The dataset of these records; `key` is all that determines them besides the encoders."""
+    """The dataset of these records; `key` is all that determines them besides the encoders.
+
+    A source that is too long is skipped, or shortened by `truncate`.
+    """
     folder = cache_path(cache, [FORMAT, *key, str(max_length), encoders.source.content(), encoders.target.content()])
     layouts = {"source": Layout(smallest_uint(encoders.source.size)), "source_lengths": SCALAR, "text": TEXT}
     layouts |= {"target": Layout(smallest_uint(encoders.target.size)), "target_lengths": SCALAR}
@@ -111,26 +118,24 @@ def prepare_pairs(
         stream = iter(records)
         with shown("preparing: {} samples") as show:
             while chunk := list(islice(stream, CHUNK)):
-                _write_chunk(writer, chunk, encoders, max_length)
+                _write_chunk(writer, chunk, encoders, max_length, truncate)
                 show(report.read)
         if not report.kept:
-            long = any(reason.startswith("longer") for reason in report.skipped)
-            hint = (
-                "; raise data.max_length, or read texts to be labelled in segments (data.segment_length)"
-                if long
-                else ""
-            )
-            raise UserError(f"no sample left to use: {report}{hint}")
+            too_long = any(reason.startswith("longer") for reason in report.skipped)
+            hint = "; raise data.max_length, or for classification set data.truncate = true or data.segment_length"
+            raise UserError(f"no sample left to use: {report}{hint if too_long else ''}")
 
     return prepare(folder, layouts, write, PairDataset, report)
 
 
-def _write_chunk(writer: DatasetWriter, chunk: list[Record], encoders: Encoders, max_length: int) -> None:
+def _write_chunk(
+    writer: DatasetWriter, chunk: list[Record], encoders: Encoders, max_length: int, truncate: Truncate | None
+) -> None:
     report = writer.report
     report.read += len(chunk)
     usable = []
     for record in chunk:
-        if reason := reason_to_skip(record, max_length):
+        if reason := reason_to_skip(record, 0 if truncate else max_length):
             report.skip(reason, record.location)
         elif record.prefix and record.token not in encoders.source.table:
             raise UserError(f"{record.location}: unknown prefix {record.token}: the vocabulary has no such token")
@@ -139,6 +144,9 @@ def _write_chunk(writer: DatasetWriter, chunk: list[Record], encoders: Encoders,
     samples = [Sample.of(record) for record in usable]
     sources = encoders.source.encode_many([sample.source for sample in samples])
     targets = encoders.target.encode_many([sample.target for sample in samples])
+    if truncate:
+        report.truncated += sum(len(source) > max_length for source in sources)
+        sources = [truncate(source, max_length) for source in sources]
     kept = []
     for index, (source, target) in enumerate(zip(sources, targets, strict=True)):
         if not (source and target):

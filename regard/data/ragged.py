@@ -9,6 +9,8 @@ Text is stored as UTF-8 in a column of bytes.
 
 import io
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -18,7 +20,7 @@ from typing import BinaryIO, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regard.data.cache import Facts, Report, atomic_folder, fsync, open_cached
+from regard.data.cache import Facts, Report, atomic_folder
 
 Row = Sequence[int] | np.ndarray
 
@@ -54,11 +56,6 @@ class Column:
     def text(self, index: int) -> str:
         return self[index].tobytes().decode()
 
-    def is_complete(self, rows: int) -> bool:
-        """Whether there are as many rows as were written, and all their values."""
-        size = rows * self.width if self.offsets is None else self.offsets[-1]
-        return len(self) == rows and len(self.values) == size
-
 
 class RaggedDataset:
     """Columns by name, and what is known about how they were prepared."""
@@ -90,7 +87,11 @@ class ColumnWriter:
     def extend(self, rows: Sequence[Row]) -> None:
         for row in rows:
             self.values.write(np.asarray(row, self.layout.dtype).tobytes())
-        self._add([len(row) for row in rows])
+        self.rows += len(rows)
+        if self.offsets is not None and rows:
+            offsets = np.cumsum([len(row) for row in rows], dtype=np.int64) + self._end
+            self.offsets.write(offsets.tobytes())
+            self._end = int(offsets[-1])
 
     def extend_array(self, values: ArrayLike) -> None:
         """Rows of a fixed width, as one array."""
@@ -99,16 +100,7 @@ class ColumnWriter:
         self.rows += array.size // self.layout.width
 
     def extend_texts(self, texts: Iterable[str]) -> None:
-        encoded = [text.encode() for text in texts]
-        self.values.write(b"".join(encoded))
-        self._add([len(text) for text in encoded])
-
-    def _add(self, lengths: list[int]) -> None:
-        self.rows += len(lengths)
-        if self.offsets is not None and lengths:
-            offsets = np.cumsum(lengths, dtype=np.int64) + self._end
-            self.offsets.write(offsets.tobytes())
-            self._end = int(offsets[-1])
+        self.extend([np.frombuffer(text.encode(), np.uint8) for text in texts])
 
 
 class DatasetWriter:
@@ -139,9 +131,11 @@ def prepare(
     folder: Path, layouts: Mapping[str, Layout], write: Callable[[DatasetWriter], None], kind: Open[D], report: Report
 ) -> D:
     """The dataset of a folder: opened if it was prepared before, else written by `write`, aside and then renamed."""
-    dataset = open_cached(folder, lambda folder: _open(folder, kind))
-    if dataset is not None:
-        return dataset
+    if folder.exists():
+        try:
+            return _open(folder, kind)
+        except (OSError, ValueError, KeyError, TypeError, IndexError):  # it is damaged
+            shutil.rmtree(folder, ignore_errors=True)
     with atomic_folder(folder) as tmp_folder, ExitStack() as stack:
         files: list[BinaryIO] = []
 
@@ -153,8 +147,9 @@ def prepare(
         write(writer)
         description = create("dataset.json")
         description.write(json.dumps(writer.description(), indent=2, ensure_ascii=False).encode())
-        for file in files:
-            fsync(file)
+        for file in files:  # written to the disk, so that the rename cannot expose an empty one
+            file.flush()
+            os.fsync(file.fileno())
     return _open(folder, kind)
 
 
@@ -166,30 +161,27 @@ def in_memory(
     writer = DatasetWriter(layouts, lambda name: buffers.setdefault(name, io.BytesIO()), report)
     write(writer)
 
-    def array(name: str, dtype: str) -> np.ndarray:
-        return np.frombuffer(buffers[name].getvalue(), dtype)
-
-    columns = {}
-    for name, (dtype, width) in layouts.items():
-        offsets = None if width else array(f"{name}.offsets", "int64")
-        columns[name] = Column(array(f"{name}.values", dtype), offsets, width)
-    return kind(columns, writer.description())
+    return _dataset(writer.description(), lambda name, dtype: np.frombuffer(buffers[name].getvalue(), dtype), kind)
 
 
 def _open(folder: Path, kind: Open[D]) -> D:
     """A dataset that was written completely; a file that is missing or truncated is an OSError or a ValueError."""
-    facts = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+
+    def array(name: str, dtype: str) -> np.ndarray:
+        path = folder / name
+        empty = path.stat().st_size == 0  # which cannot be mapped
+        return np.zeros(0, dtype) if empty else np.memmap(path, dtype=dtype, mode="r")
+
+    return _dataset(json.loads((folder / "dataset.json").read_text(encoding="utf-8")), array, kind)
+
+
+def _dataset(facts: Facts, array: Callable[[str, str], np.ndarray], kind: Open[D]) -> D:
+    """The dataset of these facts; `array` gives a file's values as a type."""
     columns = {}
     for name, (dtype, width, rows) in facts["columns"].items():
-        values = _map(folder / f"{name}.values", dtype)
-        offsets = None if width else _map(folder / f"{name}.offsets", "int64")
+        values = array(f"{name}.values", dtype)
+        offsets = None if width else array(f"{name}.offsets", "int64")
         columns[name] = Column(values, offsets, width)
-        if not columns[name].is_complete(rows):
-            raise ValueError(f"{folder}: the column '{name}' is truncated")
+        if len(columns[name]) != rows or len(values) != (rows * width if offsets is None else offsets[-1]):
+            raise ValueError(f"the column '{name}' is truncated")
     return kind(columns, facts)
-
-
-def _map(path: Path, dtype: str) -> np.ndarray:
-    if path.stat().st_size == 0:  # which cannot be mapped
-        return np.zeros(0, dtype)
-    return np.memmap(path, dtype=dtype, mode="r")

@@ -120,9 +120,8 @@ class BatchOrder:
 
     def _widths(self, samples: np.ndarray) -> np.ndarray:
         """The width that a sample requires of its batch: its longer side and one of begin or end."""
-        return 1 + np.maximum(self.dataset.source_lengths[samples], self.dataset.target_lengths[samples]).astype(
-            np.int64
-        )
+        longer = np.maximum(self.dataset.source_lengths[samples], self.dataset.target_lengths[samples])
+        return 1 + longer.astype(np.int64)
 
     def _borders(self, widths: np.ndarray) -> list[int]:
         """Where batches begin and end among sorted widths: each as large as possible, at least one sample."""

@@ -14,10 +14,10 @@ from regard.config.options import DocumentOptions
 from regard.data.cache import Facts, Report, cache_path, options_key, smallest_uint
 from regard.data.documents import CHUNK_BYTES, Document, documents, unnamed_column
 from regard.data.files import hash_files
-from regard.data.ragged import Column, ColumnWriter, DatasetWriter, Layout, RaggedDataset, prepare
+from regard.data.ragged import Column, DatasetWriter, Layout, RaggedDataset, prepare
 from regard.data.splits.hashed import file_of
 from regard.errors import UserError
-from regard.progress import Progress, shown
+from regard.progress import shown
 from regard.text.tokenizer import MISSING, Tokenizer
 
 FORMAT = "stream 2"  # part of every key: increase it when what is written changes
@@ -50,11 +50,7 @@ class TokenStream(RaggedDataset):
 
 
 def prepare_stream(
-    data: DocumentOptions,
-    split: str,
-    tokenizer: Tokenizer,
-    cache: Path,
-    base_dir: Path | None = None,
+    data: DocumentOptions, split: str, tokenizer: Tokenizer, cache: Path, base_dir: Path | None = None
 ) -> TokenStream:
     """A split as a TokenStream, from the cache if the same files, options and tokenizer were prepared before."""
     hashes = hash_files(file_of(data, split, base_dir))
@@ -89,20 +85,19 @@ def write_stream(
 
     def write(writer: DatasetWriter) -> None:
         writer.hashes = hashes or {}
+        column = writer["tokens"]
+        size = 0
         with shown("preparing: {} tokens") as show:
-            encoder = _StreamEncoder(writer["tokens"], tokenizer, show)
-            for document in documents:
-                report.read += 1
-                if document.is_blank:
-                    report.skip("blank", document.location)
-                    continue
-                report.kept += 1
-                encoder.add(document)
-            encoder.flush()
+            for chunks in _batches(_chunks(documents, report)):
+                for chunk, tokens in zip(chunks, _encode(chunks, tokenizer), strict=True):
+                    end = [tokenizer.end] if chunk.has_end and tokenizer.end != MISSING else []
+                    column.extend_array(tokens + end)
+                    size += len(chunk.text.encode())
+                show(column.rows)
         if not report.kept:
             raise UserError(f"no document left to use: {report}")
-        report.notes.insert(0, f"{writer['tokens'].rows} tokens of {encoder.bytes} bytes")
-        writer.facts["bytes"] = encoder.bytes
+        report.notes.insert(0, f"{column.rows} tokens of {size} bytes")
+        writer.facts["bytes"] = size
 
     return prepare(folder, {"tokens": Layout(smallest_uint(tokenizer.size), 1)}, write, TokenStream, report)
 
@@ -110,47 +105,45 @@ def write_stream(
 class _Chunk(NamedTuple):
     text: str
     continues: bool  # whether text of the same document precedes it
-    has_end: bool  # whether an end token follows
+    has_end: bool = False  # whether an end token follows
 
 
-class _StreamEncoder:
-    """Encodes documents chunk by chunk, about a megabyte of text at once."""
+def _chunks(documents: Iterable[Document], report: Report) -> Iterator[_Chunk]:
+    """The chunks of all documents that are not blank."""
+    for document in documents:
+        report.read += 1
+        if document.is_blank:
+            report.skip("blank", document.location)
+            continue
+        report.kept += 1
+        texts = document.chunks(CHUNK_BYTES)
+        last = _Chunk(next(texts), continues=False)
+        for text in texts:
+            yield last
+            last = _Chunk(text, continues=True)
+        yield last._replace(has_end=document.has_end)
 
-    def __init__(self, column: ColumnWriter, tokenizer: Tokenizer, show: Progress):
-        self.column = column
-        self.tokenizer = tokenizer
-        self.show = show
-        self.bytes = 0
-        self._pending: list[_Chunk] = []
-        self._characters = 0  # of the pending chunks
-        self._line_break = tokenizer.encode(LINE_BREAK)
 
-    def add(self, document: Document) -> None:
-        continues = False
-        for text in document.chunks(CHUNK_BYTES):
-            if self._characters >= BATCH_CHARACTERS:
-                self.flush()
-            self._pending.append(_Chunk(text, continues, False))
-            self._characters += len(text)
-            continues = True
-        if document.has_end:
-            self._pending[-1] = self._pending[-1]._replace(has_end=True)
+def _batches(chunks: Iterable[_Chunk]) -> Iterator[list[_Chunk]]:
+    """Chunks that are encoded together."""
+    batch = []
+    characters = 0
+    for chunk in chunks:
+        batch.append(chunk)
+        characters += len(chunk.text)
+        if characters >= BATCH_CHARACTERS:
+            yield batch
+            batch = []
+            characters = 0
+    yield batch
 
-    def flush(self) -> None:
-        end = [] if self.tokenizer.end == MISSING else [self.tokenizer.end]
-        for chunk, tokens in zip(self._pending, self._encode(), strict=True):
-            self.column.extend_array(tokens + end if chunk.has_end else tokens)
-            self.bytes += len(chunk.text.encode())
-        self._pending = []
-        self._characters = 0
-        self.show(self.column.rows)
 
-    def _encode(self) -> list[list[int]]:
-        """The tokens of each chunk. Many tokenizers put a space before the first word, so a line break precedes it."""
-        prefix = self._line_break
-        rows = self.tokenizer.encode_many([LINE_BREAK * chunk.continues + chunk.text for chunk in self._pending])
-        for index, chunk in enumerate(self._pending):
-            if chunk.continues:
-                row = rows[index]
-                rows[index] = row[len(prefix) :] if row[: len(prefix)] == prefix else self.tokenizer.encode(chunk.text)
-        return rows
+def _encode(chunks: list[_Chunk], tokenizer: Tokenizer) -> list[list[int]]:
+    """The tokens of each chunk. Many tokenizers put a space before the first word, so a line break precedes it."""
+    prefix = tokenizer.encode(LINE_BREAK)
+    rows = tokenizer.encode_many([LINE_BREAK * chunk.continues + chunk.text for chunk in chunks])
+    for index, chunk in enumerate(chunks):
+        if chunk.continues:
+            row = rows[index]
+            rows[index] = row[len(prefix) :] if row[: len(prefix)] == prefix else tokenizer.encode(chunk.text)
+    return rows

@@ -1,5 +1,7 @@
 """The prefix cache: what a conversation's next prompt has in common with the last text is not read again."""
 
+from itertools import takewhile
+
 from torch import Tensor
 
 from regard.layers.autoregressive import EMPTY
@@ -22,28 +24,35 @@ class PrefixCache:
 
     def start(self, source: TokenBatch) -> State:
         """As the network's: the prompt is read except its last token."""
-        tokens = source.tokens[0, :-1].tolist()
-        known = self._common_prefix(tokens)
-        self.read = len(tokens) - known + 1
-        if not known:
-            self.state = EMPTY
-        elif known < len(self.tokens):
-            assert isinstance(self.network, TruncatableLM)
-            self.state = self.network.truncate(self.state, known)
-        if known < len(tokens):
-            _, self.state = self.network.decode(source.tokens[:, known:-1], self.state)
-        self.tokens = tokens
+        known = self.rewind(source.tokens[0, :-1].tolist())
+        new = source.tokens[:, known:-1]
+        self.read = new.size(1) + 1
+        if new.size(1):
+            self.decode(new)
         return self.state
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         logits, self.state = self.network.step(tokens, state)
-        self.tokens = self.tokens + tokens[0].tolist()
+        self.tokens += tokens[0].tolist()
         return logits, self.state
 
-    def _common_prefix(self, tokens: list[int]) -> int:
-        """How many first tokens are those of the last text; 0 where the state cannot be taken back to them."""
-        if self.network.state_length(self.state) < len(self.tokens):  # the context dropped the oldest ones
-            return 0
-        pairs = enumerate(zip(self.tokens, tokens, strict=False))
-        common = next((index for index, (old, new) in pairs if old != new), min(len(self.tokens), len(tokens)))
-        return common if common == len(self.tokens) or isinstance(self.network, TruncatableLM) else 0
+    def decode(self, tokens: Tensor) -> Tensor:
+        """The hidden states of tokens (1, new) that continue the text."""
+        x, self.state = self.network.decode(tokens, self.state)
+        self.tokens += tokens[0].tolist()
+        return x
+
+    def rewind(self, tokens: list[int]) -> int:
+        """Take the state back to the first tokens that the last text has in common with these; gives how many.
+
+        It is 0 where the state cannot be taken back to them, as when the context has dropped the oldest ones.
+        """
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(self.tokens, tokens, strict=False))
+        known = sum(1 for _ in same) if self.network.state_length(self.state) == len(self.tokens) else 0
+        if known and known < len(self.tokens) and isinstance(self.network, TruncatableLM):
+            self.state = self.network.truncate(self.state, known)
+        elif known < len(self.tokens):
+            known = 0
+            self.state = EMPTY
+        self.tokens = self.tokens[:known]
+        return known

@@ -10,7 +10,7 @@ The batch shrinks as sources are done. A log probability of -inf marks an empty 
 """
 
 from bisect import insort
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -71,10 +71,13 @@ class FinishedHypotheses:
     def score(self, total: Tensor, length: Tensor) -> Tensor:
         return total / length.clamp(min=1) ** self.length_penalty
 
-    def add(self, step: DecodeStep, where: Tensor, finished: bool, end_tokens: int = 0) -> None:
-        """Keep those hypotheses `where` it is True that are among the best; `end_tokens` count for their length."""
+    def add(self, step: DecodeStep, where: Tensor, finished: bool, end_tokens: int = 0) -> bool:
+        """Keep those hypotheses `where` it is True that are among the best; `end_tokens` count for their length.
+
+        Gives whether it is True anywhere.
+        """
         if not where.any():
-            return
+            return False
         sources, tokens, total = step
         scores = self.score(total, torch.tensor(tokens.size(-1) + end_tokens)).masked_fill(~where, -torch.inf)
         new = scores > self.to_beat[sources, None]
@@ -86,6 +89,7 @@ class FinishedHypotheses:
             del kept[self.size :]
             if len(kept) == self.size:
                 self.to_beat[source] = kept[-1].score
+        return True
 
     def can_improve(self, sources: Tensor, total: Tensor, length: int) -> Tensor:
         """Whether a live hypothesis of a source can still come among the best.
@@ -108,38 +112,13 @@ def search(
     **more: Any,
 ) -> list[list[Hypothesis]]:
     """The `num_return_sequences` best continuations of each source, best first; `more` are fields of DecodeStart."""
-    return run_to_end(decode_steps(network, source, DecodeStart(begin, eos_ids, limit, **more), options))
+    return BeamSearch(network, source, DecodeStart(begin, eos_ids, limit, **more), options).run()
 
 
-def run_to_end(steps: Generator[DecodeStep, None, list[list[Hypothesis]]]) -> list[list[Hypothesis]]:
-    """The result of a search."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            return done.value
+class BeamSearch:
+    """The live hypotheses of a search: iterate for those after each step; afterwards `finished` has the results."""
 
-
-@torch.inference_mode()
-def decode_steps(
-    network: Decodable, source: Any, start: DecodeStart, options: DecodeOptions
-) -> Generator[DecodeStep, None, list[list[Hypothesis]]]:
-    """The search, step by step: the live hypotheses after each step, and in the end all finished ones."""
-    beams = Beams(network, source, start, options)
-    for length in range(1, beams.last + 1):
-        logits, base = beams.step(length)
-        candidates = beams.propose(logits, base, length)
-        ended = beams.finish(candidates)
-        beams.extend(candidates, ended)
-        yield beams.live
-        if not beams.prune(length):
-            break
-    return beams.finished.kept
-
-
-class Beams:
-    """The live hypotheses of a search, and the phases of a step."""
-
+    @torch.inference_mode()
     def __init__(self, network: Decodable, source: Any, start: DecodeStart, options: DecodeOptions):
         begin, eos_ids, limit, read, keys, self.stop = start
         self.network = network
@@ -159,6 +138,30 @@ class Beams:
         self.finished = FinishedHypotheses(options.num_return_sequences, options.length_penalty, self.limits)
         self.choose, self.width = strategy(options, keys or [0] * len(self.sources), self.last, anchor.device)
 
+    def run(self) -> list[list[Hypothesis]]:
+        """The result: the best hypotheses of each source."""
+        for _ in self:
+            pass
+        return self.finished.kept
+
+    @torch.inference_mode()
+    def __iter__(self) -> Iterator[DecodeStep]:
+        for length in range(1, self.last + 1):
+            logits, base = self.step(length)
+            any_stuck = self.options.forbids and self.finish_stuck(logits)
+            candidates = self.choose(logits, base, self.sources, length - 1)
+            ended, any_ended = self.finish_ended(candidates)
+            beams = self.total.size(1)
+            parent = self.extend(candidates, ended)
+            yield self.live
+            if self.width == 1 and length < self.first and not (any_stuck or any_ended or self.stop):
+                continue  # nothing ended, and every hypothesis stays in its row
+            self.finish_stopped()
+            at_limit = (length >= self.limits[self.sources])[:, None].expand_as(self.total)
+            self.finished.add(self.live, at_limit, finished=False)
+            if not self.prune(parent, beams, length):
+                return
+
     @property
     def live(self) -> DecodeStep:
         return DecodeStep(self.sources, self.tokens[..., self.forced :], self.total)
@@ -171,54 +174,47 @@ class Beams:
         logits, normalizer = process_logits(logits[:, -1].float(), history, length - 1, self.eos_ids, self.options)
         return logits.unflatten(0, self.total.shape), self.total - normalizer.view_as(self.total)
 
-    def propose(self, logits: Tensor, base: Tensor, length: int) -> Candidates:
-        """The candidates; a hypothesis that no token may follow ends unfinished."""
-        self.any_ended = False
-        if self.options.forbids:
-            stuck = logits.amax(-1) == -torch.inf
-            self.any_ended = bool(stuck.any())
-            if self.any_ended:
-                self.finished.add(self.live, stuck, finished=False)
-        return self.choose(logits, base, self.sources, length - 1)
+    def finish_stuck(self, logits: Tensor) -> bool:
+        """A hypothesis that no token may follow ends unfinished."""
+        return self.finished.add(self.live, logits.amax(-1) == -torch.inf, finished=False)
 
-    def finish(self, candidates: Candidates) -> Tensor:
-        """Keep the candidates within the beam that end; gives which of all candidates do."""
+    def finish_ended(self, candidates: Candidates) -> tuple[Tensor, bool]:
+        """Keep the candidates within the beam that end; gives which of all candidates do, and whether one was kept."""
         ended = torch.zeros_like(candidates.token, dtype=torch.bool)
         for eos_id in self.eos_ids:
             ended |= candidates.token == eos_id
         within = ended[:, : self.width]
-        if bool(within.any()):
-            self.any_ended = True
-            answers = gather_beams(self.tokens, candidates.parent)[:, : self.width, self.forced :]
-            step = DecodeStep(self.sources, answers, candidates.total[:, : self.width])
-            self.finished.add(step, within, finished=True, end_tokens=1)
-        return ended
+        if not within.any():
+            return ended, False
+        answers = gather_beams(self.tokens, candidates.parent)[:, : self.width, self.forced :]
+        step = DecodeStep(self.sources, answers, candidates.total[:, : self.width])
+        self.finished.add(step, within, finished=True, end_tokens=1)
+        return ended, True
 
-    def extend(self, candidates: Candidates, ended: Tensor) -> None:
-        """The best candidates that did not end become the live hypotheses."""
-        self.beams = self.total.size(1)
-        self.parent, token, self.total = select_live(candidates, ended, self.width)
-        self.tokens = torch.cat([gather_beams(self.tokens, self.parent), token[..., None]], -1)
+    def extend(self, candidates: Candidates, ended: Tensor) -> Tensor:
+        """The best candidates that did not end become the live hypotheses; gives the parents that they continue."""
+        parent, token, self.total = select_live(candidates, ended, self.width)
+        self.tokens = torch.cat([gather_beams(self.tokens, parent), token[..., None]], -1)
+        return parent
 
-    def prune(self, length: int) -> bool:
-        """Finish what was stopped or is at its limit, drop sources that are done; False when all are."""
-        if self.width == 1 and length < self.first and not (self.any_ended or self.stop):
-            return True  # nothing ended, and every hypothesis stays in its row
-        if self.stop is not None:
-            _, answers, total = self.live
-            beams = zip((total > -torch.inf).tolist(), answers.tolist(), strict=True)
-            complete = [[alive and self.stop(tokens) for alive, tokens in zip(*row, strict=True)] for row in beams]
-            stopped = torch.tensor(complete, dtype=torch.bool, device=total.device)
-            self.finished.add(self.live, stopped, finished=True)
-            self.total = self.total.masked_fill(stopped, -torch.inf)
-        at_limit = (length >= self.limits[self.sources])[:, None].expand_as(self.total)
-        self.finished.add(self.live, at_limit, finished=False)
+    def finish_stopped(self) -> None:
+        """Finish the hypotheses whose text is complete."""
+        if self.stop is None:
+            return
+        _, answers, total = self.live
+        beams = zip((total > -torch.inf).tolist(), answers.tolist(), strict=True)
+        complete = [[alive and self.stop(tokens) for alive, tokens in zip(*row, strict=True)] for row in beams]
+        stopped = torch.tensor(complete, dtype=torch.bool, device=total.device)
+        self.finished.add(self.live, stopped, finished=True)
+        self.total = self.total.masked_fill(stopped, -torch.inf)
 
+    def prune(self, parent: Tensor, beams: int, length: int) -> bool:
+        """Drop the sources that are done, and order the state as the live hypotheses; False when all are done."""
         keep = self.finished.can_improve(self.sources, self.total, length).nonzero().squeeze(1)
         if not len(keep):
             return False
-        rows = self.parent[keep] + self.beams * keep[:, None]
-        self.state = reorder_state(self.state, keep, rows.flatten(), len(self.sources), self.beams)
+        rows = parent[keep] + beams * keep[:, None]
+        self.state = reorder_state(self.state, keep, rows.flatten(), len(self.sources), beams)
         self.sources = self.sources[keep]
         self.tokens = self.tokens[keep]
         self.total = self.total[keep]

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from regard.config.recipe import DecodeOptions
 from regard.decoding.logits_processors import process_logits
+from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.search import Hypothesis
 from regard.errors import UserError
-from regard.layers.autoregressive import EMPTY
 from regard.layers.inputs import TokenBatch
 from regard.layers.protocols import CausalLM, TruncatableLM
 
@@ -142,30 +142,18 @@ class DraftModel:
     """Proposes what a smaller model would write: Leviathan et al. 2023, with greedy choices."""
 
     def __init__(self, network: CausalLM, device: torch.device):
-        self.network = network
+        self.cache = PrefixCache(network)
         self.device = device
-        self.state = EMPTY
-        self.seen: list[int] = []  # the tokens that the state has read
 
     def __call__(self, text: list[int], count: int) -> list[int]:
-        count = min(count, self.network.max_positions - len(text) - 1)
+        network = self.cache.network
+        count = min(count, network.max_positions - len(text) - 1)
         if count < 1:
             return []  # beyond its context it proposes nothing
-        same = 0
-        while same < min(len(self.seen), len(text) - 1) and self.seen[same] == text[same]:
-            same += 1
-        if same and same < len(self.seen):
-            if isinstance(self.network, TruncatableLM):
-                self.state = self.network.truncate(self.state, same)
-            else:
-                same = 0
-        if not same:
-            self.state = EMPTY
-        new = text[same:]
+        new = text[self.cache.rewind(text[:-1]) :]
         draft = []
         for _ in range(count):
-            x, self.state = self.network.decode(torch.tensor([new], device=self.device), self.state)
-            new = [int(self.network.output(x[:, -1]).argmax())]
+            x = self.cache.decode(torch.tensor([new], device=self.device))
+            new = [int(network.output(x[:, -1]).argmax())]
             draft += new
-        self.seen = [*text, *draft[:-1]]
         return draft

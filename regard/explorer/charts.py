@@ -11,6 +11,7 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 150, 34, 48  # margins
 COLOURS = ("#3b6fd4", "#d9752b", "#2a9d6e", "#b2478f", "#8a7a1f", "#666f7d")
 LETTER, LINE = 7, 15  # the width of a letter, the height of a line of text
 CELL, BAR = 24, 28
+SMALL = 14  # a cell of a panel
 MIN_SHADED = 0.01  # smaller weights are not shaded
 
 
@@ -24,6 +25,16 @@ class Bar:
     name: str
     value: float
     interval: float = 0.0
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A named map of weights over an image's rows and columns, with a query cell and sampling points (row, column)."""
+
+    name: str
+    weights: Sequence[Sequence[float]]
+    query: tuple[int, int] | None = None
+    points: Sequence[tuple[float, float]] = ()
 
 
 def line_chart(path: Path | str, title: str, x_label: str, y_label: str, curves: Mapping[str, Curve]) -> Path:
@@ -132,6 +143,49 @@ def heatmap(
         best = max(range(len(row)), key=row.__getitem__)
         largest.append(f"{name.strip()} → {columns[best].strip()} {row[best]:.2f}")
     return _write(path, elements, title, "; ".join(largest), size)
+
+
+def panel_chart(path: Path | str, title: str, panels: Sequence[Panel], columns: int) -> Path:
+    """Draw several maps in rows of `columns`; the query is outlined, points are at the centres of pixels."""
+    height = len(panels[0].weights)
+    width = len(panels[0].weights[0])
+    elements = [_text(16, 20, title, "font-weight='600'")]
+    descriptions = []
+    for index, panel in enumerate(panels):
+        left = 16 + (index % columns) * (SMALL * width + 24)
+        top = TOP + 18 + (index // columns) * (SMALL * height + 36)
+        elements.append(_text(left, top - 6, panel.name))
+        elements += [_rule(x, x, top, top + SMALL * height) for x in range(left, left + SMALL * width + 1, SMALL)]
+        elements += [_rule(left, left + SMALL * width, y, y) for y in range(top, top + SMALL * height + 1, SMALL)]
+        elements += _cells(panel, left, top)
+        cells = [(row, column) for row in range(height) for column in range(width)]
+        row, column = max(cells, key=lambda cell: panel.weights[cell[0]][cell[1]])
+        descriptions.append(f"{panel.name}: largest {panel.weights[row][column]:.2f} at row {row}, column {column}")
+        if panel.points:
+            descriptions[-1] = f"{panel.name}: " + ", ".join(f"({y:.2f}, {x:.2f})" for y, x in panel.points)
+    rows = math.ceil(len(panels) / columns)
+    size = max(16 + columns * (SMALL * width + 24), 32 + math.ceil(1.1 * LETTER * len(title)))
+    return _write(path, elements, title, "; ".join(descriptions), (size, TOP + 18 + rows * (SMALL * height + 36)))
+
+
+def _cells(panel: Panel, left: int, top: int) -> list[str]:
+    """The shaded cells, the outline of the query, and the points of a panel."""
+    side = f"width='{SMALL}' height='{SMALL}'"
+    elements = []
+    for row, weights in enumerate(panel.weights):
+        for column, weight in enumerate(weights):
+            if weight >= MIN_SHADED:
+                shade = f"fill='{COLOURS[0]}' fill-opacity='{weight:.2f}'"
+                elements.append(f"<rect x='{left + SMALL * column}' y='{top + SMALL * row}' {side} {shade}/>")
+    if panel.query:
+        row, column = panel.query
+        style = f"fill='none' stroke='{COLOURS[1]}' stroke-width='2'"
+        elements.append(f"<rect x='{left + SMALL * column}' y='{top + SMALL * row}' {side} {style}/>")
+    for row, column in panel.points:
+        x = round(left + SMALL * (column + 0.5), 1)
+        y = round(top + SMALL * (row + 0.5), 1)
+        elements.append(f"<circle cx='{x}' cy='{y}' r='4' fill='{COLOURS[0]}'/>")
+    return elements
 
 
 def _scale(largest: float) -> tuple[int, int]:

@@ -22,6 +22,11 @@ LABEL_HEADS = {TOKEN: {"head": "classifier"}, SPAN: {"head": "qa_outputs"}}  # w
 IGNORED = re.compile(r"(.*\.)?embeddings\.(position_ids|token_type_ids)")
 
 
+def mlm_names(dense: str, norm: str, output: str) -> dict[str, str]:
+    """The modules of the masked-LM head: our name → theirs."""
+    return {"lm_head.dense": dense, "lm_head.norm": norm, "lm_head.output": output}
+
+
 class Bert(Published):
     model_type = "bert"
     architecture = "BertModel"
@@ -65,14 +70,12 @@ class Bert(Published):
         "feedforward_residual.norm": "output.LayerNorm",
     }
     pooled = frozenset({NO_HEAD, PRETRAINING, SEQUENCE})
-    mlm_names = {
-        "lm_head.dense": "cls.predictions.transform.dense",
-        "lm_head.norm": "cls.predictions.transform.LayerNorm",
-        "lm_head.output": "cls.predictions.decoder",
-    }
+    mlm_head = mlm_names(
+        "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.decoder"
+    )
     head_names = {
-        MASKED_LM: mlm_names,
-        PRETRAINING: {**mlm_names, "nsp_head": "cls.seq_relationship"},
+        MASKED_LM: mlm_head,
+        PRETRAINING: {**mlm_head, "nsp_head": "cls.seq_relationship"},
         SEQUENCE: {"pool.dense": "bert.pooler.dense", "head": "classifier"},
         **LABEL_HEADS,
     }
@@ -96,11 +99,7 @@ class Roberta(Bert):
     block = "roberta.encoder.layer.{index}."
     pooled = frozenset({NO_HEAD})
     head_names = {
-        MASKED_LM: {
-            "lm_head.dense": "lm_head.dense",
-            "lm_head.norm": "lm_head.layer_norm",
-            "lm_head.output": "lm_head.decoder",
-        },
+        MASKED_LM: mlm_names("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"),
         SEQUENCE: {"pool.dense": "classifier.dense", "head": "classifier.out_proj"},
         **LABEL_HEADS,
     }
@@ -165,11 +164,7 @@ class DistilBert(Bert):
     }
     pooled = frozenset()
     head_names = {
-        MASKED_LM: {
-            "lm_head.dense": "vocab_transform",
-            "lm_head.norm": "vocab_layer_norm",
-            "lm_head.output": "vocab_projector",
-        },
+        MASKED_LM: mlm_names("vocab_transform", "vocab_layer_norm", "vocab_projector"),
         SEQUENCE: {"pool.dense": "pre_classifier", "head": "classifier"},
         **LABEL_HEADS,
     }
@@ -211,14 +206,10 @@ class Albert(Bert):
         "feedforward.down": "ffn_output",
         "feedforward_residual.norm": "full_layer_layer_norm",
     }
-    mlm_names = {
-        "lm_head.dense": "predictions.dense",
-        "lm_head.norm": "predictions.LayerNorm",
-        "lm_head.output": "predictions.decoder",
-    }
+    mlm_head = mlm_names("predictions.dense", "predictions.LayerNorm", "predictions.decoder")
     head_names = {
-        MASKED_LM: mlm_names,
-        PRETRAINING: {**mlm_names, "nsp_head": "sop_classifier.classifier"},
+        MASKED_LM: mlm_head,
+        PRETRAINING: {**mlm_head, "nsp_head": "sop_classifier.classifier"},
         SEQUENCE: {"pool.dense": "albert.pooler", "head": "classifier"},
         **LABEL_HEADS,
     }

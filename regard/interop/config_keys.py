@@ -3,7 +3,9 @@
 A key that changes the computation is read, or an error names it. All other keys are kept and written back.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.errors import UserError
@@ -34,6 +36,15 @@ ACTIVATIONS = {  # their name → ours; the first of several is the one we write
     "gelu_python": "gelu",
     "silu": "swish",
 }
+
+
+@contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """An error from inside also names the file or folder."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def unsupported(key: str, value: object, supported: Iterable[object]) -> UserError:

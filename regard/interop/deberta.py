@@ -13,6 +13,7 @@ from regard.interop.layout import MASKED_LM, PRETRAINING, SEQUENCE, Published
 from regard.interop.safetensors import TensorSpecs
 
 TERMS = ("c2p", "p2c")
+PACKED = ("query", "key", "value")  # in one tensor, in the first version
 UNSET = {"max_relative_positions": -1, "position_buckets": -1, "type_vocab_size": 0, "conv_kernel_size": 0}
 NORMS = {"none": False, "layer_norm": True}
 LEGACY_NAMES = {"lm_predictions.lm_head.dense.": "cls.predictions.transform.dense.",
@@ -55,10 +56,7 @@ class DebertaV2(Published):
     extra_keys = {"attention_probs_dropout_prob": 0.0}
     prefix = "deberta."
     outer_modules = {
-        "embed.table": "embeddings.word_embeddings",
-        "embed.positions.table": "embeddings.position_embeddings",
-        "embed.token_types": "embeddings.token_type_embeddings",
-        "embed.norm": "embeddings.LayerNorm",
+        **Bert.outer_modules,
         "embed.norm.0": "embeddings.embed_proj",  # where embeddings are projected before their norm
         "embed.norm.1": "embeddings.LayerNorm",
         "distances.table": "encoder.rel_embeddings",
@@ -68,16 +66,12 @@ class DebertaV2(Published):
     }
     block = "deberta.encoder.layer.{index}."
     block_names: Mapping[str, str] = {
+        **Bert.block_names,
         "self_attention.query": "attention.self.query_proj",
         "self_attention.key": "attention.self.key_proj",
         "self_attention.value": "attention.self.value_proj",
         "self_attention.position_bias.key": "attention.self.pos_key_proj",
         "self_attention.position_bias.query": "attention.self.pos_query_proj",
-        "self_attention.output": "attention.output.dense",
-        "self_attention_residual.norm": "attention.output.LayerNorm",
-        "feedforward.up": "intermediate.dense",
-        "feedforward.down": "output.dense",
-        "feedforward_residual.norm": "output.LayerNorm",
     }
     head_names = {
         MASKED_LM: Bert.head_names[MASKED_LM],
@@ -88,23 +82,30 @@ class DebertaV2(Published):
 
     def read_fields(self, config: Json) -> Json:
         unset = {key: None for key in UNSET if type(config.get(key)) is int and config[key] < 1}
-        fields = super().read_fields(config | unset) | _relative_terms(config)
+        fields = super().read_fields(config | unset)
+        terms = _parse_terms(config.get("pos_att_type"))
+        fields |= {term: term in terms for term in TERMS}
+        relative = checked(config, "relative_attention", False)
+        if relative != bool(terms):
+            raise UserError(
+                f"relative_attention = {relative} with pos_att_type = {config.get('pos_att_type')}: relative attention "
+                "needs terms in pos_att_type, and terms need relative attention"
+            )
         sizes = {"attention_head_size": fields["width"] // fields["heads"], "pooler_hidden_size": fields["width"]}
         require_values(config, sizes)
         if fields["embedding_width"] == fields["width"]:
             fields["embedding_width"] = 0
         if config.get("legacy") is False:
             fields["tied"] = True
-        if not (fields["c2p"] or fields["p2c"]):  # no relative positions
+        if not relative:
             fields |= {"max_relative_positions": 0} | {key: value for key, value in V2_FIELDS.items() if key in fields}
         return fields
 
     def describe(self, network: Any, foreign: Json) -> Json:
         ours = network.config
         config = super().describe(network, foreign)
-        config |= {
-            key: foreign.get(key, value) for key, value in UNSET.items() if key in self.keys and config[key] is None
-        }
+        unset = [key for key in UNSET if key in self.keys and config[key] is None]
+        config |= {key: foreign.get(key, UNSET[key]) for key in unset}
         config |= {
             "embedding_size": ours.embedding_width or ours.width,
             "legacy": True,
@@ -143,11 +144,7 @@ class Deberta(DebertaV2):
     model_type = "deberta"
     architecture = "DebertaModel"
     keys = {
-        **{
-            theirs: key
-            for theirs, key in DebertaV2.keys.items()
-            if key.ours not in V2_FIELDS and "kernel" not in key.ours
-        },
+        **{theirs: key for theirs, key in DebertaV2.keys.items() if key.ours not in V2_FIELDS and "conv" not in theirs},
         "vocab_size": Key("vocabulary", 50265),
         "hidden_size": Key("width", 768),
         "num_attention_heads": Key("heads", 12),
@@ -158,9 +155,7 @@ class Deberta(DebertaV2):
     required = {**REQUIRED, "talking_head": False}
     block_names = {
         **DebertaV2.block_names,
-        **dict.fromkeys(
-            ("self_attention.query", "self_attention.key", "self_attention.value"), "attention.self.in_proj"
-        ),
+        **{f"self_attention.{projection}": "attention.self.in_proj" for projection in PACKED},
         "self_attention.position_bias.key": "attention.self.pos_proj",
         "self_attention.position_bias.query": "attention.self.pos_q_proj",
     }
@@ -171,32 +166,16 @@ class Deberta(DebertaV2):
             module, _, kind = name.rpartition(".")
             projection = module.rpartition(".self_attention.")[2]
             if projection in PACKED and kind == "weight":
-                specs[name] = spec._replace(
-                    part=PACKED.index(projection), parts=len(PACKED), groups=network.config.heads
-                )
+                part = PACKED.index(projection)
+                specs[name] = spec._replace(part=part, parts=len(PACKED), groups=network.config.heads)
             elif projection in PACKED:
                 names = tuple(theirs.replace("in_proj.bias", f"{projection[0]}_bias") for theirs in spec.names)
                 specs[name] = spec._replace(names=names)
         return specs
 
 
-PACKED = ("query", "key", "value")
-
-
-def _relative_terms(config: Json) -> dict[str, bool]:
-    """Which relative-position terms the attention scores have: content-to-position, position-to-content."""
-    terms = _parse_terms(config.get("pos_att_type"))
-    relative = checked(config, "relative_attention", False)
-    if relative != bool(terms):
-        raise UserError(
-            f"relative_attention = {relative} with pos_att_type = {config.get('pos_att_type')}: relative attention "
-            "needs terms in pos_att_type, and terms need relative attention"
-        )
-    return {term: term in terms for term in TERMS}
-
-
 def _parse_terms(value: Any) -> list[str]:
-    """The terms of a pos_att_type: a list, or a string with | between them."""
+    """The relative-position terms of the scores: c2p is content to position. A list, or a string with | in between."""
     terms = [term.strip() for term in value.lower().split("|")] if isinstance(value, str) else value or []
     for term in terms:
         if term not in TERMS:

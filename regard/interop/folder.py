@@ -20,7 +20,7 @@ from regard.errors import UserError
 from regard.interop import generation_config as decoding
 from regard.interop import peft
 from regard.interop.bert import Albert, Bert, Camembert, DistilBert, Roberta
-from regard.interop.config_keys import Json, unsupported
+from regard.interop.config_keys import Json, naming, unsupported
 from regard.interop.deberta import Deberta, DebertaV2
 from regard.interop.gpt import GPT1, GPT2, GPTNeo
 from regard.interop.heads import HeadedLayout
@@ -146,17 +146,17 @@ def load(
     config_folder = folder if base is None or (folder / "config.json").exists() else base.folder  # PEFT writes none
     path = config_folder / "config.json"
     config = read_json(path)
-    with _naming(path), on_meta():
+    with naming(path), on_meta():
         config = config | {"model_type": _model_type(config, model_type)}
         layout = LAYOUTS[config["model_type"]]
         layout.read(config)
     tensors = read_weights(base.folder if base else folder, layout.ignored)
     if base is not None:
         tensors = peft.add(tensors, folder, layout.prefix, merged)
-    with _naming(folder):
+    with naming(folder):
         full_config = layout.infer_config(config, tensors)
         tensors = layout.adapt_tensors(tensors, full_config)
-    with _naming(path), on_meta():
+    with naming(path), on_meta():
         outline = layout.read(full_config)
     load_tensors(outline, layout.tensor_specs(outline), tensors, folder)  # compares sizes before memory is allocated
     with torch.random.fork_rng(devices=[]), SkipInit():  # the caller's random state stays as it is
@@ -184,15 +184,6 @@ def _model_type(config: Json, requested: str | None) -> str:
     if not isinstance(model_type, str) or model_type not in LAYOUTS:
         raise unsupported("model_type", model_type, LAYOUTS)
     return model_type
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """An error from inside also names the file or folder."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
 
 
 def as_saved(loaded: Loaded) -> Loaded:

@@ -1,12 +1,11 @@
 """generation_config.json ↔ DecodeOptions: the same names, but different values for "off"."""
 
-from collections.abc import Iterator
 from dataclasses import fields
 
 from regard.config.recipe import DecodeOptions
 from regard.config.schema import build
 from regard.errors import UserError
-from regard.interop.config_keys import Json
+from regard.interop.config_keys import Json, naming
 
 FIELDS = [field.name for field in fields(DecodeOptions)]
 
@@ -75,32 +74,31 @@ def decode_fields(generation: Json, is_causal_lm: bool = False) -> Json:
 
 def check(generation: Json, path: str, vocabulary: int) -> None:
     """Reject unsupported and invalid values; the error names the file and the key."""
-    for problem in _problems(generation, vocabulary):
-        raise UserError(f"{path}: {problem}")
+    unsupported = UNSUPPORTED | (UNSUPPORTED_SAMPLING if generation.get("do_sample") else {})
+    with naming(path):
+        for key, neutral in unsupported.items():
+            value = generation.get(key)
+            if value not in (None, neutral, [], {}):
+                raise UserError(
+                    f"{key} = {value} is not supported (only {neutral}); remove it to load the model without it"
+                )
+        for key, least in (("max_length", 2), ("min_length", 0)):
+            value = generation.get(key)
+            if value is not None and (type(value) is not int or value < least):
+                raise UserError(f"{key} = {value} should be an integer of at least {least}")
+        words = generation.get("bad_words_ids") or []
+        if not isinstance(words, list) or not all(isinstance(word, list) and len(word) == 1 for word in words):
+            raise UserError(
+                f"bad_words_ids = {words} should be a list [[…], […]] of single tokens; longer words are not supported"
+            )
+        suppressed = generation.get("suppress_tokens") or []
+        for key, ids in (("suppress_tokens", suppressed), ("bad_words_ids", [word[0] for word in words])):
+            for token in ids if isinstance(ids, list | tuple) else [ids]:
+                if type(token) is not int or not 0 <= token < vocabulary:
+                    raise UserError(f"{key} holds {token!r}, but the vocabulary's ids are 0 … {vocabulary - 1}")
     options = decode_fields(generation)
     lists = {name: list(value) for name, value in options.items() if isinstance(value, tuple)}
     build(DecodeOptions, options | lists, "", lambda _: path)
-
-
-def _problems(generation: Json, vocabulary: int) -> Iterator[str]:
-    unsupported = UNSUPPORTED | (UNSUPPORTED_SAMPLING if generation.get("do_sample") else {})
-    for key, neutral in unsupported.items():
-        value = generation.get(key)
-        if value not in (None, neutral, [], {}):
-            yield f"{key} = {value} is not supported (only {neutral}); remove it to load the model without it"
-    for key, least in (("max_length", 2), ("min_length", 0)):
-        value = generation.get(key)
-        if value is not None and (type(value) is not int or value < least):
-            yield f"{key} = {value} should be an integer of at least {least}"
-    suppressed = generation.get("suppress_tokens") or []
-    words = generation.get("bad_words_ids") or []
-    if not isinstance(words, list) or not all(isinstance(word, list) and len(word) == 1 for word in words):
-        yield f"bad_words_ids = {words} should be a list [[…], […]] of single tokens; longer words are not supported"
-        return
-    for key, ids in (("suppress_tokens", suppressed), ("bad_words_ids", [word[0] for word in words])):
-        for token in ids if isinstance(ids, list | tuple) else [ids]:
-            if type(token) is not int or not 0 <= token < vocabulary:
-                yield f"{key} holds {token!r}, but the vocabulary's ids are 0 … {vocabulary - 1}"
 
 
 def of_config(config: Json) -> Json:

@@ -18,10 +18,25 @@ ATTENTION_TYPES = {letter: name for name, letter in PATTERN_LETTERS.items()}
 ALTERNATING = [[["global", "local"], 12]]  # the default of GPT-Neo
 
 
-class OpenAI(PublishedCausalLM):
-    """What GPT-1 and GPT-2 have in common."""
+class GPTLayout(PublishedCausalLM):
+    """What all three have in common."""
 
     family = "gpt"
+    prefix = "transformer."
+    embedding = "wte"
+    outer_modules = {"embed.positions.table": "wpe", "decoder.final": "ln_f"}
+    block = "transformer.h.{index}."
+    block_names = {
+        "self_attention_residual.norm": "ln_1",
+        "feedforward.up": "mlp.c_fc",
+        "feedforward.down": "mlp.c_proj",
+        "feedforward_residual.norm": "ln_2",
+    }
+
+
+class OpenAI(GPTLayout):
+    """GPT-1 and GPT-2."""
+
     keys = {
         "vocab_size": Key("vocabulary", 50257),
         "n_embd": Key("width", 768),
@@ -39,21 +54,10 @@ class OpenAI(PublishedCausalLM):
         "max_position_embeddings": "n_positions",
     }
     fixed = {"norm": "pre", "bias": True, "projection_bias": True}
-    required = {"is_encoder_decoder": False, "add_cross_attention": False, "quantization_config": None}
     extra_keys = {"attn_pdrop": 0.0}
     dropout_keys = ("embd_pdrop",)
-    prefix = "transformer."
-    embedding = "wte"
-    outer_modules = {"embed.positions.table": "wpe", "decoder.final": "ln_f"}
-    block = "transformer.h.{index}."
-    block_names = {
-        **dict.fromkeys(FUSED, "attn.c_attn"),
-        "self_attention.output": "attn.c_proj",
-        "self_attention_residual.norm": "ln_1",
-        "feedforward.up": "mlp.c_fc",
-        "feedforward.down": "mlp.c_proj",
-        "feedforward_residual.norm": "ln_2",
-    }
+    fused = dict.fromkeys(FUSED, "attn.c_attn")
+    block_names = {**GPTLayout.block_names, **fused, "self_attention.output": "attn.c_proj"}
     ignored = re.compile(r"(transformer\.)?(h\.\d+\.attn\.(bias|masked_bias)|position_ids)")
 
     def tensor_spec(self, module: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
@@ -96,12 +100,11 @@ class GPT2(OpenAI):
     }
 
 
-class GPTNeo(PublishedCausalLM):
+class GPTNeo(GPTLayout):
     """Every other block has local attention; scores are not scaled; queries, keys and values have no bias."""
 
     model_type = "gpt_neo"
     architecture = "GPTNeoForCausalLM"
-    family = "gpt"
     keys = {
         "vocab_size": Key("vocabulary", 50257),
         "hidden_size": Key("width", 2048),
@@ -117,28 +120,33 @@ class GPTNeo(PublishedCausalLM):
     }
     aliases = {"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"}
     fixed = {"norm": "pre", "score": "dot", "scale_by_layer": False, "bias": True, "projection_bias": False}
-    required = OpenAI.required
     extra_keys = {"attention_dropout": 0.0}
     dropout_keys = ("embed_dropout",)
-    prefix = OpenAI.prefix
-    embedding = OpenAI.embedding
-    outer_modules = OpenAI.outer_modules
-    block = OpenAI.block
     block_names = {
+        **GPTLayout.block_names,
         "self_attention.query": "attn.attention.q_proj",
         "self_attention.key": "attn.attention.k_proj",
         "self_attention.value": "attn.attention.v_proj",
         "self_attention.output": "attn.attention.out_proj",
-        "self_attention_residual.norm": "ln_1",
-        "feedforward.up": "mlp.c_fc",
-        "feedforward.down": "mlp.c_proj",
-        "feedforward_residual.norm": "ln_2",
     }
     ignored = re.compile(r"(transformer\.)?h\.\d+\.attn\.attention\.(bias|masked_bias)")
 
     def read_fields(self, config: Json) -> Json:
+        """With global and local blocks, by `attention_layers`, by `attention_types` or by both."""
         fields = super().read_fields(config)
-        return fields | {"attention_pattern": _pattern(config, fields["depth"])}
+        depth = fields["depth"]
+        types = config.get("attention_types")
+        layers = config.get("attention_layers")
+        lists = {} if layers is None else {"attention_layers": layers}
+        if types is not None or layers is None:
+            lists["attention_types"] = _expand(ALTERNATING if types is None else types)
+        for key, names in lists.items():
+            if not isinstance(names, list) or len(names) != depth or not all(name in PATTERN_LETTERS for name in names):
+                raise UserError(f"{key} = {config.get(key)} should be 'global' or 'local' for each of {depth} blocks")
+        patterns = {"".join(PATTERN_LETTERS[name] for name in names) for names in lists.values()}
+        if len(patterns) > 1:
+            raise UserError(f"attention_types = {types} and attention_layers = {layers} contradict each other")
+        return fields | {"attention_pattern": patterns.pop()}
 
     def describe(self, network: Any, foreign: Json) -> Json:
         layers = [ATTENTION_TYPES[letter] for letter in _letters(network.config)]
@@ -149,22 +157,6 @@ class GPTNeo(PublishedCausalLM):
 def _letters(config: Any) -> str:
     """The pattern, repeated to a letter per block."""
     return (config.attention_pattern * config.depth)[: config.depth]
-
-
-def _pattern(config: Json, depth: int) -> str:
-    """Which blocks are global and which local, by `attention_layers`, by `attention_types` or by both."""
-    types = config.get("attention_types")
-    layers = config.get("attention_layers")
-    lists = {} if layers is None else {"attention_layers": layers}
-    if types is not None or layers is None:
-        lists["attention_types"] = _expand(ALTERNATING if types is None else types)
-    for key, names in lists.items():
-        if not isinstance(names, list) or len(names) != depth or not all(name in PATTERN_LETTERS for name in names):
-            raise UserError(f"{key} = {config.get(key)} should be 'global' or 'local' for each of {depth} blocks")
-    patterns = {"".join(PATTERN_LETTERS[name] for name in names) for names in lists.values()}
-    if len(patterns) > 1:
-        raise UserError(f"attention_types = {types} and attention_layers = {layers} contradict each other")
-    return patterns.pop()
 
 
 def _expand(types: Any) -> list[Any] | None:

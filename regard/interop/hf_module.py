@@ -4,20 +4,16 @@ Encoder–decoders also take `decoder_input_ids`, encoders `token_type_ids`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.layers.autoregressive import TransformerLM
-from regard.layers.encoder import Encoder
 from regard.layers.inputs import TokenBatch
 from regard.layers.pytree import State
-from regard.models.heads.mlm import MaskedLM, Pretraining
-from regard.models.heads.sequence import Classifier
-from regard.models.heads.token import TokenClassifier
+from regard.models.heads.mlm import Pretraining
 from regard.models.registry import FAMILIES, family_of
 from regard.models.transformer import Transformer
 
@@ -85,7 +81,7 @@ class HFModule(nn.Module):
                 f"input_ids has {text.tokens.size(1)} real tokens, but the model's context is "
                 f"{network.max_positions} tokens"
             )
-        return OUTPUTS[network.task](network, text, scatter)
+        return _outputs(network, text, scatter)
 
     def _with_segments(self, text: TokenBatch, types: Tensor, real: Tensor) -> TokenBatch:
         if not FAMILIES[family_of(self.network)].is_encoder:
@@ -114,51 +110,29 @@ class HFModule(nn.Module):
         return Output(logits, scatter(states[source.real]))
 
 
-def _embed(network: Encoder, text: TokenBatch, scatter: Scatter) -> Output:
+def _outputs(network: Any, text: TokenBatch, scatter: Scatter) -> Output:
+    """What a network without a decoder of its own computes, by its task."""
+    if network.task == "classify":  # `label` reads the segments of a document once, for states and logits
+        states, logits = network.label(text)
+        return Output(logits, last_hidden_state=scatter(states[text.real]))
     states = network.encode(text)
-    pooled = None if network.pooler is None else network.pooled(states)
-    return Output(last_hidden_state=scatter(states[text.real]), pooler_output=pooled)
-
-
-def _generate(network: TransformerLM, text: TokenBatch, scatter: Scatter) -> Output:
-    states = network.encode(text)[text.real]
-    return Output(scatter(network.output(states)), last_hidden_state=scatter(states))
-
-
-def _classify(network: Classifier, text: TokenBatch, scatter: Scatter) -> Output:
-    states, logits = network.label(text)
-    return Output(logits, last_hidden_state=scatter(states[text.real]))
-
-
-def _fill(network: MaskedLM, text: TokenBatch, scatter: Scatter) -> Output:
-    states = network.encode(text)
-    hidden = scatter(states[text.real])
-    logits = scatter(network.lm_head(states[text.real]))
+    real = states[text.real]
+    output = Output(last_hidden_state=scatter(real))
+    match network.task:
+        case "embed":
+            return replace(output, pooler_output=None if network.pooler is None else network.pooled(states))
+        case "generate":
+            return replace(output, logits=scatter(network.output(real)))
+        case "tag":
+            return replace(output, logits=scatter(network.logits_from_states(real)))
+        case "answer":
+            start, end = scatter(network.logits_from_states(real)).unbind(-1)
+            return replace(output, start_logits=start, end_logits=end)
+    logits = scatter(network.lm_head(real))
     if not isinstance(network, Pretraining):
-        return Output(logits, last_hidden_state=hidden)
+        return replace(output, logits=logits)
     related = network.nsp_logits(states, text)
-    return Output(prediction_logits=logits, seq_relationship_logits=related, last_hidden_state=hidden)
-
-
-def _tag(network: TokenClassifier, text: TokenBatch, scatter: Scatter) -> Output:
-    states = network.encode(text)[text.real]
-    return Output(scatter(network.logits_from_states(states)), last_hidden_state=scatter(states))
-
-
-def _answer(network: TokenClassifier, text: TokenBatch, scatter: Scatter) -> Output:
-    out = _tag(network, text, scatter)
-    start, end = out.logits.unbind(-1)
-    return Output(start_logits=start, end_logits=end, last_hidden_state=out.last_hidden_state)
-
-
-OUTPUTS: dict[str, Callable[..., Output]] = {
-    "embed": _embed,
-    "generate": _generate,
-    "classify": _classify,
-    "fill": _fill,
-    "tag": _tag,
-    "answer": _answer,
-}
+    return replace(output, prediction_logits=logits, seq_relationship_logits=related)
 
 
 def _check_shape(name: str, ids: Tensor) -> None:

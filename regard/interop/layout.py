@@ -143,6 +143,7 @@ class Published(Layout):
 class PublishedCausalLM(Published):
     """A decoder-only language model. With a classification head, its file has no output layer."""
 
+    required = {"is_encoder_decoder": False, "add_cross_attention": False, "quantization_config": None}
     embedding: str  # its name, without the prefix; the output layer may be tied to it
     head_names = {SEQUENCE: {"head": "score"}}
     lm_modules = frozenset({"lm_head"})

@@ -40,9 +40,7 @@ class Llama(PublishedCausalLM):
         "dropout": Key("dropout", 0.0),  # a key of regard: other libraries train Llama without dropout
     }
     required = {
-        "is_encoder_decoder": False,
-        "add_cross_attention": False,
-        "quantization_config": None,
+        **PublishedCausalLM.required,
         "pretraining_tp": 1,
         "partial_rotary_factor": 1.0,
         "sliding_window": None,
@@ -69,7 +67,24 @@ class Llama(PublishedCausalLM):
         return super().matches(network) and network.config.width % network.config.heads == 0
 
     def read_fields(self, config: Json) -> Json:
-        return super().read_fields(config) | _rope_fields(config)
+        """With RoPE from `rope_parameters`, or in older files from `rope_theta` and `rope_scaling`."""
+        fields = super().read_fields(config)
+        rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+        if not isinstance(rope, dict):
+            raise UserError(f"rope_scaling = {rope!r} should be an object {{…}} with rope_type")
+        rope_type = rope.get("rope_type", rope.get("type", "default"))
+        if not isinstance(rope_type, str) or rope_type not in ROPE_TYPES:
+            raise unsupported("rope_type", rope_type, ROPE_TYPES)
+        require_values(rope, {"partial_rotary_factor": self.required["partial_rotary_factor"]})
+        stretch = ROPE_TYPES[rope_type]
+        if stretch == "llama3":
+            lengths = (config.get(ORIGINAL), rope.get(ORIGINAL), config.get("max_position_embeddings", 2048))
+            rope = rope | {ORIGINAL: next((length for length in lengths if length is not None), None)}
+        for key in ROPE_KEYS[stretch]:
+            if key not in rope:
+                raise UserError(f"rope_type = '{rope_type}' needs {key}")
+        fields |= {"rope_scaling": stretch} | read_fields(rope, ROPE_KEYS[stretch])
+        return fields | read_fields(config | rope, {"rope_theta": Key("rope_theta", 10000.0)})
 
     def describe(self, network: Any, foreign: Json) -> Json:
         """With RoPE parameters in both forms, unless the loaded config has them."""
@@ -91,23 +106,3 @@ class Llama(PublishedCausalLM):
             "head_width": config.head_width or config.width // config.heads,
             "feedforward": config.hidden,
         }
-
-
-def _rope_fields(config: Json) -> Json:
-    """From `rope_parameters`, or in older files from `rope_theta` and `rope_scaling`."""
-    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    if not isinstance(rope, dict):
-        raise UserError(f"rope_scaling = {rope!r} should be an object {{…}} with rope_type")
-    rope_type = rope.get("rope_type", rope.get("type", "default"))
-    if not isinstance(rope_type, str) or rope_type not in ROPE_TYPES:
-        raise unsupported("rope_type", rope_type, ROPE_TYPES)
-    require_values(rope, {"partial_rotary_factor": Llama.required["partial_rotary_factor"]})
-    stretch = ROPE_TYPES[rope_type]
-    if stretch == "llama3":
-        lengths = (config.get(ORIGINAL), rope.get(ORIGINAL), config.get("max_position_embeddings", 2048))
-        rope = rope | {ORIGINAL: next((length for length in lengths if length is not None), None)}
-    for key in ROPE_KEYS[stretch]:
-        if key not in rope:
-            raise UserError(f"rope_type = '{rope_type}' needs {key}")
-    base = read_fields(config | rope, {"rope_theta": Key("rope_theta", 10000.0)})
-    return {"rope_scaling": stretch, **read_fields(rope, ROPE_KEYS[stretch]), **base}

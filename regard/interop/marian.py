@@ -130,9 +130,9 @@ class Marian(Published):
     def adapt_tensors(self, tensors: dict[str, Tensor], config: Json) -> dict[str, Tensor]:
         """Position tables are checked and dropped; a missing bias is zero."""
         tensors = dict(tensors)
-        for name in POSITIONS:
-            table = tensors.pop(name, None)
-            if table is not None and not _is_sinusoid(table):
+        for name in [name for name in POSITIONS if name in tensors]:
+            table = tensors.pop(name)  # perhaps stored as bfloat16
+            if table.dim() != 2 or not torch.allclose(table, sinusoid(*table.shape, halves=True), atol=1e-2):
                 raise UserError(f"{name} is not the table of sinusoids that Marian computes; others are not supported")
         shared, tied = _sharing(config)
         if shared and not tied and SHARED in tensors:  # some files have both sides' embeddings too
@@ -154,12 +154,5 @@ def _width_axis(name: str) -> int | None:
 
 def _sharing(config: Json) -> tuple[bool, bool]:
     """Whether both sides share an embedding, and whether the output is tied to the target's."""
-    return (
-        checked(config, "share_encoder_decoder_embeddings", True),
-        checked(config, "tie_word_embeddings", True),
-    )
-
-
-def _is_sinusoid(table: Tensor) -> bool:
-    """Within the precision of bfloat16, in which the table may have been stored."""
-    return table.dim() == 2 and torch.allclose(table, sinusoid(*table.shape, halves=True), atol=1e-2)
+    shared = checked(config, "share_encoder_decoder_embeddings", True)
+    return shared, checked(config, "tie_word_embeddings", True)

@@ -36,11 +36,15 @@ def packaged_models(name: str) -> list[Path]:
     return sorted(folder for folder in folders if any((folder / weights).is_file() for weights in (SINGLE, INDEX)))
 
 
+def weight_folders() -> list[Path]:
+    """The folders of REGARD_WEIGHTS."""
+    return [Path(folder) for folder in os.environ.get("REGARD_WEIGHTS", "").split(os.pathsep) if folder]
+
+
 def find_folder(path: str | Path) -> Path:
     """A model's folder: the path itself, inside REGARD_WEIGHTS, or in the installed package of that name."""
     name = str(path)
-    searched = [Path(os.path.expanduser(path))]
-    searched += [Path(root) / path for root in os.environ.get("REGARD_WEIGHTS", "").split(os.pathsep) if root]
+    searched = [Path(os.path.expanduser(path)), *(folder / path for folder in weight_folders())]
     if folder := next((folder for folder in searched if folder.is_dir()), None):
         return folder
     folders = packaged_models(name)

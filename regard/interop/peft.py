@@ -12,7 +12,6 @@ stacked, and lora_B is block-diagonal.
 import hashlib
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,8 +20,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.interop.config_keys import Json, require_values
-from regard.interop.model_path import packaged_models
+from regard.interop.config_keys import Json, naming, require_values
+from regard.interop.model_path import packaged_models, weight_folders
 from regard.interop.safetensors import SHARDS, SINGLE, TensorSpec, TensorSpecs, read_file, read_json, write_json
 from regard.layers.lora import Adapted, adapters
 
@@ -100,7 +99,13 @@ def base_of(folder: Path) -> Base:
     name = recorded.get("folder", read_json(folder / CONFIG).get("base_model_name_or_path"))
     if not isinstance(name, str) or not name:
         raise UserError(f"{folder / CONFIG}: base_model_name_or_path names no base model")
-    searched = list(dict.fromkeys(_candidates(folder, name, recorded.get("relative"))))
+    searched = [Path(os.path.expanduser(name))]
+    if isinstance(recorded.get("relative"), str):
+        searched.append(Path(os.path.normpath(folder / recorded["relative"])))
+    searched.append(folder / name)
+    searched += [parent / part for parent in weight_folders() for part in (name, Path(name).name)]
+    searched += [path for part in (name, Path(name).parent.name, Path(name).name) for path in packaged_models(part)]
+    searched = list(dict.fromkeys(searched))
     candidates = [candidate for candidate in searched if (candidate / "config.json").is_file()]
     if not candidates:
         raise UserError(
@@ -117,19 +122,6 @@ def base_of(folder: Path) -> Base:
     )
 
 
-def _candidates(folder: Path, name: str, relative: object) -> Iterator[Path]:
-    yield Path(os.path.expanduser(name))
-    if isinstance(relative, str):
-        yield Path(os.path.normpath(folder / relative))
-    yield folder / name
-    for weights in os.environ.get("REGARD_WEIGHTS", "").split(os.pathsep):
-        if weights:
-            yield Path(weights) / name
-            yield Path(weights) / Path(name).name
-    for package in (name, Path(name).parent.name, Path(name).name):
-        yield from packaged_models(package)
-
-
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -139,7 +131,8 @@ def add(tensors: dict[str, Tensor], folder: Path, prefix: str, merged: bool = Tr
     `prefix` is the one that names in a file may or may not have.
     """
     config = read_json(folder / CONFIG)
-    _check(config, folder)
+    with naming(folder / CONFIG):
+        _check(config)
     adapter = {name.removeprefix(PREFIX): tensor for name, tensor in read_file(folder / WEIGHTS).items()}
     new = {name: tensor for name, tensor in adapter.items() if "lora_" not in name}
     replaced = {other for name in new for other in (name.removeprefix(prefix), prefix + name)}
@@ -165,28 +158,25 @@ def add(tensors: dict[str, Tensor], folder: Path, prefix: str, merged: bool = Tr
     return result
 
 
-def _check(config: Json, folder: Path) -> None:
+def _check(config: Json) -> None:
     """Reject unsupported adapters; the error names the key."""
-    try:
-        require_values(config, REQUIRED)
-        initialisation = config.get("init_lora_weights", True)
-        if initialisation not in INITIALISATIONS:
-            raise UserError(f"init_lora_weights = {initialisation} changes the base model; it is not supported")
-        patterns = config.get("alpha_pattern") or {}
-        if not isinstance(patterns, dict):
-            raise UserError(f"alpha_pattern = {patterns!r:.80} should be an object {{pattern: alpha}}")
-        for pattern in patterns:
-            wildcards = len(WILDCARD.findall(pattern))
-            if not SAFE_PATTERN.fullmatch(pattern) or wildcards > MAX_WILDCARDS or len(pattern) > MAX_PATTERN:
-                raise UserError(
-                    f"alpha_pattern: '{pattern:.80}' is not supported; expected up to {MAX_PATTERN} letters, digits "
-                    f"and _ - . | ^ $, with at most {MAX_WILDCARDS} wildcards (.* or \\d+)"
-                )
-        for key, alpha in {"lora_alpha": config.get("lora_alpha"), **patterns}.items():
-            if type(alpha) not in (int, float) or not abs(alpha) < MAX_ALPHA:
-                raise UserError(f"{key} = {alpha!r:.40} should be a number below {MAX_ALPHA:g}")
-    except UserError as error:
-        raise UserError(f"{folder / CONFIG}: {error}") from None
+    require_values(config, REQUIRED)
+    initialisation = config.get("init_lora_weights", True)
+    if initialisation not in INITIALISATIONS:
+        raise UserError(f"init_lora_weights = {initialisation} changes the base model; it is not supported")
+    patterns = config.get("alpha_pattern") or {}
+    if not isinstance(patterns, dict):
+        raise UserError(f"alpha_pattern = {patterns!r:.80} should be an object {{pattern: alpha}}")
+    for pattern in patterns:
+        wildcards = len(WILDCARD.findall(pattern))
+        if not SAFE_PATTERN.fullmatch(pattern) or wildcards > MAX_WILDCARDS or len(pattern) > MAX_PATTERN:
+            raise UserError(
+                f"alpha_pattern: '{pattern:.80}' is not supported; expected up to {MAX_PATTERN} letters, digits "
+                f"and _ - . | ^ $, with at most {MAX_WILDCARDS} wildcards (.* or \\d+)"
+            )
+    for key, alpha in {"lora_alpha": config.get("lora_alpha"), **patterns}.items():
+        if type(alpha) not in (int, float) or not abs(alpha) < MAX_ALPHA:
+            raise UserError(f"{key} = {alpha!r:.40} should be a number below {MAX_ALPHA:g}")
 
 
 def _alpha(config: Json, module: str) -> float:

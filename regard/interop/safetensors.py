@@ -15,8 +15,7 @@ from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
 from regard.data.small_files import read_text
-from regard.errors import UserError
-from regard.interop.config_keys import Json
+from regard.errors import UserError, listed
 
 SINGLE = "model.safetensors"
 
@@ -105,7 +104,7 @@ def read_json(path: Path, expected: type = dict) -> Any:
     return value
 
 
-def write_json(path: Path, value: Json) -> None:
+def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -126,7 +125,7 @@ def read_weights(folder: Path, ignored: re.Pattern[str] = NEVER) -> dict[str, Te
             raise UserError(f"{folder / INDEX}: names the file '{file}'; a shard is a .safetensors file in this folder")
         tensors |= read_file(folder / file, ignored)
     if missing := sorted(name for name in set(weight_map) - set(tensors) if not ignored.fullmatch(name)):
-        raise UserError(f"{folder / INDEX}: {_abbreviate(missing)} not in the shards it names")
+        raise UserError(f"{folder / INDEX}: {listed(missing)} not in the shards it names")
     return tensors
 
 
@@ -186,10 +185,5 @@ def load_tensors(network: nn.Module, specs: TensorSpecs, tensors: Mapping[str, T
     known = {theirs for spec in specs.values() for theirs in spec.names}
     problems["unexpected"] = sorted(set(tensors) - known)
     if any(problems.values()):
-        listed = [f"{kind}: {_abbreviate(list(dict.fromkeys(names)))}" for kind, names in problems.items() if names]
-        raise UserError(f"{folder}: the tensors do not match config.json; {'; '.join(listed)}")
-
-
-def _abbreviate(names: list[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+        found = [f"{kind}: {listed(dict.fromkeys(names))}" for kind, names in problems.items() if names]
+        raise UserError(f"{folder}: the tensors do not match config.json; {'; '.join(found)}")

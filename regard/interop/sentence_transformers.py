@@ -6,7 +6,6 @@ Version 6 writes `"pooling_mode": "cls"` instead of `"pooling_mode_cls_token": t
 `model_max_length` in tokenizer_config.json. Both forms are read; the older one is written, which all versions read.
 """
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,15 +50,12 @@ def pooling_of(folder: Path) -> Pooling | None:
             raise UserError(
                 f"{folder / MODULES}: '{module_type}' is unknown; expected one of: Transformer, Pooling, Normalize"
             )
-    return Pooling(kind, normalise, _max_length(folder)) if kind else None
-
-
-def _max_length(folder: Path) -> int:
-    """The longest text in tokens that the folder specifies; 0 if it specifies none."""
+    if not kind:
+        return None
     keys = {**dict.fromkeys(SETTINGS, "max_seq_length"), "tokenizer_config.json": "model_max_length"}
-    files = {folder / name: key for name, key in keys.items() if (folder / name).is_file()}
-    lengths = (read_json(path).get(key) for path, key in files.items())
-    return next((length for length in lengths if type(length) is int and 0 < length < MAX_LENGTH), 0)
+    limits = (read_json(folder / name).get(key) for name, key in keys.items() if (folder / name).is_file())
+    max_length = next((limit for limit in limits if type(limit) is int and 0 < limit < MAX_LENGTH), 0)
+    return Pooling(kind, normalise, max_length)
 
 
 def supported_pooling(folder: Path) -> Pooling | None:
@@ -85,7 +81,7 @@ def write_pooling(folder: Path, pooling: Pooling, width: int) -> None:
         (folder / "2_Normalize").mkdir(exist_ok=True)
     if pooling.max_length:
         write_json(folder / SETTINGS[0], {"max_seq_length": pooling.max_length, "do_lower_case": False})
-    (folder / MODULES).write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / MODULES, modules)
 
 
 def _kind(path: Path) -> str:

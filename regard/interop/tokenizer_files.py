@@ -7,8 +7,7 @@ from typing import Any
 from regard.errors import UserError
 from regard.interop.config_keys import Json
 from regard.models.registry import FAMILIES, family_of
-from regard.text.id_only import IdOnlyTokenizer
-from regard.text.tokenizer import MISSING, Tokenizer
+from regard.text.tokenizer import MISSING, IdOnlyTokenizer, Tokenizer
 from regard.text.vocabulary import Vocabulary
 
 TOKENIZERS = ("tokenizer.json", "source.spm", "merges.txt", "vocab.txt")

@@ -67,10 +67,7 @@ def declare(library: Any) -> Any:
         "regard_pack_int8": (None, [c_void_p] * 2 + [c_long] * 2),
         "regard_gemm_packed": (None, [c_void_p] * 5 + [c_long] * 3 + [c_int] * 2),
         "regard_linear_small": (None, [c_void_p] * 3 + [c_int] * 2),
-        "regard_decode_step": (
-            c_int,
-            [c_void_p] * 2 + [c_int, c_void_p, c_int, c_int, c_long, c_void_p, c_int],
-        ),
+        "regard_decode_step": (c_int, [c_void_p] * 2 + [c_int, c_void_p, c_int, c_int, c_long, c_void_p, c_int]),
         "regard_attention": (c_int, [c_void_p] * 2 + [c_int]),
     }
     for name, (result, arguments) in signatures.items():

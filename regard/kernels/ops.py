@@ -4,7 +4,6 @@ The kernels take pointers: callers of the functions that have no fallback check 
 """
 
 import ctypes
-from collections.abc import Sequence
 from ctypes import byref, c_long
 from itertools import accumulate
 from typing import Any
@@ -44,15 +43,11 @@ def activation_id(activation: nn.Module) -> int:
     return ACTIVATION_IDS.get(type(activation), 0)
 
 
-def is_cpu_float32(x: Tensor) -> bool:
-    """Whether kernels may take x: float32 on the CPU, without autocast, and not while torch traces or compiles."""
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
-    return x.dtype == torch.float32 and x.device.type == "cpu" and not traced and not torch.is_autocast_enabled("cpu")
-
-
 def is_inference(x: Tensor) -> bool:
-    """Whether kernels without a gradient may take x."""
-    return is_cpu_float32(x) and not torch.is_grad_enabled()
+    """Whether kernels may take x: float32 on the CPU, no gradients, no autocast, not traced or compiled by torch."""
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+    changed = traced or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
+    return x.dtype == torch.float32 and x.device.type == "cpu" and not changed
 
 
 def is_contiguous_float32(parameter: Tensor) -> bool:
@@ -75,14 +70,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def linear_args(weight: Tensor, bias: Tensor | None) -> Linear:
-    """Pointers to these, which must outlive them."""
-    return Linear(weight.data_ptr(), None, _pointer(bias), *weight.shape)
-
-
-def int8_linear_args(packed: Tensor, scale: Tensor, bias: Tensor | None, shape: tuple[int, int]) -> Linear:
-    """The same for packed int8 weights, which are padded: `shape` is (outputs, inputs)."""
-    return Linear(packed.data_ptr(), scale.data_ptr(), _pointer(bias), *shape)
+def linear_args(
+    weight: Tensor, bias: Tensor | None, scale: Tensor | None = None, shape: tuple[int, int] | None = None
+) -> Linear:
+    """Pointers to these, which must outlive them. int8 weights have a scale, and are padded from `shape`."""
+    return Linear(weight.data_ptr(), _pointer(scale), _pointer(bias), *(shape or weight.shape))
 
 
 def norm_args(module: nn.LayerNorm | nn.RMSNorm) -> Norm:
@@ -121,21 +113,14 @@ def unpack_int8(packed: Tensor) -> Tensor:
     return packed.view(-1, packed.size(1) // LANES, LANES, LANES).transpose(1, 2).reshape(packed.shape)
 
 
-def pack_weights(weight: Tensor) -> Tensor:
-    """Weights (outputs, inputs) in the order that `gemm_packed` reads them."""
+def pack_weights(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Weights (outputs, inputs) in the order that `gemm_packed` reads them, and their bias; both padded."""
     outputs, inputs = weight.shape
-    packed = weight.new_empty(_padded(outputs) * inputs)
-    weight = weight.detach().contiguous()
+    padded = -(-outputs // TILE_COLUMNS) * TILE_COLUMNS
+    packed = weight.new_empty(padded * inputs)
+    weight = weight.contiguous()
     bindings.KERNELS.regard_pack_weights(weight.data_ptr(), packed.data_ptr(), outputs, inputs)
-    return packed
-
-
-def pad_bias(weight: Tensor, biases: Sequence[Tensor]) -> Tensor:
-    """The biases concatenated, or zeros, with zeros for the outputs that pad the last panel."""
-    bias = weight.new_zeros(_padded(len(weight)))
-    if biases:
-        bias[: len(weight)] = torch.cat([part.detach() for part in biases])
-    return bias
+    return packed, weight.new_zeros(padded) if bias is None else F.pad(bias, (0, padded - outputs))
 
 
 def gemm_packed(
@@ -217,10 +202,6 @@ def _view(tensor: Tensor) -> View:
 def _check(kernel: Any, *arguments: Any) -> None:
     if kernel(*arguments, torch.get_num_threads()):
         raise MemoryError("not enough memory for the scratch space of a kernel")
-
-
-def _padded(outputs: int) -> int:
-    return -(-outputs // TILE_COLUMNS) * TILE_COLUMNS
 
 
 def _pointer(tensor: Tensor | None) -> int | None:

@@ -11,17 +11,13 @@ from regard.attention.core import Memory
 N = TypeVar("N")
 
 
-def tree_map(nest: N, function: Callable[[Tensor], Tensor]) -> N:
-    """Apply a function to each tensor; everything else is kept."""
-    return _map(nest, function)
-
-
-def _map(nest: Any, function: Callable[..., Any], leaves: type | tuple[type, ...] = Tensor) -> Any:
+def tree_map(nest: N, function: Callable[..., Any], leaves: type | tuple[type, ...] = Tensor) -> N:
+    """Apply a function to each tensor, or to values of the types `leaves`; everything else is kept."""
     if isinstance(nest, leaves):
         return function(nest)
     if isinstance(nest, tuple):
-        items = [_map(item, function, leaves) for item in nest]
-        return type(nest)(*items) if hasattr(nest, "_fields") else tuple(items)
+        items = [tree_map(item, function, leaves) for item in nest]
+        return type(nest)(*items) if hasattr(nest, "_fields") else type(nest)(items)
     return nest
 
 
@@ -54,7 +50,7 @@ def reorder(state: N, rows: Tensor) -> N:
     def select(leaf: Tensor | Memory) -> Tensor | Memory:
         return leaf.select(rows) if isinstance(leaf, Memory) else leaf.index_select(0, rows)
 
-    return _map(state, select, (Tensor, Memory))
+    return tree_map(state, select, (Tensor, Memory))
 
 
 def tensors(state: object) -> Iterator[Tensor]:

@@ -158,14 +158,7 @@ class RNNEncoder(nn.Module):
     """
 
     def __init__(
-        self,
-        cell: str,
-        inputs: int,
-        width: int,
-        depth: int,
-        bidirectional: bool,
-        dropout: float,
-        score_width: int = 0,
+        self, cell: str, inputs: int, width: int, depth: int, bidirectional: bool, dropout: float, score_width: int = 0
     ):
         super().__init__()
         self.width = width * (2 if bidirectional else 1)

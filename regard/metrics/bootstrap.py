@@ -45,13 +45,7 @@ class Difference:
             verdict = "may be chance"
         else:
             verdict = "first is better" if (self.value > self.other) == higher_is_better else "second is better"
-        return {
-            "metric": self.name,
-            "first": self.value,
-            "second": self.other,
-            "p": self.p_value,
-            "verdict": verdict,
-        }
+        return {"metric": self.name, "first": self.value, "second": self.other, "p": self.p_value, "verdict": verdict}
 
 
 def bootstrap(statistic: Statistic, n: int, signature: str | Mapping[str, str] = SIGNATURE) -> list[Score]:

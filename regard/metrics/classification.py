@@ -3,7 +3,7 @@
 Shapes: confusion (expected labels, predicted labels), in counts; multi-label arrays (samples, labels).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -22,20 +22,20 @@ def accuracy(table: np.ndarray) -> float:
     return 100.0 * float(np.trace(table)) / max(1, int(table.sum()))
 
 
-def by_class(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def by_class(table: np.ndarray) -> dict[str, np.ndarray]:
     """Precision, recall and F1 of each label, in percent."""
-    return _precision_recall_f1(np.diag(table), table.sum(0), table.sum(1))
+    return precision_recall_f1(np.diag(table), table.sum(0), table.sum(1))
 
 
 def macro_f1(table: np.ndarray) -> float:
     """The mean F1 of the labels that occur, predicted or expected: rare labels count as much as frequent ones."""
     occur = table.sum(0) + table.sum(1) > 0
-    return float(by_class(table)[2][occur].mean()) if occur.any() else 0.0
+    return float(by_class(table)["f1"][occur].mean()) if occur.any() else 0.0
 
 
 def f1_of(table: np.ndarray, label: int) -> float:
     """The F1 of one label, in percent: that of "paraphrase" in MRPC (Dolan & Brockett 2005)."""
-    return float(by_class(table)[2][label])
+    return float(by_class(table)["f1"][label])
 
 
 def matthews(table: np.ndarray) -> float:
@@ -59,12 +59,11 @@ def single_label_metrics(table: np.ndarray) -> dict[str, float]:
 
 def multi_label_metrics(predicted: np.ndarray, expected: np.ndarray) -> dict[str, float]:
     """Micro F1, macro F1 of the labels that occur, and the share of texts with all labels right."""
-    right = (predicted & expected).sum(0)
-    total = predicted.sum(0) + expected.sum(0)
-    f1 = 200.0 * right / np.maximum(1, total)
+    counts = [table.sum(0) for table in (predicted & expected, predicted, expected)]
+    occur = (predicted | expected).any(0)
     return {
-        "micro_f1": 200.0 * float(right.sum()) / max(1, int(total.sum())),
-        "macro_f1": float(f1[total > 0].mean()) if total.any() else 0.0,
+        "micro_f1": float(precision_recall_f1(*(count.sum() for count in counts))["f1"]),
+        "macro_f1": float(precision_recall_f1(*counts)["f1"][occur].mean()) if occur.any() else 0.0,
         "subset_accuracy": 100.0 * float((predicted == expected).all(1).mean()),
     }
 
@@ -92,7 +91,7 @@ def single_label_report(
         "loss": float(-np.log(np.maximum(np.asarray(probabilities, float), 1e-30)).mean()),
         "majority_baseline": 100.0 * float(table.sum(1).max()) / max(1, int(table.sum())),
         "scores": bootstrap(statistic, len(cells), signature),
-        "by_label": _by_label(labels, table.sum(1), *by_class(table)),
+        "by_label": by_row(labels, {"samples": table.sum(1), **by_class(table)}),
         "confusion_matrix": {
             label: dict(zip(labels, table[index].tolist(), strict=True)) for index, label in enumerate(labels)
         },
@@ -114,7 +113,7 @@ def multi_label_report(
         "subset_accuracy": f"all labels|{SIGNATURE}",
     }
     likelihood = np.clip(np.where(expected, probabilities, 1 - probabilities), 1e-30, 1)
-    by_class = _precision_recall_f1((predicted & expected).sum(0), predicted.sum(0), expected.sum(0))
+    metrics = precision_recall_f1((predicted & expected).sum(0), predicted.sum(0), expected.sum(0))
     return {
         "loss": float(-np.log(likelihood).mean()),
         "threshold": threshold,
@@ -122,22 +121,19 @@ def multi_label_report(
         "scores": bootstrap(
             lambda rows: multi_label_metrics(predicted[rows], expected[rows]), len(predicted), signature
         ),
-        "by_label": _by_label(labels, expected.sum(0), *by_class),
+        "by_label": by_row(labels, {"samples": expected.sum(0), **metrics}),
     }
 
 
-def _precision_recall_f1(
-    right: np.ndarray, predicted: np.ndarray, expected: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """From counts per label, in percent; 0 where a denominator is."""
-    precision = 100.0 * right / np.maximum(1, predicted)
-    recall = 100.0 * right / np.maximum(1, expected)
-    return precision, recall, 200.0 * right / np.maximum(1, predicted + expected)
+def precision_recall_f1(right: np.ndarray, predicted: np.ndarray, expected: np.ndarray) -> dict[str, np.ndarray]:
+    """From counts, in percent; 0 where a denominator is."""
+    return {
+        "precision": 100.0 * right / np.maximum(1, predicted),
+        "recall": 100.0 * right / np.maximum(1, expected),
+        "f1": 200.0 * right / np.maximum(1, predicted + expected),
+    }
 
 
-def _by_label(labels: Sequence[str], samples: np.ndarray, *metrics: np.ndarray) -> dict[str, dict[str, float]]:
-    """A row per label: its samples, precision, recall and F1."""
-    names = ("samples", "precision", "recall", "f1")
-    columns = (samples.tolist(), *(metric.tolist() for metric in metrics))
-    rows = zip(*columns, strict=True)
-    return {label: dict(zip(names, row, strict=True)) for label, row in zip(labels, rows, strict=True)}
+def by_row(names: Sequence[str], columns: Mapping[str, np.ndarray]) -> dict[str, dict[str, float]]:
+    """Columns as a row of values for each name."""
+    return {name: {key: values[index].item() for key, values in columns.items()} for index, name in enumerate(names)}

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from regard.metrics.bootstrap import SIGNATURE, bootstrap
+from regard.metrics.classification import by_row, precision_recall_f1
 
 TAG = re.compile(r"([BIESLU])-(.+)")
 EQUIVALENT = {"L": "E", "U": "S"}  # last, unit
@@ -79,21 +80,6 @@ class Counts(NamedTuple):
     predicted: int
     right: int
 
-    @property
-    def precision(self) -> float:
-        return 100.0 * self.right / self.predicted if self.predicted else 0.0
-
-    @property
-    def recall(self) -> float:
-        return 100.0 * self.right / self.expected if self.expected else 0.0
-
-    @property
-    def f1(self) -> float:
-        return 200.0 * self.right / (self.expected + self.predicted) if self.expected + self.predicted else 0.0
-
-    def metrics(self) -> dict[str, float]:
-        return {"precision": self.precision, "recall": self.recall, "f1": self.f1}
-
 
 def count(predicted: Sequence[str], expected: Sequence[str]) -> dict[str, Counts]:
     """The spans of one sentence, by type."""
@@ -104,10 +90,16 @@ def count(predicted: Sequence[str], expected: Sequence[str]) -> dict[str, Counts
     return {kind: Counts(*(counter[kind] for counter in counters)) for kind in kinds}
 
 
+def metrics(counts: np.ndarray) -> dict[str, np.ndarray]:
+    """Precision, recall and F1 in percent, from counts (…, 3) in the order of Counts."""
+    expected, predicted, right = np.moveaxis(counts, -1, 0)
+    return precision_recall_f1(right, predicted, expected)
+
+
 def f1(predicted: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]) -> float:
     """The F1 of all spans of all sentences together, in percent."""
     rows = [counts for pair in zip(predicted, expected, strict=True) for counts in count(*pair).values()]
-    return Counts(*(sum(row[column] for row in rows) for column in range(3))).f1
+    return float(metrics(np.array([Counts(0, 0, 0), *rows]).sum(0))["f1"])
 
 
 def report(predicted: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]) -> dict[str, object]:
@@ -117,16 +109,15 @@ def report(predicted: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]
     kinds = sorted({kind for row in rows for kind in row})
     table = np.array([[row.get(kind, Counts(0, 0, 0)) for kind in kinds] for row in rows])
     table = table.reshape(len(rows), len(kinds), 3)
-    by_type = {}
-    for index, kind in enumerate(kinds):
-        counts = Counts(*table[:, index].sum(0).tolist())
-        by_type[kind] = {"entities": counts.expected, "found": counts.predicted, **counts.metrics()}
+    totals = table.sum(0)
     sums = table.sum(1)
+
+    def statistic(rows: np.ndarray) -> dict[str, float]:
+        return {name: float(value) for name, value in metrics(sums[rows].sum(0)).items()}
+
     hits = sum(a == b for ours, theirs in pairs for a, b in zip(ours, theirs, strict=True))
     return {
-        "scores": bootstrap(
-            lambda rows: Counts(*sums[rows].sum(0).tolist()).metrics(), len(sums), f"conlleval|{SIGNATURE}"
-        ),
-        "by_type": by_type,
+        "scores": bootstrap(statistic, len(sums), f"conlleval|{SIGNATURE}"),
+        "by_type": by_row(kinds, {"entities": totals[:, 0], "found": totals[:, 1], **metrics(totals)}),
         "accuracy": 100.0 * hits / max(1, sum(map(len, expected))),
     }

@@ -90,18 +90,16 @@ class Bert(Encoder):
     def __init__(self, config: BertConfig):
         super().__init__()
         self.config = config
-        embedding_width = config.embedding_width or config.width
+        width = config.embedding_width or config.width
         self.embed = InputEmbedding(
-            nn.Embedding(config.vocabulary, embedding_width),
-            Learned(embedding_width, config.position_offset + config.max_positions),
-            nn.Embedding(config.token_types, embedding_width) if config.token_types else None,
-            nn.LayerNorm(embedding_width, config.epsilon),
+            nn.Embedding(config.vocabulary, width),
+            Learned(width, config.position_offset + config.max_positions),
+            nn.Embedding(config.token_types, width) if config.token_types else None,
+            nn.LayerNorm(width, config.epsilon),
             config.dropout,
             config.position_offset,
         )
-        self.embedding_projection = (
-            nn.Linear(embedding_width, config.width) if config.embedding_width else nn.Identity()
-        )
+        self.embedding_projection = nn.Linear(width, config.width) if config.embedding_width else nn.Identity()
         self.encoder = Stack(_blocks(config), nn.Identity())
         self.pooler = Pooler(config.width, config.pooler_activation) if config.pooler else None
         self.apply(init_weights)

@@ -92,9 +92,8 @@ class ByteNet(AutoregressiveModel):
         self.encoder = self._blocks(config)
         self.decoder = self._blocks(config)
         self.join = nn.Linear(2 * config.width, config.width)
-        self.final = nn.Sequential(
-            nn.LayerNorm(config.width), nn.ReLU(), nn.Linear(config.width, config.width), nn.ReLU()
-        )
+        width = config.width
+        self.final = nn.Sequential(nn.LayerNorm(width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
         self.output = nn.Linear(config.width, config.target_vocabulary)
 
     @staticmethod

@@ -102,11 +102,9 @@ class ConvS2S(AutoregressiveModel):
         self.decoder_in = nn.Linear(outer, inner)
         self.decoder_out = nn.Linear(inner, outer)
         shape = config.kernel, config.dropout
-        self.encoder = nn.ModuleList(ConvEncoderLayer(config.width, *shape) for _ in range(config.depth))
-        self.decoder = nn.ModuleList(
-            ConvDecoderLayer(config.width, config.embedding_width, *shape)
-            for _ in range(config.decoder_depth or config.depth)
-        )
+        self.encoder = nn.ModuleList(ConvEncoderLayer(inner, *shape) for _ in range(config.depth))
+        decoder_depth = config.decoder_depth or config.depth
+        self.decoder = nn.ModuleList(ConvDecoderLayer(inner, outer, *shape) for _ in range(decoder_depth))
         self.dropout = Dropout(config.dropout)
         self.output = nn.Linear(config.embedding_width, config.target_vocabulary)
         self.apply(self._initialise)

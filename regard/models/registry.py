@@ -78,8 +78,7 @@ def configure(model: dict[str, Any], **vocabulary: int) -> Any:
     for key, value in options.items():
         if key not in known:
             raise UserError(f"model.{key} is unknown for family '{name}'{suggestion(key, 'model', known)}")
-        zero = key in getattr(family.config, "MAY_BE_ZERO", ())
-        _check(key, value, known[key].default, family.config.CHOICES.get(key), zero)
+        _check(key, value, known[key].default, family.config)
     config = family.config(**options)
     if getattr(config, "states", 1) < 1:
         raise UserError(f"[model] width {config.width} leaves no state for each direction: set encoder_width")
@@ -102,7 +101,7 @@ def accepts(family: str, name: str, value: Any) -> bool:
     if name not in defaults:
         return False
     try:
-        _check(name, value, defaults[name], config.CHOICES.get(name), name in getattr(config, "MAY_BE_ZERO", ()))
+        _check(name, value, defaults[name], config)
     except UserError:
         return False
     return True
@@ -120,17 +119,19 @@ def outline(model: dict[str, Any], joint: bool = True) -> Any:
     return configure(model, **(sizes(family, 1, 1 if joint else 2) if family in FAMILIES else {}))
 
 
-def _check(key: str, value: Any, default: Any, choices: tuple[str, ...] | None, zero: bool) -> None:
-    """Raise an error that names the field if its type, choice or range is invalid."""
+def _check(key: str, value: Any, default: Any, config: Any) -> None:
+    """Raise an error that names the field of a config if its type, choice or range is invalid."""
     expected = int if default is MISSING else type(default)
     fits = isinstance(value, (int, float) if expected is float else expected)
     if not fits or (expected is not bool and isinstance(value, bool)):
         raise UserError(f"model.{key} = {value!r} should be of type {expected.__name__}, e.g. {default!r}")
+    choices = config.CHOICES.get(key)
     if choices and value not in choices:
         raise UserError(f"model.{key} = '{value}' is not possible{nearest(value, choices)}")
     if expected not in (int, float):
         return
-    least = 1 if expected is int and default != 0 and not zero else 0  # a default of 0 means the size of another field
+    zero = default == 0 or key in getattr(config, "MAY_BE_ZERO", ())  # a default of 0 means the size of another field
+    least = 1 if expected is int and not zero else 0
     most = DEEPEST if key.endswith(FEWER) else LARGEST if expected is int else sys.float_info.max
     if not value >= least:  # nor is NaN
         raise UserError(f"model.{key} = {value} should be at least {least}")

@@ -85,16 +85,10 @@ PRESETS: dict[str, dict] = {
     "small": dict(embedding_width=256, width=512),
     "bahdanau": dict(embedding_width=620, width=1000, encoder_width=1000),  # the paper's RNNsearch
     "luong": dict(
-        embedding_width=1000,
-        width=1000,
-        depth=4,
-        cell="lstm",
-        bidirectional=False,
-        order="luong",
-        score="bilinear",
+        embedding_width=1000, width=1000, depth=4, cell="lstm", bidirectional=False, order="luong", score="bilinear",
         input_feeding=True,
     ),
-}
+}  # fmt: skip
 
 
 class Hidden(NamedTuple):
@@ -114,23 +108,15 @@ class Seq2Seq(AutoregressiveModel):
         self.target = nn.Embedding(config.target_vocabulary, config.embedding_width)
         self.dropout = Dropout(config.dropout)
         score_width = config.score_width or config.width
-        self.encoder = RNNEncoder(
-            config.cell,
-            config.embedding_width,
-            config.one_way,
-            config.depth,
-            config.bidirectional,
-            config.dropout,
-            score_width,
-        )
+        shape = config.one_way, config.depth, config.bidirectional, config.dropout
+        self.encoder = RNNEncoder(config.cell, config.embedding_width, *shape, score_width)
         score = config.score if config.context == "attention" else "uniform"
         self.attend = None if config.context == "none" else SCORES[score](config.width, config.states, score_width)
         self.focus = FOCUS[config.focus](config.width, config.local_window)
         context = config.states if self.attend else 0
         fed = context if config.order == "bahdanau" else config.width if config.input_feeding else 0
-        self.decoder = recurrence(
-            config.cell, config.embedding_width + fed, config.width, self.depth, config.dropout, score_width
-        )
+        shape = config.embedding_width + fed, config.width, self.depth
+        self.decoder = recurrence(config.cell, *shape, config.dropout, score_width)
         self.bridge = nn.Linear(config.states, self.decoder.state_tensors * self.depth * config.width)
         combined = config.width if config.order == "luong" else config.embedding_width
         inputs = config.width + context + (config.embedding_width if config.order == "bahdanau" else 0)
@@ -153,12 +139,12 @@ class Seq2Seq(AutoregressiveModel):
 
     def start(self, source: TokenBatch) -> State:
         states, last = self._encode(source)
-        memory = None
-        if self.attend is not None:
-            if self.config.context == "last":
-                memory = self.attend.remember(last[:, None])
-            else:
-                memory = self.attend.remember(states, source.real)
+        if self.attend is None:
+            memory = None
+        elif self.config.context == "last":
+            memory = self.attend.remember(last[:, None])
+        else:
+            memory = self.attend.remember(states, source.real)
         if self.config.context == "mean":
             last = (states * source.real[:, :, None]).sum(1) / source.lengths[:, None]
         first = torch.tanh(self.bridge(last)).unflatten(-1, (-1, self.depth, self.config.width))

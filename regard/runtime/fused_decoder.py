@@ -16,8 +16,7 @@ from regard.attention.recording import recorder
 from regard.attention.scores import Product
 from regard.kernels import bindings, ops
 from regard.layers.blocks import Block, FeedForward, GatedFeedForward, PostNorm, PreNorm, Stack
-from regard.runtime.linear import WeightOnlyInt8Linear
-from regard.runtime.packed_qkv import PackedQKV
+from regard.runtime.linear import PackedQKV, WeightOnlyInt8Linear
 
 
 class FusedDecoder(Stack):

@@ -18,13 +18,14 @@ from regard.runtime.linear import (
     DynamicInt8Linear,
     FbgemmInt8Linear,
     PackedLinear,
+    PackedQKV,
     PackedWeights,
     SmallBatchLinear,
     WeightOnlyInt8Linear,
+    packable,
     require_int8,
     store_column_major,
 )
-from regard.runtime.packed_qkv import PackedQKV, packable
 from regard.runtime.unpadded import Unpadded
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -69,20 +70,17 @@ def optimize_encoder(encoder: Encoder, precision: str) -> None:
     int8_linear: Int8Linear = DynamicInt8Linear if torch.backends.mkldnn.is_available() else small_batch_int8()
     for attention in [module for module in stack.modules() if isinstance(module, Attention)]:
         pack_qkv(attention, precision, int8_linear, many_rows=True)
-    for module in list(stack.modules()):
-        for name, child in list(module.named_children()):
-            if type(child) is not nn.Linear or _is_packed(module, name):
-                continue
-            if precision == "int8" and int8_linear is DynamicInt8Linear:
-                activation = module.activation if isinstance(module, FeedForward) and name == "down" else None
-                minimum = MINIMUM.get(type(activation))
-                setattr(module, name, DynamicInt8Linear(child.weight, child.bias, minimum))
-            elif precision == "int8":
-                setattr(module, name, int8_linear(child.weight, child.bias))
-            elif ops.use_packed_gemm():
-                setattr(module, name, PackedLinear(child))
-            else:
-                store_column_major(child)
+    for module, name, child in _linears(stack):
+        if precision == "int8" and int8_linear is DynamicInt8Linear:
+            activation = module.activation if isinstance(module, FeedForward) and name == "down" else None
+            minimum = MINIMUM.get(type(activation))
+            setattr(module, name, DynamicInt8Linear(child.weight, child.bias, minimum))
+        elif precision == "int8":
+            setattr(module, name, int8_linear(child.weight, child.bias))
+        elif ops.use_packed_gemm():
+            setattr(module, name, PackedLinear(child))
+        else:
+            store_column_major(child)
     encoder.encoder = Unpadded(stack)
 
 
@@ -104,11 +102,17 @@ def pack_qkv(attention: Attention, precision: str, int8_linear: Int8Linear, many
 
 def replace_linears(network: nn.Module, build: Callable[[nn.Linear], nn.Module]) -> None:
     """Replace every other linear layer, except small ones."""
-    for module in list(network.modules()):
-        for name, child in list(module.named_children()):
-            if type(child) is nn.Linear and child.weight.numel() >= MIN_WEIGHTS and not _is_packed(module, name):
-                setattr(module, name, build(child))
+    for module, name, child in _linears(network):
+        if child.weight.numel() >= MIN_WEIGHTS:
+            setattr(module, name, build(child))
 
 
-def _is_packed(module: nn.Module, name: str) -> bool:
-    return isinstance(module, Attention) and module.qkv is not None and name in ("query", "key", "value")
+def _linears(network: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
+    """The linear layers that are not part of a packed product: (parent module, name, layer)."""
+    return [
+        (module, name, child)
+        for module in network.modules()
+        for name, child in module.named_children()
+        if type(child) is nn.Linear
+        and not (isinstance(module, Attention) and module.qkv is not None and name in ("query", "key", "value"))
+    ]

@@ -19,8 +19,7 @@ from regard.attention.recording import recorder
 from regard.attention.scores import Product
 from regard.kernels import ops
 from regard.layers.blocks import Block, FeedForward, PostNorm, PreNorm, Stack
-from regard.runtime.linear import PackedLinear, PackedWeights
-from regard.runtime.packed_qkv import packable
+from regard.runtime.linear import PackedLinear, PackedWeights, packable
 
 
 class Unpadded(Stack):

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from regard.errors import UserError
@@ -110,8 +111,10 @@ class Template:
         environment = Environment(
             trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[Generation, ext.loopcontrols]
         )
-        environment.filters |= {"timed": self._timed, "tojson": _to_json}
-        environment.globals |= {"namespace": namespace, "raise_exception": _reject, "strftime_now": _now}
+        to_json = partial(json.dumps, ensure_ascii=False)  # without the HTML escapes of jinja2's own filter
+        environment.filters |= {"timed": self._timed, "tojson": to_json}
+        environment.globals |= {"namespace": namespace, "raise_exception": _reject}
+        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         return environment
 
     def _check_time(self) -> None:
@@ -134,25 +137,10 @@ def template_of(tokenizer: Tokenizer) -> Template | None:
         return None
     if not isinstance(source, str):
         raise UserError(f"chat_template: expected a string, found a {type(source).__name__}")
-    return Template(source, _specials(tokenizer))
-
-
-def _specials(tokenizer: Tokenizer) -> dict[str, str]:
-    """Special tokens by the names of tokenizer_config.json."""
-    roles = {key: getattr(tokenizer, role) for role, (key, _) in ROLES.items()}
-    by_role = {key: tokenizer.name(token) for key, token in roles.items() if token != MISSING}
+    by_role = {ROLES[role][0]: tokenizer.name(token) for role, token in tokenizer.ids.items() if token != MISSING}
     configured = {key: token_name(tokenizer.settings, key) for key in tokenizer.settings if key.endswith("_token")}
-    return by_role | {key: name for key, name in configured.items() if name is not None}
+    return Template(source, by_role | {key: name for key, name in configured.items() if name is not None})
 
 
 def _reject(message: str) -> None:
     raise UserError(f"the chat template rejects this conversation: {message}")
-
-
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **more: Any) -> str:
-    """Without the HTML escapes of jinja2's own filter."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)

@@ -7,7 +7,7 @@ tokens cannot change it; the results of `feed` and `finish` together are the res
 import codecs
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from regard.text.tokenizer import Tokenizer
@@ -46,14 +46,6 @@ def _in_brackets(error: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error("regard.readable", _in_brackets)
-
-
-class Detokenizer(Protocol):
-    """A text that is generated token by token."""
-
-    def feed(self, ids: Iterable[int]) -> str: ...
-
-    def finish(self) -> str: ...
 
 
 class ByteDetokenizer:
@@ -104,3 +96,6 @@ class PieceDetokenizer:
         new = text[self._returned :]
         self._returned = max(self._returned, len(text))
         return new
+
+
+Detokenizer = ByteDetokenizer | PieceDetokenizer  # of a text that is generated token by token

@@ -18,9 +18,13 @@ class SentencePieceTokenizer(Tokenizer):
     """One side of a Marian folder; both sides share the ids of vocab.json unless the target has its own."""
 
     def __init__(self, model: bytes, table: dict[str, int]):
+        try:
+            import sentencepiece
+        except ImportError:
+            raise UserError('this tokenizer needs SentencePiece: pip install "regard[sentencepiece]"') from None
         self.model = model
         self.literal = True
-        self.processor = _processor(model)
+        self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self._names = {index: piece for piece, index in table.items()}
         pad = table["<pad>"]  # Marian's decoder starts from padding
         self._set(table, {"pad": pad, "begin": pad, "end": table["</s>"], "unknown": table["<unk>"]})
@@ -58,15 +62,6 @@ class SentencePieceTokenizer(Tokenizer):
         path.write_bytes(self.model)
 
 
-def _processor(model: bytes):
-    try:
-        import sentencepiece
-    except ImportError:
-        message = 'this tokenizer needs SentencePiece: pip install "regard[sentencepiece]"'
-        raise UserError(message) from None
-    return sentencepiece.SentencePieceProcessor(model_proto=model)
-
-
 def _table(path: Path) -> dict[str, int]:
     table = read_table(path, "a Marian folder")
     missing = [special for special in ("<pad>", "</s>", "<unk>") if special not in table]
@@ -77,16 +72,14 @@ def _table(path: Path) -> dict[str, int]:
 
 def load_marian(folder: Path) -> tuple[SentencePieceTokenizer, SentencePieceTokenizer]:
     """The source's and the target's tokenizer of a folder with source.spm, target.spm and vocab.json."""
-    for name in ("source.spm", "target.spm"):
-        if not (folder / name).exists():
-            raise UserError(f"{folder}: {name} is missing; a Marian folder has source.spm, target.spm and vocab.json")
     table = _table(folder / "vocab.json")
     target_vocab = folder / "target_vocab.json"
     target_table = _table(target_vocab) if target_vocab.exists() else table
     try:
         source, target = (read_bytes(folder / name) for name in ("source.spm", "target.spm"))
     except OSError as error:
-        raise UserError(f"{folder}: cannot be read ({error})") from None
+        expected = "a Marian folder has source.spm, target.spm and vocab.json"
+        raise UserError(f"{folder}: cannot be read ({error}); {expected}") from None
     return SentencePieceTokenizer(source, table), SentencePieceTokenizer(target, target_table)
 
 

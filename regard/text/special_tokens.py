@@ -16,6 +16,7 @@ from tokenizers import AddedToken, processors
 from regard.errors import UserError
 from regard.layers.inputs import Ids, TokenBatch, pad
 from regard.text.tokenizer import MISSING, SHORT_TEXTS, Tokenizer, token_name
+from regard.text.vocab_files import set_template
 
 MASKS = ("[MASK]", "<mask>")
 
@@ -100,12 +101,12 @@ def padded(rows: Sequence[FramedRow], padding: int) -> TokenBatch:
 def mask_token_of(tokenizer: Tokenizer) -> int:
     """The mask token."""
     named = token_name(tokenizer.settings, "mask_token")
-    mask = next((tokenizer.table[name] for name in (named, *MASKS) if name in tokenizer.table), MISSING)
-    if mask == MISSING:
-        raise UserError(
-            f"the tokenizer has no mask token ({' or '.join(MASKS)}); set mask_token in its tokenizer_config.json"
-        )
-    return mask
+    for name in (named, *MASKS):
+        if name in tokenizer.table:
+            return tokenizer.table[name]
+    raise UserError(
+        f"the tokenizer has no mask token ({' or '.join(MASKS)}); set mask_token in its tokenizer_config.json"
+    )
 
 
 def with_mask_token(tokenizer: Tokenizer) -> Tokenizer:
@@ -116,11 +117,7 @@ def with_mask_token(tokenizer: Tokenizer) -> Tokenizer:
     inner = tokenizers.Tokenizer.from_str(tokenizer.inner.to_str())
     inner.add_tokens([AddedToken(MASKS[1], special=False, normalized=False)])
     begin, end = (tokenizer.name(token) for token in (tokenizer.begin, tokenizer.end))
-    inner.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
-        single=f"{begin} $A {end}",
-        pair=f"{begin} $A {end} $B:1 {end}:1",
-        special_tokens=[(begin, tokenizer.begin), (end, tokenizer.end)],
-    )
+    set_template(inner, begin, end)
     masking = Tokenizer(inner, tokenizer.ids, tokenizer.literal)
     masking.settings = {**tokenizer.settings, "mask_token": MASKS[1], "cls_token": begin, "sep_token": end}
     return masking

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import tokenizers
 from tokenizers import decoders, processors
@@ -154,10 +154,9 @@ class Tokenizer:
     @classmethod
     def load(cls, path: Path, ids: Mapping[str, int] | None = None) -> Self:
         """A tokenizer.json, ours or foreign; special ids as given, else by tokenizer_config.json, else by name."""
+        text = read_file(path)
         try:
-            inner = tokenizers.Tokenizer.from_str(read_text(path))
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+            inner = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises bare Exceptions
             raise UserError(f"{path}: not a valid tokenizer.json ({error})") from None
         config = read_config(path.parent / "tokenizer_config.json")
@@ -169,7 +168,11 @@ class Tokenizer:
     ) -> Self:
         """A foreign tokenizer with its tokenizer_config.json; `literal` is the default of split_special_tokens."""
         table = inner.get_vocab(with_added_tokens=True)
-        special_ids = {role: _special(role, table, config) for role in ROLES} | dict(ids or {})
+        special_ids = {}
+        for role, (key, spellings) in ROLES.items():
+            names = (token_name(config, key), *spellings)
+            special_ids[role] = next((table[name] for name in names if name in table), MISSING)
+        special_ids |= ids or {}
         _apply_template(inner, config, special_ids)
         tokenizer = cls(inner, special_ids, literal=config.get("split_special_tokens", literal))
         tokenizer.settings = config
@@ -179,35 +182,64 @@ class Tokenizer:
         path.write_text(self.inner.to_str(pretty=True), encoding="utf-8")
 
 
+class IdOnlyTokenizer(Tokenizer):
+    """For a folder without tokenizer files: knows the number of tokens and the special ids. Text is an error."""
+
+    def __init__(self, folder: Path, size: int, ids: Mapping[str, int]):
+        self.folder = folder
+        self.literal = True
+        self.byte_level = False
+        self._added: dict[int, Any] = {}
+        self._set({f"<{token}>": token for token in range(size)}, dict.fromkeys(ROLES, MISSING) | dict(ids))
+
+    @property
+    def inner(self) -> NoReturn:  # type: ignore[override]
+        raise UserError(
+            f"{self.folder}: no tokenizer files, so text can be neither encoded nor decoded; expected tokenizer.json, "
+            "or source.spm + target.spm + vocab.json (Marian), vocab.json + merges.txt (GPT), vocab.txt (BERT). "
+            "Token ids are accepted: model.generate(ids), model.module(input_ids=…)"
+        )
+
+    def name(self, token: int) -> str:
+        return f"<{token}>"
+
+    def shows(self, token: int) -> bool:
+        return 0 <= token < self.size
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        return [self.name(token) for token in ids]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return " ".join(self.pieces(ids))
+
+    def content(self) -> str:
+        return f"no tokenizer, {self.size}"
+
+
 def read_config(path: Path) -> dict:
     """A tokenizer_config.json, empty if there is none; a chat_template.jinja next to it takes precedence."""
-    config = {}
     template = path.with_name("chat_template.jinja")
-    try:
-        if path.exists():
-            config = json.loads(read_text(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read as JSON ({error})") from None
-    if not isinstance(config, dict):
-        raise UserError(f"{path}: expected a JSON object, found a {type(config).__name__}")
-    try:
-        return config | ({"chat_template": read_text(template)} if template.exists() else {})
-    except (OSError, ValueError) as error:
-        raise UserError(f"{template}: cannot be read as UTF-8 text ({error})") from None
+    config = read_object(path) if path.exists() else {}
+    return config | ({"chat_template": read_file(template)} if template.exists() else {})
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a text file of a tokenizer."""
+def read_file(path: Path) -> str:
+    """A text file of a tokenizer."""
     try:
-        return read_text(path).removesuffix("\n").split("\n")
+        return read_text(path)
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as UTF-8 text ({error})") from None
 
 
-def _special(role: str, table: dict[str, int], config: dict) -> int:
-    """The id of a special token: by its name in the config, else by the common spellings."""
-    key, spellings = ROLES[role]
-    return next((table[name] for name in (token_name(config, key), *spellings) if name in table), MISSING)
+def read_object(path: Path) -> dict:
+    """A JSON file of a tokenizer."""
+    try:
+        value = json.loads(read_file(path))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: cannot be read as JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: expected a JSON object, found a {type(value).__name__}")
+    return value
 
 
 def token_name(config: Mapping[str, Any], key: str) -> str | None:

@@ -11,7 +11,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -101,11 +101,15 @@ def _pipeline(model: models.Model, options: "TokenizerOptions") -> tokenizers.To
     return inner
 
 
-def _training_pipeline(model: models.Model, options: "TokenizerOptions") -> tokenizers.Tokenizer:
-    """The pipeline for training: a word longer than MAX_WORD is split."""
+def _trained(
+    model: models.Model, trainer: type, texts: Iterator[str], options: "TokenizerOptions", **settings: Any
+) -> tokenizers.Tokenizer:
+    """The pipeline around a model trained on texts, in which a word longer than MAX_WORD is split."""
     inner = _pipeline(model, options)
     limited = pre_tokenizers.Split(Regex(f"(?m).{{1,{MAX_WORD}}}"), "isolated")
     inner.pre_tokenizer = pre_tokenizers.Sequence([inner.pre_tokenizer, limited])
+    settings |= {"vocab_size": options.vocab_size, "special_tokens": list(SPECIALS), "show_progress": False}
+    inner.train_from_iterator(texts, trainer(**settings))
     return inner
 
 
@@ -126,15 +130,10 @@ def _require_bytes(options: "TokenizerOptions") -> None:
         )
 
 
-def _settings(options: "TokenizerOptions") -> dict:
-    return {"vocab_size": options.vocab_size, "special_tokens": list(SPECIALS), "show_progress": False}
-
-
 def _bpe(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
     """Byte-pair encoding over characters (Sennrich et al. 2016); every character of the text has a piece."""
-    inner = _training_pipeline(models.BPE(unk_token="<unk>"), options)
-    trainer = trainers.BpeTrainer(min_frequency=options.min_frequency, **_settings(options))
-    inner.train_from_iterator(texts, trainer)
+    model = models.BPE(unk_token="<unk>")
+    inner = _trained(model, trainers.BpeTrainer, texts, options, min_frequency=options.min_frequency)
     if inner.get_vocab_size() > options.vocab_size:
         raise _too_small(options, inner.get_vocab_size())
     return inner.model
@@ -150,10 +149,8 @@ def _wordpiece(texts: Iterator[str], options: "TokenizerOptions") -> models.Mode
 
 def _unigram(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
     """A unigram language model over pieces (Kudo 2018), in an order that depends on no thread or hash."""
-    inner = _training_pipeline(models.Unigram(), options)
-    trainer = trainers.UnigramTrainer(unk_token="<unk>", **_settings(options))
     try:
-        inner.train_from_iterator(texts, trainer)
+        inner = _trained(models.Unigram(), trainers.UnigramTrainer, texts, options, unk_token="<unk>")
     except Exception as error:  # the library raises bare Exceptions
         if "not large enough" in str(error):
             raise _too_small(options) from None
@@ -172,10 +169,8 @@ def _unigram(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
 
 def _words(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
     """The most frequent words and punctuation characters; all others are unknown."""
-    inner = _training_pipeline(models.WordLevel(unk_token="<unk>"), options)
-    trainer = trainers.WordLevelTrainer(min_frequency=options.min_frequency, **_settings(options))
-    inner.train_from_iterator(texts, trainer)
-    return inner.model
+    model = models.WordLevel(unk_token="<unk>")
+    return _trained(model, trainers.WordLevelTrainer, texts, options, min_frequency=options.min_frequency).model
 
 
 def _characters(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
@@ -198,10 +193,8 @@ def _bytes(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
 def _byte_bpe(texts: Iterator[str], options: "TokenizerOptions") -> models.Model:
     """Byte-pair encoding over bytes within words (Radford et al. 2019): no text is unknown, and none is changed."""
     _require_bytes(options)
-    inner = _training_pipeline(models.BPE(), options)
-    settings = {"min_frequency": options.min_frequency, "initial_alphabet": BYTE_TO_UNICODE, **_settings(options)}
-    inner.train_from_iterator(texts, trainers.BpeTrainer(**settings))
-    return inner.model
+    settings = {"min_frequency": options.min_frequency, "initial_alphabet": BYTE_TO_UNICODE}
+    return _trained(models.BPE(), trainers.BpeTrainer, texts, options, **settings).model
 
 
 MODELS: dict[str, Callable[[Iterator[str], "TokenizerOptions"], models.Model]] = {

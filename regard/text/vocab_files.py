@@ -8,15 +8,13 @@ BERT      vocab.txt: a token a line, whose index is its id; "##" begins one insi
           (Wu et al. 2016; Devlin et al. 2019, section 3)
 """
 
-import json
 from pathlib import Path
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
-from regard.data.small_files import read_text
 from regard.errors import UserError
-from regard.text.tokenizer import MISSING, Tokenizer, read_config, read_lines, token_name
+from regard.text.tokenizer import MISSING, Tokenizer, read_config, read_file, read_object, token_name
 
 WORD_END = "</w>"
 
@@ -77,11 +75,10 @@ def _add_encoder_tokens(inner: tokenizers.Tokenizer, table: dict[str, int]) -> d
 
 def read_table(path: Path, needed_by: str) -> dict[str, int]:
     """A vocab.json: piece → id."""
-    try:
-        table = json.loads(read_text(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: {needed_by} needs this file, a JSON object token → id ({error})") from None
-    if not isinstance(table, dict) or not all(type(index) is int and index >= 0 for index in table.values()):
+    if not path.exists():
+        raise UserError(f"{path}: {needed_by} needs this file, a JSON object token → id")
+    table = read_object(path)
+    if not all(type(index) is int and index >= 0 for index in table.values()):
         raise UserError(f"{path}: expected a JSON object token → id")
     return table
 
@@ -89,7 +86,7 @@ def read_table(path: Path, needed_by: str) -> dict[str, int]:
 def _read_merges(path: Path, table: dict[str, int]) -> list[tuple[str, str]]:
     """Two tokens a line, the most frequent pair first; each of them and their concatenation must be in vocab.json."""
     merges: list[tuple[str, str]] = []
-    for line_number, line in enumerate(read_lines(path), 1):
+    for line_number, line in enumerate(read_file(path).split("\n"), 1):
         if not line.strip() or (line_number == 1 and line.startswith("#version")):
             continue
         pair = line.split(" ")
@@ -109,7 +106,7 @@ def _read_merges(path: Path, table: dict[str, int]) -> list[tuple[str, str]]:
 def load_wordpiece(folder: Path) -> Tokenizer:
     """The tokenizer of a folder with vocab.txt; tokenizer_config.json may set how text is normalised."""
     config = read_config(folder / "tokenizer_config.json")
-    table = {piece: index for index, piece in enumerate(read_lines(folder / "vocab.txt"))}
+    table = {piece: index for index, piece in enumerate(read_file(folder / "vocab.txt").removesuffix("\n").split("\n"))}
     names = {key: token_name(config, key) or usual for key, usual in SPECIAL_TOKENS.items()}
     unknown = names["unk_token"]
     if unknown not in table:

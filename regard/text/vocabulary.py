@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from regard.errors import UserError
-from regard.text.id_only import IdOnlyTokenizer
 from regard.text.sentencepiece import SentencePieceTokenizer, load_marian, save_marian
-from regard.text.tokenizer import MISSING, ROLES, Tokenizer
+from regard.text.tokenizer import MISSING, ROLES, IdOnlyTokenizer, Tokenizer
 from regard.text.vocab_files import load_merges, load_wordpiece
 
 FILES = ("tokenizer.json", "tokenizer_target.json", "tokenizer_config.json", "source.spm", "target.spm", "vocab.json",
@@ -74,12 +73,10 @@ class Vocabulary:
             return cls(source, Tokenizer.load(separate) if separate.exists() else source)
         if (folder / "source.spm").exists():
             return cls(*load_marian(folder))
-        if (folder / "merges.txt").exists():
-            both = load_merges(folder)
-            return cls(both, both)
-        if (folder / "vocab.txt").exists():
-            both = load_wordpiece(folder)
-            return cls(both, both)
+        for name, load in (("merges.txt", load_merges), ("vocab.txt", load_wordpiece)):
+            if (folder / name).exists():
+                both = load(folder)
+                return cls(both, both)
         raise UserError(
             f"{folder}: no tokenizer found; expected tokenizer.json, source.spm + target.spm + vocab.json, "
             "vocab.json + merges.txt, or vocab.txt"

@@ -7,7 +7,7 @@ import torch
 
 from regard.config.recipe import DecodeOptions
 from regard.decoding.prefix_cache import PrefixCache
-from regard.decoding.search import Hypothesis, decode_steps, run_to_end
+from regard.decoding.search import BeamSearch, Hypothesis
 from regard.layers.inputs import pad
 from regard.tasks.generate.text_generator import TextGenerator
 from regard.text.tokenizer import Tokenizer
@@ -15,7 +15,7 @@ from tests.models.test_language_models import LIMIT, MODELS, TOKENS, made, texts
 
 
 def decode(network: Any, prompt: list[int], writer: TextGenerator, options: DecodeOptions) -> Hypothesis:
-    return run_to_end(decode_steps(network, pad([prompt], 0), writer.decode_start([prompt], options), options))[0][0]
+    return BeamSearch(network, pad([prompt], 0), writer.decode_start([prompt], options), options).run()[0][0]
 
 
 @torch.no_grad()

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from regard.config.recipe import DecodeOptions
 from regard.decoding import search
-from regard.decoding.candidates import blockwise_topk
+from regard.decoding.candidates import blockwise_topk, draw, random_numbers, truncate
 from regard.decoding.logits_processors import process_logits
-from regard.decoding.sampling import draw, random_numbers, truncate
 from regard.errors import UserError
 from regard.layers.pytree import State, reorder
 

@@ -16,8 +16,8 @@ from regard.attention.trace import Trace
 from regard.layers.autoregressive import EMPTY, TransformerLM
 from regard.layers.blocks import Block
 from regard.runtime.fused_decoder import FusedDecoder
+from regard.runtime.linear import PackedQKV
 from regard.runtime.optimize import optimize_for_inference
-from regard.runtime.packed_qkv import PackedQKV
 from regard.tasks.generate.likelihood import log_probabilities
 from regard.text.tokenizer import Tokenizer
 from tests.models.test_language_models import MODELS as SMALL

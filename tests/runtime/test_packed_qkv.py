@@ -7,8 +7,8 @@ import torch
 
 from regard.attention.core import Attention
 from regard.models.registry import build
+from regard.runtime.linear import PackedQKV
 from regard.runtime.optimize import pack_qkv, small_batch_int8
-from regard.runtime.packed_qkv import PackedQKV
 
 MODELS = {
     "gpt": {"family": "gpt", "width": 16, "heads": 2, "depth": 2, "max_positions": 8, "dropout": 0.0},

@@ -41,13 +41,11 @@ def stratified_split(samples: Iterable[tuple[str, str]], validation: float, test
     rank[[names[name] for name in sorted(names)]] = np.arange(len(names))
     hashes, labels = np.array(hash_array, np.uint64), rank[np.array(label_array, int)]
     order = np.lexsort((labels, hashes))
-    hashes, labels = hashes[order], labels[order]
-    first = np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)]
-    hashes, labels = hashes[first], labels[first]
+    hashes, first = np.unique(hashes[order], return_index=True)
+    labels = labels[order][first]
     order = np.argsort(labels, kind="stable")  # label by label, each in the order of the hashes
     sizes = np.bincount(labels, minlength=len(names))
-    empty = np.zeros(0, np.uint64)
-    held_out = [empty], [empty]
+    held_out = [hashes[:0]], [hashes[:0]]
     by_label = np.split(hashes[order], np.cumsum(sizes))[:-1]
     for groups, (low, high) in zip(by_label, shares(sizes, validation, test), strict=True):
         held_out[0].append(groups[:low])

@@ -60,14 +60,11 @@ def names(seed: int, split: str, count: int) -> Iterator[TaggedWords]:
         yield TaggedWords(tuple(words), tuple(tags))
 
 
-GENERATORS = {"names": names}
-
-
 def generate(name: str, seed: int, split: str, count: int) -> Iterator[TaggedWords]:
     """The sentences of a generator, by its name."""
-    if name not in GENERATORS:
-        raise UserError(f"data.synthetic = '{name}' is not a dataset of tagged sentences{nearest(name, GENERATORS)}")
-    return GENERATORS[name](seed, split, count)
+    if name != "names":
+        raise UserError(f"data.synthetic = '{name}' is not a dataset of tagged sentences{nearest(name, ['names'])}")
+    return names(seed, split, count)
 
 
 def _name(entity_type: str, split: str, rng: random.Random) -> list[str]:

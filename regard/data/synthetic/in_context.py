@@ -17,7 +17,7 @@ Only what an installed package declares is imported, never code that a recipe na
 
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import entry_points
@@ -131,18 +131,11 @@ def _halves(template: str) -> tuple[str, str]:
 # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def draw_mapping(rng: random.Random) -> Task:
+def draw_mapping(rng: random.Random, words: Sequence[str] = WORDS, verbs: Sequence[str] = VERBS) -> Task:
     """Four made-up words, each with a colour; the words are the key, so another split has no colouring of them."""
-    words = rng.sample(WORDS, len(LABELS))
-    pairs = (Pair(f"{word} {verb}", label) for word, label in zip(words, LABELS, strict=True) for verb in VERBS)
-    return Task(" ".join(sorted(words)), tuple(pairs))
-
-
-def draw_colours(rng: random.Random) -> Task:
-    """The same with few words and no distractors: one induction head suffices."""
-    words = rng.sample(WORDS[:12], len(LABELS))
-    pairs = tuple(Pair(word, label) for word, label in zip(words, LABELS, strict=True))
-    return Task(" ".join(sorted(words)), pairs)
+    chosen = rng.sample(words, len(LABELS))
+    texts = [(f"{word} {verb}".strip(), label) for word, label in zip(chosen, LABELS, strict=True) for verb in verbs]
+    return Task(" ".join(sorted(chosen)), tuple(Pair(*text) for text in texts))
 
 
 def ideal_mapping(shots: int) -> float:
@@ -171,7 +164,8 @@ def ideal_linear(shots: int) -> float:
 
 
 LESSONS = {
-    "colours": Lesson(draw_colours, ideal_mapping, "{text} {label}\n"),
+    # Few words and no distractors: one induction head suffices.
+    "colours": Lesson(partial(draw_mapping, words=WORDS[:12], verbs=("",)), ideal_mapping, "{text} {label}\n"),
     "mappings": Lesson(draw_mapping, ideal_mapping),
     "linear": Lesson(draw_linear, ideal_linear),
 }

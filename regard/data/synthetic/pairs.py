@@ -8,8 +8,6 @@ A stream is a pure function of its arguments. Which split a sample belongs to is
 or the sequence) and does not depend on the seed, so two splits never share one.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
@@ -38,11 +36,18 @@ WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", 
 
 
 def dates(seed: int, split: str, count: int) -> Iterator[Sample]:
-    """Written English dates → ISO 8601 (1950–2035); the days of one split never occur in another."""
+    """Written English dates → ISO 8601 (1950–2035); the days of one split never occur in another.
+
+    Every form is unambiguous. Digits alone are day, month, year (12.11.1999 and 3/5/1986 are in November and May), or
+    year-month-day with dashes. A two-digit year of 50–99 is in the 1900s and one of 00–49 in the 2000s. The case is
+    usually the correct one, sometimes all lower or all upper case.
+    """
     rng = random_generator("dates", seed, split)
     days = (LAST_DAY - FIRST_DAY).days + 1
     for day in drawn(lambda: FIRST_DAY + timedelta(days=rng.randrange(days)), date.isoformat, split, count):
-        yield Sample(_any_case(write_date(day, rng), rng), day.isoformat())
+        text = rng.choice(FORMS)(day, rng)
+        text = rng.choices((text, text.lower(), text.upper()), (8, 1, 1))[0]
+        yield Sample(text, day.isoformat())
 
 
 def reverse(seed: int, split: str, count: int) -> Iterator[Sample]:
@@ -56,18 +61,7 @@ def reverse(seed: int, split: str, count: int) -> Iterator[Sample]:
         yield Sample(" ".join(numbers), " ".join(reversed(numbers)))
 
 
-Generator = Callable[[int, str, int], "Iterator[Sample]"]
-
-GENERATORS: dict[str, Generator] = {"dates": dates, "reverse": reverse}
-
-
-def write_date(day: date, rng: random.Random) -> str:
-    """A date in one of many written forms; every form is unambiguous.
-
-    Digits alone are day, month, year (12.11.1999 and 3/5/1986 are in November and May), or year-month-day with dashes.
-    A two-digit year of 50–99 is in the 1900s and one of 00–49 in the 2000s.
-    """
-    return rng.choice(FORMS)(day, rng)
+GENERATORS: dict[str, Callable[[int, str, int], Iterator[Sample]]] = {"dates": dates, "reverse": reverse}
 
 
 def _year(day: date, rng: random.Random) -> str:
@@ -91,9 +85,7 @@ def ordinal(number: int) -> str:
     return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
 
 
-Form = Callable[[date, random.Random], str]
-
-FORMS: tuple[Form, ...] = (
+FORMS: tuple[Callable[[date, random.Random], str], ...] = (
     lambda day, rng: f"the {ordinal(day.day)} of {_month(day, rng)}, {day.year}",
     lambda day, rng: f"{_weekday(day, rng)} the {ordinal(day.day)} of {_month(day, rng)} {_year(day, rng)}",
     lambda day, rng: f"{ordinal(day.day)} {_month(day, rng)} {_year(day, rng)}",
@@ -111,11 +103,6 @@ FORMS: tuple[Form, ...] = (
     lambda day, _: f"{day.day:02}/{day.month:02}/{day.year}",
     lambda day, _: f"{day.year}-{day.month:02}-{day.day:02}",
 )
-
-
-def _any_case(text: str, rng: random.Random) -> str:
-    """Usually the correct case, sometimes all lower or all upper case."""
-    return rng.choices((text, text.lower(), text.upper()), (8, 1, 1))[0]
 
 
 def random_generator(name: str, seed: int, split: str) -> random.Random:

@@ -63,6 +63,13 @@ class PairEncoder:
                 row.pop()
         return rows
 
+    def truncate(self, row: list[int], length: int) -> list[int]:
+        """At most `length` tokens of a row; an end token stays the last one."""
+        if len(row) <= length:
+            return row
+        suffix = [self.tokenizer.end] if row[-1] == self.tokenizer.end else []
+        return row[: length - len(suffix)] + suffix
+
     def sequences(self, rows: Sequence[Ids]) -> TokenBatch:
         """Rows as one batch; of pairs with their segments, if the tokenizer distinguishes them."""
         text = pad(rows, 0)
@@ -99,7 +106,8 @@ def prepare(
     hashes = hash_files(file_of(data, split, base_dir))
     key = ["labels", options_key(data, split, UNPREPARED), json.dumps(hashes)]
     records = validated(read_all(data, split, base_dir), encoders.target)
-    return prepare_pairs(records, key, encoders, cache, max_length, Report(), hashes)
+    truncate = encoders.source.truncate if data.truncate else None
+    return prepare_pairs(records, key, encoders, cache, max_length, Report(), hashes, truncate)
 
 
 # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────────

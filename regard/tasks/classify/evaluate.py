@@ -39,6 +39,7 @@ class Selection(NamedTuple):
     skipped: int
     inputs: list[str | tuple[str, ...]]  # texts or pairs of texts
     changed: bool  # whether some may have been trained on
+    truncate: bool = False  # as in the model's training
 
 
 def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> Evaluation:
@@ -48,7 +49,8 @@ def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> 
     require_same_task(models, description)
     names = (request.get("source"), request.get("target"), request.get("text_pair"))
     chosen = select(models[0], request.file, *names, request.columns)
-    evaluation = evaluate(models, chosen, request.batch_size, request.get("truncate", False), request.quiet)
+    truncate = request.get("truncate", False) or chosen.truncate
+    evaluation = evaluate(models, chosen, request.batch_size, truncate, request.quiet)
     if request.get("plot"):
         name = Path(request.names[0]).name if request.names else "model"
         evaluation.chart = confusion_chart(name, evaluation.results)
@@ -75,7 +77,7 @@ def select(
         raise UserError(f"{file or split}: no samples to score")
     inputs = [split_pair(record.source, bool(data.text_pair)) for record in complete]
     changed = file is None and split_changed(model, split)
-    return Selection(file or split, complete, len(records) - len(complete), inputs, changed)
+    return Selection(file or split, complete, len(records) - len(complete), inputs, changed, data.truncate)
 
 
 def evaluate(

@@ -25,6 +25,7 @@ class ClassifyData(DataOptions):
     problem_type: Literal["single_label", "multi_label", "regression"] = "single_label"
     label_separator: str = ","  # between the labels of a multi-label text
     stratify: bool = True  # whether a split held out of train has the label distribution of train (single-label)
+    truncate: bool = False  # whether a text longer than max_length is truncated instead of skipped
     segment_length: int = 0  # tokens of the segments into which a long document is split; 0 = no segments
     stride: int = 0  # tokens from one segment to the next; 0 = 3/4 of segment_length
 

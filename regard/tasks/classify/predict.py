@@ -106,16 +106,11 @@ def read_rows(
         if not "".join(text).strip():
             raise UserError("is empty: there is nothing to classify", index)
     rows = texts.rows(pairs)
-    end = texts.tokenizer.end
-    suffix = [end] if texts.rows(["a"])[0][-1:] == [end] else []  # what the tokenizer puts after a text
     limit = network.max_positions
     for index, (text, row) in enumerate(zip(pairs, rows, strict=True)):
         if len(row) > limit and not truncate:
             raise too_long(text, len(row), limit, index)
-    return [
-        EncodedText(row[: limit - len(suffix)] + suffix, truncated=True) if len(row) > limit else EncodedText(row)
-        for row in rows
-    ]
+    return [EncodedText(texts.truncate(row, limit), truncated=len(row) > limit) for row in rows]
 
 
 @torch.no_grad()

@@ -23,6 +23,7 @@ from regard.tasks.classify.predict import BATCH, ClassifyPredictor, classify
 from regard.tasks.classify.problem_type import training_problem_type
 from regard.tasks.distillation import Predicted
 from regard.tasks.inspection import Findings, inspect_coverage, inspect_leaks, inspect_lengths, inspect_samples
+from regard.tasks.predictor import Inference
 from regard.text.vocabulary import Vocabulary
 
 
@@ -122,7 +123,7 @@ class Classify(SampleTask[PairDataset]):
             return []
         samples = [self.validation.text(index) for index in range(min(count, len(self.validation)))]
         texts = [split_pair(sample.source, self.encoders.source.paired) for sample in samples]
-        predictions = classify(network, self.encoders.source, texts)
+        predictions = classify(network, self.encoders.source, texts, Inference(truncate=True))
         references = [", ".join(self.targets.labels_of(sample.target)) for sample in samples]
         return list(map(Preview, map(show_text, texts), references, map(str, predictions)))
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from regard.config.recipe import DecodeOptions
+from regard.decoding.candidates import key_of
 from regard.decoding.prefix_cache import PrefixCache
-from regard.decoding.sampling import key_of
-from regard.decoding.search import DecodeStart, EosIds, Hypothesis, decode_steps, run_to_end
+from regard.decoding.search import BeamSearch, DecodeStart, EosIds, Hypothesis
 from regard.decoding.speculative import DraftProposer, Speculation, speculate
 from regard.errors import UserError
 from regard.layers.inputs import pad
@@ -132,7 +132,7 @@ class TextGenerator:
         if self.draft is not None:
             return [[self.speculate(prompt, options).answer] for prompt in prompts]
         source = pad(prompts, 0).to(self.device)
-        hypotheses = run_to_end(decode_steps(self.network, source, self.decode_start(prompts, options), options))
+        hypotheses = BeamSearch(self.network, source, self.decode_start(prompts, options), options).run()
         if not all(hypotheses):
             raise UserError(NOT_FINITE)
         return hypotheses
@@ -240,22 +240,18 @@ class GenerationStream:
         options = self.options
         prompt = self.row.tokens
         source = pad([prompt], 0).to(generator.device)
-        steps = decode_steps(self.network, source, generator.decode_start([prompt], options), options)
+        search = BeamSearch(self.network, source, generator.decode_start([prompt], options), options)
         decoder = generator.tokenizer.incremental()
         decoder.feed(prompt)
         pending = ""
-        while True:
-            try:
-                step = next(steps)
-            except StopIteration as done:
-                (hypotheses,) = done.value
-                break
+        for step in search:
             if step.total[0, 0] == -torch.inf:  # it has ended
                 continue
             self.tokens = step.tokens[0, 0].tolist()
             piece, pending = _split(pending + decoder.feed(self.tokens[-1:]), options.stop)
             if piece:
                 yield piece
+        (hypotheses,) = search.finished.kept
         if not hypotheses:
             raise UserError(NOT_FINITE)
         self.answer = generator.continuation(self.row, hypotheses[0], options)

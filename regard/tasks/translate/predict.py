@@ -8,7 +8,7 @@ import torch
 
 from regard.attention.trace import Trace
 from regard.config.recipe import DecodeOptions
-from regard.decoding.sampling import key_of
+from regard.decoding.candidates import key_of
 from regard.decoding.search import Hypothesis, search
 from regard.errors import UserError
 from regard.layers.protocols import Network, Seq2SeqModel

@@ -1,0 +1,151 @@
+"""Attention over an image as a picture: the weights of its patches as a heat map on its pixels, in panels.
+
+Shapes, throughout:
+    image      (height, width, channels) of type uint8, with 1 or 3 channels
+    weights    (rows · columns,), of the patches row by row
+"""
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+PANEL = 280  # pixels on the longer side of a panel
+MARGIN, LINE = 10, 18
+FONT_SIZE = 13
+MAX_PANELS = 120
+OPACITY = 0.6  # of the heat map
+COLOURS = ((0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164))  # from weight 0 to the largest
+OUTSIDE = 0.35  # how much of a pixel remains visible where the model saw nothing
+WHITE = 255
+
+
+@dataclass(frozen=True)
+class PatchGrid:
+    """The patches of an image: how many, and the box (left, top, right, bottom) of pixels that they cover."""
+
+    rows: int
+    columns: int
+    box: tuple[float, float, float, float]
+
+    def scaled(self, factor: float) -> "PatchGrid":
+        """The same patches of a resized image."""
+        left, top, right, bottom = (factor * edge for edge in self.box)
+        return replace(self, box=(left, top, right, bottom))
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """The weights of an image's patches under a title, such as a word of its caption."""
+
+    title: str
+    weights: np.ndarray
+    grid: PatchGrid
+
+
+def heat_map(weights: np.ndarray, grid: PatchGrid, height: int, width: int) -> np.ndarray:
+    """The weight of the patch at each pixel, (height, width); NaN outside the box."""
+    if weights.shape != (grid.rows * grid.columns,):
+        raise ValueError(f"expected {grid.rows} × {grid.columns} weights of patches, not {weights.shape}")
+    left, top, right, bottom = grid.box
+    row = _patch(np.arange(height), top, bottom, grid.rows)
+    column = _patch(np.arange(width), left, right, grid.columns)
+    heat = weights.reshape(grid.rows, grid.columns).astype(float)[row[:, None], column]
+    return np.where((row < 0)[:, None] | (column < 0), np.nan, heat)
+
+
+def _patch(pixels: np.ndarray, start: float, end: float, count: int) -> np.ndarray:
+    """The patch that the centre of each pixel belongs to, along one axis; −1 outside."""
+    index = np.floor((pixels + 0.5 - start) / (end - start) * count).astype(int)
+    return np.where((index >= 0) & (index < count), index, -1)
+
+
+def blend(image: np.ndarray, heat: np.ndarray) -> np.ndarray:
+    """The heat map on the image, relative to the largest weight: dark is 0. Pixels outside the box are faded."""
+    image = np.broadcast_to(image, (*image.shape[:2], 3)).astype(float)
+    inside = ~np.isnan(heat)
+    largest = float(np.nanmax(heat, initial=0.0)) if inside.any() else 0.0
+    relative = np.where(inside, heat, 0.0) / (largest or 1.0)
+    stops = np.linspace(0, 1, len(COLOURS))
+    colour = np.stack([np.interp(relative, stops, channel) for channel in zip(*COLOURS, strict=True)], -1)
+    shaded = (1 - OPACITY) * image + OPACITY * colour
+    faded = OUTSIDE * image + (1 - OUTSIDE) * WHITE
+    return np.where(inside[..., None], shaded, faded).round().astype(np.uint8)
+
+
+def draw_overlays(image: np.ndarray, overlays: Sequence[Overlay], heading: str = "", columns: int = 4) -> np.ndarray:
+    """A figure (height, width, 3): the image, then each overlay under its title and its largest weight."""
+    if len(overlays) > MAX_PANELS:
+        raise UserError(f"{len(overlays)} panels are more than one figure can show; select at most {MAX_PANELS}")
+    small, factor = _resize(image)
+    height, width = small.shape[:2]
+    panels = [("image", small)]
+    for overlay in overlays:
+        heat = heat_map(overlay.weights, overlay.grid.scaled(factor), height, width)
+        panels.append((f"{overlay.title} · {overlay.weights.max():.2f}", blend(small, heat)))
+    columns = min(columns, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    top = MARGIN + (LINE if heading else 0)
+    size = (columns * (width + MARGIN) + MARGIN, top + rows * (height + LINE + MARGIN))
+    figure = _pillow().new("RGB", size, (WHITE,) * 3)
+    _write_text(figure, (MARGIN, MARGIN - 4), heading, size[0] - 2 * MARGIN)
+    for index, (title, panel) in enumerate(panels):
+        x = MARGIN + index % columns * (width + MARGIN)
+        y = top + index // columns * (height + LINE + MARGIN)
+        _write_text(figure, (x, y), title, width)
+        figure.paste(_from_array(panel), (x, y + LINE))
+    return np.asarray(figure)
+
+
+def write_overlays(
+    path: Path | str, image: np.ndarray, overlays: Sequence[Overlay], heading: str = "", columns: int = 4
+) -> Path:
+    """The figure as a PNG file."""
+    buffer = io.BytesIO()
+    _from_array(draw_overlays(image, overlays, heading, columns)).save(buffer, "PNG")
+    Path(path).write_bytes(buffer.getvalue())
+    return Path(path)
+
+
+def _resize(image: np.ndarray) -> tuple[np.ndarray, float]:
+    """The image in the size of a panel, and the factor; pixels of small images stay sharp."""
+    resampling = _pillow().Resampling
+    height, width = image.shape[:2]
+    factor = PANEL / max(height, width)
+    size = (max(1, round(width * factor)), max(1, round(height * factor)))
+    resized = _from_array(image).resize(size, resampling.NEAREST if factor > 1 else resampling.LANCZOS)
+    return np.asarray(resized), factor
+
+
+def _from_array(image: np.ndarray) -> "Image":
+    return _pillow().fromarray(np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3))))
+
+
+def _write_text(figure: "Image", corner: tuple[int, int], text: str, width: int) -> None:
+    """One line of text, shortened to the width."""
+    from PIL import ImageDraw, ImageFont
+
+    font = ImageFont.load_default(FONT_SIZE)
+    draw = ImageDraw.Draw(figure)
+    shown = text
+    while shown and draw.textlength(shown, font=font) > width:
+        shown = shown[:-2] + "…"
+    draw.text(corner, shown, fill=(60, 60, 60), font=font)
+
+
+def _pillow() -> Any:
+    """Pillow's module `Image`; it comes with an extra."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise UserError("overlays need Pillow: pip install 'regard[vision]'") from None
+    return Image
