@@ -120,3 +120,10 @@ def overlaps(what: str, hashes: Mapping[str, np.ndarray], findings: Findings) ->
         leaked[name] = np.flatnonzero(duplicates(hashes["train"], hashes[name]))
         table.setdefault(name, {})[what] = len(leaked[name])
     return leaked
+
+
+def warn_overlaps(what: str, hashes: Mapping[str, np.ndarray], findings: Findings, problem: str) -> None:
+    """The same, with a warning for each split: how many of its samples have this problem."""
+    for name, leaked in overlaps(what, hashes, findings).items():
+        if len(leaked):
+            findings.warnings.append(f"{name}: {len(leaked)} of {len(hashes[name])} {problem}")

@@ -42,9 +42,9 @@ class Question(NamedTuple):
     id: str
     text: str
     context: str
-    answers: tuple[Gold, ...]
-    group: str  # questions of equal groups are in the same split
-    location: str
+    answers: tuple[Gold, ...] = ()
+    group: str = ""  # questions of equal groups are in the same split
+    location: str = ""
 
 
 def read(data: AnswerData, split: str, base_dir: Path | None = None) -> Iterator[Question]:
