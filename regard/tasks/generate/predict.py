@@ -60,9 +60,9 @@ class GeneratePredictor(GenerationPredictor):
         return generator.run(inputs, decode, *inference, log_probabilities)
 
     def generate(self, rows: list[list[int]], options: Options) -> list[list[int]]:
-        rows = [self.check_ids(row) for row in rows]
         generator = self.text_generator(options.pop("draft", None), options.pop("lookup", False))
-        return [best.tokens for best, *_ in generator.search_all(rows, self.decode_options(**options))]
+        prompts = [generator.row(self.check_ids(row)) for row in rows]
+        return [best.tokens for best, *_ in generator.search_all(prompts, self.decode_options(**options))]
 
     def stream(
         self,

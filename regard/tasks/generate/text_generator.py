@@ -93,39 +93,34 @@ class TextGenerator:
         """A continuation of each text, computed in batches of similar length."""
         rows = self.prompts(texts, truncate)
         outputs = []
-        prompts = [row.tokens for row in rows]
-        for row, hypotheses in zip(rows, self.search_all(prompts, options, batch_size, progress), strict=True):
-            best, *rest = (
-                self.continuation(row, hypothesis, options, with_log_probabilities) for hypothesis in hypotheses
-            )
+        for row, hypotheses in zip(rows, self.search_all(rows, options, batch_size, progress), strict=True):
+            best, *rest = (self.continuation(row, each, options, with_log_probabilities) for each in hypotheses)
             outputs.append(replace(best, alternatives=tuple(rest)))
         return outputs
 
     def search_all(
         self,
-        prompts: list[list[int]],
+        rows: Sequence[EncodedText],
         options: DecodeOptions,
         batch_size: int = 32,
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[list[Hypothesis]]:
-        """The best continuations of any number of prompts of tokens."""
-        rows = [self.row(prompt) for prompt in prompts]
-        hypotheses: dict[int, list[Hypothesis]] = {}
-        for indices in self._groups(rows, options, batch_size):
-            hypotheses |= zip(indices, self.search([prompts[index] for index in indices], options), strict=True)
-            progress(len(indices))
-        return [hypotheses[index] for index in range(len(prompts))]
+        """The best continuations of any number of prompts.
 
-    def _groups(self, rows: list[EncodedText], options: DecodeOptions, size: int) -> Iterator[list[int]]:
-        """Rows of similar length; of equal length where outputs may exceed the context, which then shifts."""
-        lengths = [len(row.tokens) for row in rows]
-        fits = [length + _max_new_tokens(options) <= self.network.max_positions for length in lengths]
-        short = [index for index in range(len(rows)) if fits[index]]
-        for group in by_length([lengths[index] for index in short], size):
-            yield [short[i] for i in group]
-        for length in sorted({lengths[index] for index in range(len(rows)) if not fits[index]}):
-            same = [index for index in range(len(rows)) if lengths[index] == length]
-            yield from (same[start : start + size] for start in range(0, len(same), size))
+        Those of a batch have similar lengths; equal ones where outputs may exceed the context, which then shifts.
+        """
+        limit = self.network.max_positions - _max_new_tokens(options)
+        groups: dict[int, list[int]] = {}
+        for index, row in enumerate(rows):
+            groups.setdefault(max(len(row.tokens), limit), []).append(index)
+        hypotheses: dict[int, list[Hypothesis]] = {}
+        for _, group in sorted(groups.items()):
+            for batch in by_length([len(rows[index].tokens) for index in group], batch_size):
+                indices = [group[position] for position in batch]
+                found = self.search([rows[index].tokens for index in indices], options)
+                hypotheses |= zip(indices, found, strict=True)
+                progress(len(indices))
+        return [hypotheses[index] for index in range(len(rows))]
 
     def search(self, prompts: list[list[int]], options: DecodeOptions) -> list[list[Hypothesis]]:
         """The best continuations of a batch of prompts of tokens, best first."""
