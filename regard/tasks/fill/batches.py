@@ -79,10 +79,6 @@ class MaskOptions:
     share: float = 0.15
     whole_word_mask: bool = False
 
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise UserError(f"batch_size = {self.batch_size}: must be at least 1")
-
 
 def rows_per_epoch(dataset: TokenStream | SentenceDataset, tokenizer: Tokenizer, options: MaskOptions) -> int:
     """How many rows a split has, one for each chunk or block; a split that is too small is an error."""

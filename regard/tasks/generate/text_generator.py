@@ -16,9 +16,8 @@ from regard.layers.inputs import pad
 from regard.layers.protocols import CausalLM
 from regard.tasks.batching import EncodedText, by_length, check_texts
 from regard.tasks.generate.likelihood import log_probabilities
+from regard.tasks.generation import NOT_FINITE
 from regard.text.tokenizer import Tokenizer
-
-NOT_FINITE = "the network's output is not finite: its weights are damaged, or its training diverged"
 
 NEW_TOKENS = 128  # default of max_new_tokens
 

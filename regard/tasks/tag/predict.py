@@ -24,10 +24,9 @@ from regard.models.heads.token import TokenClassifier
 from regard.tasks.batching import check_texts, encode_batches
 from regard.tasks.encoding import EncoderPredictor
 from regard.tasks.predictor import DEFAULT_INFERENCE, Inference, Options, RunInput, Segment
-from regard.tasks.tag.dataset import mark_positions
+from regard.tasks.tag.dataset import Window, mark_positions, split_into_windows, tokenize_words
 from regard.tasks.tag.files import sentences
 from regard.tasks.tag.predictions import Tags, tags_of, word_positions
-from regard.tasks.tag.windows import Window, split_into_windows, tokenize_words
 from regard.text.special_tokens import padded, special_tokens_of
 from regard.text.tokenizer import MISSING, Tokenizer
 

@@ -13,7 +13,7 @@ from regard.decoding.search import Hypothesis, search
 from regard.errors import UserError
 from regard.layers.protocols import Network, Seq2SeqModel
 from regard.tasks.batching import EncodedText, by_length, check_texts, too_long
-from regard.tasks.generation import GenerationPredictor
+from regard.tasks.generation import NOT_FINITE, GenerationPredictor
 from regard.tasks.predictor import Inference, Options, RunInput
 from regard.tasks.translate.alignment import align, trace
 from regard.tasks.translate.dataset import collate_sources
@@ -150,5 +150,5 @@ def generate(
     keys = [key_of(row) for row in rows] if options.temperature else ()
     hypotheses = search(network, source, vocabulary.target.begin, vocabulary.target.end, options, limit, keys=keys)
     if not all(hypotheses):
-        raise UserError("the network's output is not finite: its weights are damaged, or its training diverged")
+        raise UserError(NOT_FINITE)
     return hypotheses
