@@ -139,12 +139,9 @@ class TagDataset(RaggedDataset):
     def tags(self, sentence: int) -> np.ndarray:
         return self.columns["tags"][sentence]
 
-    def window(self, index: int) -> Window:
-        return Window(*self.columns["windows"][index].tolist())
-
     def row(self, index: int) -> tuple[FramedRow, np.ndarray, np.ndarray]:
         """A window's row, the positions in it of the words that count, and their tags."""
-        window = self.window(index)
+        window = Window(*self.columns["windows"][index].tolist())
         tokens = self.columns["sentence"][window.sentence]
         firsts = self.columns["firsts"][window.sentence]
         row, positions = window.row(self.frame, tokens, firsts)

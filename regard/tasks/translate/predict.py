@@ -51,16 +51,15 @@ class TranslatePredictor(GenerationPredictor):
         return translate(self.network, self.vocabulary, inputs, decode, *inference, alignments)
 
     def generate(self, rows: list[list[int]], options: Options) -> list[list[int]]:
-        rows = [self._source_ids(self.check_ids(row)) for row in rows]
-        hypotheses = generate(self.network, self.vocabulary, rows, self.decode_options(**options))
+        capacity = self.network.max_positions - 1  # one position is for the end token
+        sources = []
+        for row in map(self.check_ids, rows):
+            source = row[:-1] if row and row[-1] == self.vocabulary.source.end else row
+            if len(source) > capacity:
+                raise UserError(f"{len(source)} ids are more than the {capacity} that the model reads")
+            sources.append(source)
+        hypotheses = generate(self.network, self.vocabulary, sources, self.decode_options(**options))
         return [best.tokens for best, *_ in hypotheses]
-
-    def _source_ids(self, row: list[int]) -> list[int]:
-        """Source ids without their end token."""
-        row = row[:-1] if row and row[-1] == self.vocabulary.source.end else row
-        if len(row) >= self.network.max_positions:
-            raise UserError(f"{len(row)} ids are more than the {self.network.max_positions - 1} that the model reads")
-        return row
 
     def encode_inputs(self, texts: list[Any], truncate: bool = False) -> list[EncodedText]:
         end = [self.vocabulary.source.end]
