@@ -18,7 +18,7 @@ from regard.config.recipe import TokenizerOptions
 from regard.data import cache as prepared
 from regard.data.cache import Report
 from regard.data.files import Record, find, rows
-from regard.data.pairs import Sample, prepare_pairs
+from regard.data.pairs import prepare_pairs
 from regard.data.splits.hashed import split_of
 from regard.errors import UserError
 from regard.tasks.translate.dataset import prefixes, prepare, read

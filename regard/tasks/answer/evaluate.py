@@ -16,14 +16,7 @@ from regard.tasks.answer.options import AnswerData
 from regard.tasks.answer.spans import MAX_WINDOW, best_threshold, find_spans, percentages, rank_answers, report
 from regard.tasks.answer.windows import Windows, prepare
 from regard.tasks.predictor import LoadedModel
-from regard.tasks.scoring import (
-    Evaluation,
-    EvaluationRequest,
-    column_names,
-    prediction_rows,
-    require_same_task,
-    resolve_split,
-)
+from regard.tasks.scoring import Evaluation, EvaluationRequest, prediction_rows, require_same_task, resolve_split
 
 CHUNK = 256  # questions per update of the progress bar
 
@@ -43,9 +36,8 @@ def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> 
     description = "a question-answering model"
     request.allow(description, "source", "text_pair", "target", "columns", "compare", "predictions")
     require_same_task(models, description)
-    named = {"question": request.get("source"), "context": request.get("text_pair"), "answer": request.get("target")}
-    data: dict[str, Any] = column_names(models[0].recipe, **named)
-    data |= {"columns": request.columns} if request.columns else {}
+    question, context, answer = (request.get(name) or None for name in ("source", "text_pair", "target"))
+    data = {"question": question, "context": context, "answer": answer, "columns": request.columns or None}
     scored, split = resolve_split(models[0].recipe, "answer", request.file, " of questions", split_by="source", **data)
     datasets = [_prepare(model, scored, split) for model in models]
     if len(models) > 1:

@@ -69,11 +69,11 @@ class AnswerPredictor(EncoderPredictor):
         threshold = options.get("threshold", 0.0 if self.network.allows_no_answer else None)
         if threshold is not None and type(threshold) not in (int, float):
             raise UserError(f"threshold = {threshold!r} should be a number: the minimum margin of no answer")
-        asked = [parse_question(value, index, options.get("context")) for index, value in enumerate(inputs)]
+        parsed = [parse_question(value, index, options.get("context")) for index, value in enumerate(inputs)]
         length = self.data.max_length or min(MAX_WINDOW, self.network.max_positions)
         answers: list[SpanAnswer] = []
-        for start in range(0, len(asked), CHUNK):
-            chunk = asked[start : start + CHUNK]
+        for start in range(0, len(parsed), CHUNK):
+            chunk = parsed[start : start + CHUNK]
             windows = live_windows(chunk, self.tokenizer, length, self.data.stride)
             count = max(best, MIN_CANDIDATES)
             spans = find_spans(self.network, windows, range(len(chunk)), inference.batch_size, count)

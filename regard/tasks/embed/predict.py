@@ -16,9 +16,10 @@ from regard.errors import UserError, nearest
 from regard.interop.sentence_transformers import POOLINGS, Pooling
 from regard.layers.inputs import TokenBatch
 from regard.models.registry import FAMILIES, family_of
+from regard.progress import Progress
 from regard.tasks.batching import EncodedText, encode_batches
 from regard.tasks.encoding import EncoderPredictor, collate, encode_texts, split_pair
-from regard.tasks.predictor import Inference, LoadedModel, Options, Progress, Unranked
+from regard.tasks.predictor import Inference, LoadedModel, Options, Unranked
 from regard.tasks.registry import task_of
 
 BATCH = 64  # default number of texts per batch

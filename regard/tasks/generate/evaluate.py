@@ -17,13 +17,13 @@ from regard.tasks.generate import few_shot
 from regard.tasks.generate.dataset import prepare_split
 from regard.tasks.generate.likelihood import metrics, window_log_probabilities
 from regard.tasks.predictor import LoadedModel
-from regard.tasks.scoring import Evaluation, EvaluationRequest, column_names, resolve_split
+from regard.tasks.scoring import Evaluation, EvaluationRequest, resolve_split
 from regard.text.tokenizer import Tokenizer
 
 
 def select(recipe: Recipe | None, file: str | None, column: str, tokenizer: Tokenizer) -> tuple[str, TokenStream]:
     """The file as tokens; without one the test split of the model's recipe, else its validation split."""
-    recipe, split = resolve_split(recipe, "generate", file, " of text", **column_names(recipe, text=column))
+    recipe, split = resolve_split(recipe, "generate", file, " of text", text=column or None)
     stream = prepare_split(recipe, split, tokenizer, cache_folder())
     if stream is None or len(stream) < 2:
         raise UserError(f"{file or split}: fewer than two tokens, so there is nothing to predict: give more text")
@@ -38,8 +38,8 @@ def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> 
         chosen = select(model.recipe, request.file, request.get("source"), model.vocabulary.target)
         return Evaluation(evaluate(model, chosen, request.get("stride", 0), request.batch_size, request.quiet))
     request.allow("few-shot prompts", "source", "target", "plot", *few_shot.OPTIONS)
-    given = {name: request.options[name] for name in few_shot.OPTIONS if name in request.options}
-    options = few_shot.FewShotOptions(**given)
+    specified = {name: request.options[name] for name in few_shot.OPTIONS if name in request.options}
+    options = few_shot.FewShotOptions(**specified)
     benchmark = few_shot.benchmark_of(model.recipe, request.file, options, request.get("source"), request.get("target"))
     shots = few_shot.parse_shots(options.shots)
     results = few_shot.evaluate(model, benchmark, shots, request.batch_size, request.quiet)

@@ -4,7 +4,7 @@ Shapes: tokens (batch, length), padded on the right; log-probabilities (batch, l
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 from regard.layers.autoregressive import EMPTY
 from regard.layers.inputs import pad
 from regard.layers.protocols import CausalLM
+from regard.progress import Progress
 from regard.tasks.batching import by_length
 
 CHUNK = 2048  # positions whose logits are computed at once: those of a long text would not fit in memory
@@ -47,7 +48,7 @@ def window_log_probabilities(
     tokens: Sequence[int] | np.ndarray,
     windows: Iterator[tuple[int, int, int]],
     batch_size: int,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Progress = lambda done: None,
 ) -> Iterator[tuple[float, int]]:
     """Sum and count of the log-probabilities of each window of a long text.
 

@@ -16,9 +16,10 @@ from regard.data.synthetic.in_context import TEMPLATE, Pair, Question, completio
 from regard.errors import UserError
 from regard.layers.protocols import CausalLM
 from regard.metrics.bootstrap import bootstrap_mean
+from regard.progress import Progress
 from regard.tasks.generate.likelihood import ending_log_probabilities
 from regard.tasks.generate.text_generator import TextGenerator
-from regard.tasks.predictor import Progress
+from regard.tasks.predictor import Inference
 from regard.text.tokenizer import Tokenizer
 
 
@@ -108,7 +109,8 @@ def by_generation(
     """The greedy continuation of each prompt, up to what follows a label in the template, such as a line break."""
     suffix = template.partition("{label}")[2] or "\n"
     options = DecodeOptions(max_new_tokens=_max_label_tokens(generator.tokenizer, questions, template), stop=(suffix,))
-    outputs = generator.run([question.prompt for question in questions], options, batch_size, progress=progress)
+    inference = Inference(batch_size, progress=progress)
+    outputs = generator.run([question.prompt for question in questions], options, inference)
     return [output.text.strip() for output in outputs]
 
 

@@ -17,6 +17,7 @@ from regard.layers.protocols import CausalLM
 from regard.tasks.batching import EncodedText, by_length, check_texts
 from regard.tasks.generate.likelihood import log_probabilities
 from regard.tasks.generation import NOT_FINITE
+from regard.tasks.predictor import DEFAULT_INFERENCE, Inference
 from regard.text.tokenizer import Tokenizer
 
 NEW_TOKENS = 128  # default of max_new_tokens
@@ -84,25 +85,19 @@ class TextGenerator:
         self,
         texts: Sequence[str],
         options: DecodeOptions,
-        batch_size: int = 32,
-        truncate: bool = False,
-        progress: Callable[[int], None] = lambda done: None,
+        inference: Inference = DEFAULT_INFERENCE,
         with_log_probabilities: bool = False,
     ) -> list[Continuation]:
         """A continuation of each text, computed in batches of similar length."""
-        rows = self.prompts(texts, truncate)
+        rows = self.prompts(texts, inference.truncate)
         outputs = []
-        for row, hypotheses in zip(rows, self.search_all(rows, options, batch_size, progress), strict=True):
+        for row, hypotheses in zip(rows, self.search_all(rows, options, inference), strict=True):
             best, *rest = (self.continuation(row, each, options, with_log_probabilities) for each in hypotheses)
             outputs.append(replace(best, alternatives=tuple(rest)))
         return outputs
 
     def search_all(
-        self,
-        rows: Sequence[EncodedText],
-        options: DecodeOptions,
-        batch_size: int = 32,
-        progress: Callable[[int], None] = lambda done: None,
+        self, rows: Sequence[EncodedText], options: DecodeOptions, inference: Inference = DEFAULT_INFERENCE
     ) -> list[list[Hypothesis]]:
         """The best continuations of any number of prompts.
 
@@ -114,11 +109,11 @@ class TextGenerator:
             groups.setdefault(max(len(row.tokens), limit), []).append(index)
         hypotheses: dict[int, list[Hypothesis]] = {}
         for _, group in sorted(groups.items()):
-            for batch in by_length([len(rows[index].tokens) for index in group], batch_size):
+            for batch in by_length([len(rows[index].tokens) for index in group], inference.batch_size):
                 indices = [group[position] for position in batch]
-                found = self.search([rows[index].tokens for index in indices], options)
-                hypotheses |= zip(indices, found, strict=True)
-                progress(len(indices))
+                batch_outputs = self.search([rows[index].tokens for index in indices], options)
+                hypotheses |= zip(indices, batch_outputs, strict=True)
+                inference.progress(len(indices))
         return [hypotheses[index] for index in range(len(rows))]
 
     def search(self, prompts: list[list[int]], options: DecodeOptions) -> list[list[Hypothesis]]:

@@ -10,7 +10,7 @@ Shapes: logits (batch, length, tags), then (words, tags).
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from regard.errors import UserError
 from regard.metrics import entities
 from regard.metrics.entities import is_span_tag
 from regard.models.heads.token import TokenClassifier
+from regard.progress import Progress
 from regard.tasks.batching import check_texts, encode_batches
 from regard.tasks.encoding import EncoderPredictor
 from regard.tasks.predictor import DEFAULT_INFERENCE, Inference, Options, RunInput, Segment
@@ -94,7 +95,7 @@ def word_probabilities(
     tokenizer: Tokenizer,
     sentences: Sequence[Sequence[str]],
     batch_size: int = BATCH,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Progress = lambda done: None,
 ) -> list[np.ndarray]:
     """The probability of each tag of each word, (words, tags) per sentence."""
     frame = special_tokens_of(tokenizer, 1)

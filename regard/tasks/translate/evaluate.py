@@ -16,7 +16,6 @@ from regard.tasks.scoring import (
     Evaluation,
     EvaluationRequest,
     LineChart,
-    column_names,
     prediction_rows,
     require_same_task,
     resolve_split,
@@ -36,7 +35,7 @@ def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> 
     lowercase = request.get("lowercase", None)
     if lowercase is None:
         lowercase = recipe is not None and recipe.tokenizer.lowercase
-    sides = column_names(recipe, source=request.get("source"), target=request.get("target"))
+    sides = {name: request.get(name) or None for name in ("source", "target")}
     resolved, split = resolve_split(recipe, "translate", request.file, ", such as test.{de,en}", **sides)
     pairs = list(samples(resolved, split))
     if not pairs:
