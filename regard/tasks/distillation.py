@@ -73,12 +73,11 @@ def _binary_divergence(student: Tensor, teacher: Tensor, temperature: float) -> 
     return divergence(student, teacher, temperature)
 
 
-def _squared_error(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Mean squared error of values, which have no temperature."""
-    return F.mse_loss(student, teacher)
-
-
-SOFT_LOSSES = {"single_label": divergence, "multi_label": _binary_divergence, "regression": _squared_error}
+SOFT_LOSSES = {
+    "single_label": divergence,
+    "multi_label": _binary_divergence,
+    "regression": lambda student, teacher, temperature: F.mse_loss(student, teacher),  # values have no temperature
+}
 
 
 def read_teacher(

@@ -16,6 +16,7 @@ TYPES = {  # that each option of [decode] may have
     for field in fields(DecodeOptions)
 } | {"logit_bias": (dict,), "stop": (tuple, list, str), "suppress_tokens": (tuple, list)}
 ITEM_TYPES = {"stop": str, "suppress_tokens": int}
+NOT_FINITE = "the network's output is not finite: its weights are damaged, or its training diverged"
 
 
 class GenerationPredictor(Predictor):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -24,14 +24,7 @@ class Findings:
     warnings: list[str] = field(default_factory=list)
 
 
-class Reported(Protocol):
-    """A split with a report of what was read, kept and skipped."""
-
-    @property
-    def report(self) -> Report: ...
-
-
-def inspect_samples(splits: Mapping[str, Reported], findings: Findings, max_length: int, size_notes: int = 0) -> None:
+def inspect_samples(splits: Mapping[str, Any], findings: Findings, max_length: int, size_notes: int = 0) -> None:
     """How many samples were read, kept and skipped, and why. The first notes of a report may state sizes only."""
     table = {}
     for name, split in splits.items():
@@ -120,3 +113,10 @@ def overlaps(what: str, hashes: Mapping[str, np.ndarray], findings: Findings) ->
         leaked[name] = np.flatnonzero(duplicates(hashes["train"], hashes[name]))
         table.setdefault(name, {})[what] = len(leaked[name])
     return leaked
+
+
+def warn_overlaps(what: str, hashes: Mapping[str, np.ndarray], findings: Findings, problem: str) -> None:
+    """The same, with a warning for each split: how many of its samples have this problem."""
+    for name, leaked in overlaps(what, hashes, findings).items():
+        if len(leaked):
+            findings.warnings.append(f"{name}: {len(leaked)} of {len(hashes[name])} {problem}")

@@ -1,7 +1,7 @@
 """The inference side of the task contract: predictions, traces, and the rows of a file as inputs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -13,13 +13,12 @@ from regard.attention.trace import Trace
 from regard.config.recipe import Recipe
 from regard.errors import UserError, nearest
 from regard.interop.sentence_transformers import Pooling
+from regard.progress import Progress
 from regard.tasks.batching import EncodedText
 from regard.tasks.registry import TASKS, options_of, task_of
 from regard.text.vocabulary import Vocabulary
 
 Options = dict[str, Any]  # of `run`, by name
-
-Progress = Callable[[int], None]
 
 
 class Inference(NamedTuple):

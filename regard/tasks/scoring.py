@@ -108,12 +108,15 @@ def prediction_rows(
 
 
 def resolve_split(recipe: Recipe | None, task: str, file: str | None, hint: str, **data: Any) -> tuple[Recipe, str]:
-    """A recipe and the name of the split to score: the file, read with the recipe's options and `data`; else the test
-    split of the recipe, else its validation split. The `hint` ends the error about a missing file."""
+    """A recipe and the name of the split to score: the file, else the recipe's test or validation split.
+
+    A file is read with the recipe's options, replaced by `data` where it is not None. The `hint` ends an error.
+    """
     if file:
         known = recipe or Recipe(task=task, output="", data=options_of(task).data())
-        splits = {"train": "", "validation": "", "test": file, "synthetic": ""}
-        return replace(known, data=replace(known.data, **splits, **data), origin=str(Path.cwd())), "test"
+        options = {name: value for name, value in data.items() if value is not None}
+        options |= {"train": "", "validation": "", "test": file, "synthetic": ""}
+        return replace(known, data=replace(known.data, **options), origin=str(Path.cwd())), "test"
     if recipe is None:
         raise UserError(f"this model has no recipe that names a test split: give a FILE{hint}")
     split = next((name for name in ("test", "validation") if getattr(recipe.data, name)), None)

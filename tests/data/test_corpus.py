@@ -5,6 +5,7 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from hypothesis import strategies as st
 
 from regard.config.recipe import TokenizerOptions
 from regard.data import cache as prepared
-from regard.data.files import find, rows
-from regard.data.pairs import Sample
+from regard.data.cache import Report
+from regard.data.files import Record, find, rows
+from regard.data.pairs import prepare_pairs
 from regard.data.splits.hashed import split_of
 from regard.errors import UserError
-from regard.tasks.translate.dataset import prefixes, prepare, prepare_samples, read
+from regard.tasks.translate.dataset import prefixes, prepare, read
 from regard.tasks.translate.options import TranslateData
 from regard.text.train_tokenizer import train_tokenizer
 from regard.text.vocabulary import Vocabulary
@@ -310,16 +312,18 @@ def test_a_first_line_that_may_be_a_header_is_told(tmp_path: Path, cache: Path) 
 
 
 def test_an_interrupted_preparation_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def samples():
-        yield from [Sample("ein", "a")] * 5000
+    records = [Record("ein", "a", "", "", "")] * 5000
+
+    def interrupted() -> Iterator[Record]:
+        yield from records
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare_samples(samples(), "interrupted", VOCABULARY, cache)
+        prepare_pairs(interrupted(), ["interrupted"], VOCABULARY, cache, 256, Report())
     assert list(cache.iterdir()) == []
     (cache / ".unfinished-of-a-killed-run").mkdir()
     monkeypatch.setattr(prepared, "STALE", -1)
-    corpus = prepare_samples([Sample("ein", "a")] * 5000, "interrupted", VOCABULARY, cache)
+    corpus = prepare_pairs(records, ["interrupted"], VOCABULARY, cache, 256, Report())
     assert (len(corpus), len(list(cache.iterdir()))) == (5000, 1)
 
 

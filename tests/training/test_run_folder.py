@@ -18,7 +18,7 @@ from regard.errors import UserError
 from regard.metrics import bleu as scores
 from regard.model import Model
 from regard.tasks.translate.dataset import Sample
-from regard.tasks.translate.evaluate import Selection, evaluate
+from regard.tasks.translate.evaluate import evaluate
 from regard.tasks.translate.predict import Translation
 from regard.training import checkpoint
 from regard.training.build import start
@@ -304,12 +304,12 @@ def test_a_comparison_says_what_may_be_chance(spoilt: int, verdict: str) -> None
     wrong = "something else was said here instead of that"
     first = [wrong, *references[1:]]
     second = first if not spoilt else [references[0], *([wrong] * spoilt), *references[1 + spoilt :]]
-    chosen = Selection("test", [Sample("source", reference) for reference in references])
+    pairs = [Sample("source", reference) for reference in references]
     models: list[Any] = [Said(first), Said(second)]
-    result = evaluate(models, chosen, lowercase=False).results
+    result = evaluate(models, pairs, lowercase=False).results
     assert {row["verdict"] for row in result["comparison"]} == {verdict}
     if spoilt == 40:
-        result = evaluate(models[::-1], chosen, lowercase=False).results
+        result = evaluate(models[::-1], pairs, lowercase=False).results
         assert {row["verdict"] for row in result["comparison"]} == {"second is better"}
 
 

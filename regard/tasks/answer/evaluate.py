@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from regard.config.recipe import Recipe
 from regard.data.cache import cache_folder
 from regard.errors import UserError
@@ -15,18 +13,10 @@ from regard.metrics.squad import SCORES
 from regard.models.heads.token import SpanClassifier
 from regard.progress import Progress, counted
 from regard.tasks.answer.options import AnswerData
-from regard.tasks.answer.scoring import MAX_WINDOW, find_spans
-from regard.tasks.answer.spans import best_threshold, rank_answers, report
+from regard.tasks.answer.spans import MAX_WINDOW, best_threshold, find_spans, percentages, rank_answers, report
 from regard.tasks.answer.windows import Windows, prepare
 from regard.tasks.predictor import LoadedModel
-from regard.tasks.scoring import (
-    Evaluation,
-    EvaluationRequest,
-    column_names,
-    prediction_rows,
-    require_same_task,
-    resolve_split,
-)
+from regard.tasks.scoring import Evaluation, EvaluationRequest, prediction_rows, require_same_task, resolve_split
 
 CHUNK = 256  # questions per update of the progress bar
 
@@ -46,13 +36,16 @@ def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> 
     description = "a question-answering model"
     request.allow(description, "source", "text_pair", "target", "columns", "compare", "predictions")
     require_same_task(models, description)
-    datasets = [_prepare(model, models[0].recipe, request) for model in models]
+    question, context, answer = (request.get(name) or None for name in ("source", "text_pair", "target"))
+    data = {"question": question, "context": context, "answer": answer, "columns": request.columns or None}
+    scored, split = resolve_split(models[0].recipe, "answer", request.file, " of questions", split_by="source", **data)
+    datasets = [_prepare(model, scored, split) for model in models]
     if len(models) > 1:
         first, second = ([windows.question(index).id for index in range(windows.questions)] for windows in datasets)
         if first != second:
             raise UserError("--compare: the two models skip different questions, so their scores cannot be compared")
     facts = datasets[0].report
-    results: dict[str, Any] = {"samples": facts.kept, "split": request.file or _split(models[0].recipe, request)[1]}
+    results: dict[str, Any] = {"samples": facts.kept, "split": request.file or split}
     if facts.skipped:
         results["skipped"] = {reason: skip.count for reason, skip in facts.skipped.items()}
     with counted("answering", facts.kept * len(models), request.quiet) as progress:
@@ -60,29 +53,26 @@ def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> 
             _answer(model.network, windows, request.batch_size, progress)
             for model, windows in zip(models, datasets, strict=True)
         ]
-    locations, questions, _, _, golds = zip(*answered[0], strict=True)
+    locations, questions, texts, margins, golds = zip(*answered[0], strict=True)
     predictions = []
     for model, answers in zip(models, answered, strict=True):
         # "No answer" is possible if the model was trained with it, or some questions have none.
         allow_none = model.network.allows_no_answer or not all(golds)
         predictions.append(["" if allow_none and answer.margin > 0 else answer.text for answer in answers])
-    results |= _scores(answered[0], predictions[0])
+    results |= report(predictions[0], golds)
+    if not all(golds):
+        results["best_threshold"] = {}
+        for name, values in percentages(texts, golds).items():
+            threshold, reached = best_threshold(margins, values / 100, [bool(gold) for gold in golds])
+            results["best_threshold"][name] = {"threshold": threshold, "reached": reached}
     if len(models) > 1:
-        results["comparison"] = _compare(predictions, golds)
+        values = [percentages(texts, golds) for texts in predictions]
+        results["comparison"] = [paired_test(name, *(each[name] for each in values)).to_dict() for name in SCORES]
     return Evaluation(results, prediction_rows(locations, questions, golds, predictions))
 
 
-def _split(recipe: Recipe | None, request: EvaluationRequest) -> tuple[Recipe, str]:
-    """The questions of the file, else of the recipe's test split, else of its validation split."""
-    columns = {"question": request.get("source"), "context": request.get("text_pair"), "answer": request.get("target")}
-    data: dict[str, Any] = column_names(recipe, **columns)
-    data |= {"columns": request.columns} if request.columns else {}
-    return resolve_split(recipe, "answer", request.file, " of questions", split_by="source", **data)
-
-
-def _prepare(model: LoadedModel, recipe: Recipe | None, request: EvaluationRequest) -> Windows:
-    """The questions, as split by `recipe`, in windows as the model has them when it predicts."""
-    scored, split = _split(recipe, request)
+def _prepare(model: LoadedModel, scored: Recipe, split: str) -> Windows:
+    """The questions of a split in windows as the model has them when it predicts."""
     trained = AnswerData.of(model.recipe) if model.recipe else None
     length = (trained.max_length if trained else 0) or min(MAX_WINDOW, model.network.max_positions)
     data = AnswerData.of(scored)
@@ -102,31 +92,3 @@ def _answer(network: SpanClassifier, windows: Windows, batch_size: int, progress
             answers.append(Answered(question.location, question.text, text, candidates.margin, golds))
         progress(len(indices))
     return answers
-
-
-def _scores(answers: list[Answered], predictions: list[str]) -> dict[str, Any]:
-    """Exact match and F1; if some questions have no answer, also the best threshold for no answer."""
-    golds = [answer.golds for answer in answers]
-    results = report(predictions, golds)
-    if all(golds):
-        return results
-    margins = [answer.margin for answer in answers]
-    answerable = [bool(gold) for gold in golds]
-    thresholds = {}
-    for name, score in SCORES.items():
-        values = [score(answer.text, answer.golds) for answer in answers]
-        threshold, reached = best_threshold(margins, values, answerable)
-        thresholds[name] = {"threshold": threshold, "reached": reached}
-    return results | {"best_threshold": thresholds}
-
-
-def _compare(predictions: Sequence[list[str]], golds: Sequence[list[str]]) -> list[dict[str, Any]]:
-    """The paired test of two models for each metric."""
-    tests = []
-    for name, score in SCORES.items():
-        values = [
-            100.0 * np.array([score(text, gold) for text, gold in zip(texts, golds, strict=True)])
-            for texts in predictions
-        ]
-        tests.append(paired_test(name, *values).to_dict())
-    return tests

@@ -42,9 +42,9 @@ class Question(NamedTuple):
     id: str
     text: str
     context: str
-    answers: tuple[Gold, ...]
-    group: str  # questions of equal groups are in the same split
-    location: str
+    answers: tuple[Gold, ...] = ()
+    group: str = ""  # questions of equal groups are in the same split
+    location: str = ""
 
 
 def read(data: AnswerData, split: str, base_dir: Path | None = None) -> Iterator[Question]:
@@ -153,34 +153,28 @@ def _of_paragraph(table: dict[str, Any], key: str, split_by: str, location: str)
 
 def _golds(answers: Any, context: str, location: str) -> Iterator[Gold]:
     """Answers as SQuAD lists them, as columns of texts and starts, or as texts alone."""
-    for text, start in _texts_and_starts(answers, location):
+
+    def as_list(value: Any) -> list[Any]:
+        return value if isinstance(value, list) else [] if value is None else [value]
+
+    def fields(answer: Any) -> tuple[Any, Any]:
+        if not isinstance(answer, dict):
+            return answer, None
+        return answer.get("text"), next((answer[key] for key in START_KEYS if key in answer), None)
+
+    pairs = [fields(answer) for answer in as_list(answers)]
+    if isinstance(answers, dict):
+        texts, starts = map(as_list, fields(answers))
+        if starts and len(texts) != len(starts):
+            raise UserError(f"{location}: {len(texts)} answers, but {len(starts)} starts")
+        pairs = list(zip(texts, starts or [None] * len(texts), strict=True))
+    for text, start in pairs:
         if not isinstance(text, str) or not (start is None or type(start) is int):
             raise UserError(
                 f"{location}: an answer is {text!r:.60} from {start!r:.20} on; expected text, and a whole number"
             )
         if text:
             yield locate(text, start, context, location)
-
-
-def _texts_and_starts(answers: Any, location: str) -> list[tuple[Any, Any]]:
-    """The text and start of each answer, in any of the supported formats."""
-
-    def as_list(value: Any) -> list[Any]:
-        return value if isinstance(value, list) else [] if value is None else [value]
-
-    def start_of(answer: dict[str, Any]) -> Any:
-        return next((answer[key] for key in START_KEYS if key in answer), None)
-
-    if isinstance(answers, dict):
-        texts = as_list(answers.get("text"))
-        starts = as_list(start_of(answers))
-        if starts and len(texts) != len(starts):
-            raise UserError(f"{location}: {len(texts)} answers, but {len(starts)} starts")
-        return list(zip(texts, starts or [None] * len(texts), strict=True))
-    return [
-        (answer.get("text"), start_of(answer)) if isinstance(answer, dict) else (answer, None)
-        for answer in as_list(answers)
-    ]
 
 
 def locate(text: str, start: int | None, context: str, location: str) -> Gold:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,9 @@ from regard.attention.recording import record
 from regard.attention.trace import Axes, Axis, Trace
 from regard.data.files import is_text
 from regard.errors import UserError
-from regard.tasks.answer.files import questions
-from regard.tasks.answer.scoring import BATCH, MAX_WINDOW, find_spans, score_windows
-from regard.tasks.answer.spans import RankedAnswer, best_disjoint, best_of, rank_answers
-from regard.tasks.answer.windows import Ask, live_windows
+from regard.tasks.answer.files import Question, questions
+from regard.tasks.answer.spans import BATCH, MAX_WINDOW, RankedAnswer, best_of, find_spans, rank_answers, score_windows
+from regard.tasks.answer.windows import live_windows
 from regard.tasks.encoding import EncoderPredictor
 from regard.tasks.predictor import Inference, Options, RunInput, Segment, positive
 from regard.text.sentences import sentence_around
@@ -71,28 +69,29 @@ class AnswerPredictor(EncoderPredictor):
         threshold = options.get("threshold", 0.0 if self.network.allows_no_answer else None)
         if threshold is not None and type(threshold) not in (int, float):
             raise UserError(f"threshold = {threshold!r} should be a number: the minimum margin of no answer")
-        asks = [parse_question(value, index, options.get("context")) for index, value in enumerate(inputs)]
+        parsed = [parse_question(value, index, options.get("context")) for index, value in enumerate(inputs)]
         length = self.data.max_length or min(MAX_WINDOW, self.network.max_positions)
-        choose = partial(best_disjoint, best=max(best, MIN_CANDIDATES))
         answers: list[SpanAnswer] = []
-        for start in range(0, len(asks), CHUNK):
-            chunk = asks[start : start + CHUNK]
-            windows = live_windows(chunk, self.tokenizer, length, self.data.stride, before=start)
-            spans = find_spans(self.network, windows, range(len(chunk)), inference.batch_size, choose)
-            for index, (ask, candidates) in enumerate(zip(chunk, spans, strict=True)):
-                ranked = rank_answers(candidates, windows.spans(index), ask.context, threshold)[:best]
-                first, *rest = (_span_answer(span, ask.context) for span in ranked)
+        for start in range(0, len(parsed), CHUNK):
+            chunk = parsed[start : start + CHUNK]
+            windows = live_windows(chunk, self.tokenizer, length, self.data.stride)
+            count = max(best, MIN_CANDIDATES)
+            spans = find_spans(self.network, windows, range(len(chunk)), inference.batch_size, count)
+            for index, (question, candidates) in enumerate(zip(chunk, spans, strict=True)):
+                context = question.context
+                ranked = rank_answers(candidates, windows.spans(index), context, threshold)[:best]
+                first, *rest = (SpanAnswer(*answer, *_sentence(answer, context)) for answer in ranked)
                 answers.append(replace(first, alternatives=tuple(rest)))
             inference.progress(len(chunk))
         return answers
 
     def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: Options) -> Trace:
         """The attention over a question and its passage, which must fit into one window."""
-        ask = parse_question(value, None, options.pop("context", None))
+        question = parse_question(value, None, options.pop("context", None))
         max_positions = self.network.max_positions
-        windows = live_windows([ask], self.tokenizer, max_positions)
+        windows = live_windows([question], self.tokenizer, max_positions)
         if len(windows) > 1 and not truncate:
-            size = windows.frame.size + len(self.tokenizer.encode(ask.question)) + len(windows.spans(0))
+            size = windows.frame.size + len(self.tokenizer.encode(question.text)) + len(windows.spans(0))
             raise UserError(
                 f"question and passage have {size} tokens, the model's context is {max_positions}: shorten the "
                 "passage, or truncate it with truncate=True"
@@ -100,7 +99,7 @@ class AnswerPredictor(EncoderPredictor):
         with record(prove) as recorder:
             scored = score_windows(self.network, windows, [0])[0]
         threshold = 0.0 if self.network.allows_no_answer else None
-        text = rank_answers(best_of([scored]), windows.spans(0), ask.context, threshold)[0].text
+        text = rank_answers(best_of([scored]), windows.spans(0), question.context, threshold)[0].text
         pieces = self.tokenizer.pieces(windows.row(0).tokens.tolist())
         return Trace(recorder, Axes.encoder(Axis(pieces), text), text)
 
@@ -145,27 +144,28 @@ def _one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
-def _span_answer(span: RankedAnswer, context: str) -> SpanAnswer:
-    start, end = sentence_around(context, span.start, span.end) if span.text else (0, 0)
-    return SpanAnswer(span.text, span.score, span.start, span.end, context[start:end], start)
+def _sentence(answer: RankedAnswer, context: str) -> tuple[str, int]:
+    """The sentence around an answer, and its first character."""
+    start, end = sentence_around(context, answer.start, answer.end) if answer.text else (0, 0)
+    return context[start:end], start
 
 
-def parse_question(value: Any, index: int | None, context: str | None = None) -> Ask:
+def parse_question(value: Any, index: int | None, context: str | None = None) -> Question:
     """A question with its passage: two texts, or {"question", "context"}, or one text with a tab between them.
 
     With a `context` for all questions, the value is a question alone.
     """
-    if context is not None:
-        return Ask(value, context)
-    if isinstance(value, Mapping):
-        if value.keys() != {*Ask._fields}:
-            raise UserError(f"has the keys {', '.join(map(str, value))}; expected question and context", index)
-        return Ask(value["question"], value["context"])
     pair = value.split("\t", 1) if isinstance(value, str) else value
+    if context is not None:
+        pair = (value, context)
+    elif isinstance(value, Mapping):
+        if value.keys() != {"question", "context"}:
+            raise UserError(f"has the keys {', '.join(map(str, value))}; expected question and context", index)
+        pair = (value["question"], value["context"])
     if not isinstance(pair, list | tuple) or len(pair) != 2:
         raise UserError(
             "should be a question and its passage, separated by a tab, or give the passage with --context FILE "
             f"(context=…): {value!r:.60}",
             index,
         )
-    return Ask(*pair)
+    return Question(str(index or 0), pair[0], pair[1])

@@ -1,20 +1,31 @@
-"""Answers as spans of a passage: the best spans of its windows, and SQuAD's scores of them. Pure functions.
+"""Answers as spans of a passage: the best spans of its windows, SQuAD's scores of them, and the logits and loss.
 
 The score of a span is the start logit of its first token plus the end logit of its last token (Devlin et al. 2019,
 section 4.2). The null score, of no answer, is the same sum at [CLS], the minimum over all windows (section 4.3).
 Rajpurkar et al. 2016, section 6.1, and 2018.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import ArrayLike
+from torch import Tensor
 
 from regard.metrics.bootstrap import SIGNATURE, bootstrap_mean
-from regard.metrics.squad import exact, f1
+from regard.metrics.squad import SCORES
+from regard.models.heads.token import SpanClassifier
+from regard.tasks.answer.windows import QABatch, Windows, collate
+from regard.tasks.batching import encode_batches
 
-# ── the best spans ───────────────────────────────────────────────────────────────────────────────────────────────────
+BATCH = 32  # default number of windows per batch
+
+MAX_WINDOW = 384  # default length of a window in tokens, if the network's context is as long
+
+# ── candidates ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class WindowLogits(NamedTuple):
@@ -48,31 +59,14 @@ class Candidates(NamedTuple):
 
 
 def best_spans(window: WindowLogits, best: int = 20, max_length: int = 30) -> list[Span]:
-    """The best spans of a window, at most `max_length` tokens long, best first."""
-    scores = _span_scores(window, max_length).ravel()
-    indices = np.argpartition(-scores, best - 1)[:best] if len(scores) > best else np.arange(len(scores))
-    indices = indices[np.lexsort((indices, -scores[indices]))]
-    spans = []
-    for index in indices[np.isfinite(scores[indices])].tolist():
-        begin, extra = divmod(index, max_length)
-        spans.append(Span(float(scores[index]), window.offset + begin, window.offset + begin + extra))
-    return spans
-
-
-def _span_scores(window: WindowLogits, max_length: int) -> np.ndarray:
-    """Scores by first token of the passage and number of tokens after it: (tokens, max_length)."""
-    first = np.asarray(window.first, float)[window.begin : window.end]
-    last = np.asarray(window.last, float)[window.begin : window.end]
-    padded = np.append(last, np.full(max_length - 1, -np.inf))
-    return first[:, None] + sliding_window_view(padded, max_length)
-
-
-def disjoint_spans(window: WindowLogits, best: int = 20, max_length: int = 30) -> list[Span]:
-    """The best non-overlapping spans of a window, best first."""
-    scores = _span_scores(window, max_length).copy()
-    spans: list[Span] = []
+    """The best non-overlapping spans of a window, at most `max_length` tokens long, best first."""
+    start_logits = np.asarray(window.first, float)[window.begin : window.end]
+    end_logits = np.asarray(window.last, float)[window.begin : window.end]
+    end_logits = np.append(end_logits, np.full(max_length - 1, -np.inf))
+    scores = start_logits[:, None] + sliding_window_view(end_logits, max_length)  # (first token, tokens after it)
     first = np.arange(len(scores))[:, None]
     last = first + np.arange(max_length)
+    spans: list[Span] = []
     while len(spans) < best and scores.size and np.isfinite(score := scores.max()):
         begin, extra = divmod(int(scores.argmax()), max_length)
         spans.append(Span(float(score), window.offset + begin, window.offset + begin + extra))
@@ -80,34 +74,14 @@ def disjoint_spans(window: WindowLogits, best: int = 20, max_length: int = 30) -
     return spans
 
 
-def best_of(windows: Iterable[WindowLogits], best: int = 20, max_length: int = 30) -> Candidates:
-    """The best spans of all windows of a question. A span in several windows has its best score."""
-    spans: dict[tuple[int, int], Span] = {}
-    null_score = float("inf")
-    for window in windows:
-        null_score = min(null_score, _null_score(window))
-        for span in best_spans(window, best, max_length):
-            key = (span.first, span.last)
-            spans[key] = max(span, spans.get(key, span))
-    return Candidates(sorted(spans.values(), key=_rank)[:best], null_score)
-
-
-def best_disjoint(windows: Iterable[WindowLogits], best: int = 20, max_length: int = 30) -> Candidates:
+def best_of(windows: Sequence[WindowLogits], best: int = 20, max_length: int = 30) -> Candidates:
     """The best non-overlapping spans of all windows of a question."""
-    windows = list(windows)
+    spans = [span for window in windows for span in best_spans(window, best, max_length)]
     kept: list[Span] = []
-    for span in sorted((span for window in windows for span in disjoint_spans(window, best, max_length)), key=_rank):
+    for span in sorted(spans, key=lambda span: (-span.score, span.first, span.last)):
         if all(span.first > other.last or span.last < other.first for other in kept):
             kept.append(span)
-    return Candidates(kept[:best], min(map(_null_score, windows), default=float("inf")))
-
-
-def _null_score(window: WindowLogits) -> float:
-    return float(window.first[0]) + float(window.last[0])
-
-
-def _rank(span: Span) -> tuple[float, int, int]:
-    return -span.score, span.first, span.last
+    return Candidates(kept[:best], min(float(window.first[0]) + float(window.last[0]) for window in windows))
 
 
 class RankedAnswer(NamedTuple):
@@ -141,25 +115,31 @@ def rank_answers(
     return answers
 
 
-def report(answers: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, object]:
+# ── scores ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def percentages(answers: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
+    """Exact match and F1 of each answer, in percent."""
+    pairs = list(zip(answers, golds, strict=True))
+    return {name: 100.0 * np.array([score(*pair) for pair in pairs]) for name, score in SCORES.items()}
+
+
+def report(answers: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, Any]:
     """Exact match and F1 in percent with intervals; if some questions have no answer, also for both groups."""
-    hits = 100.0 * np.array([exact(answer, gold) for answer, gold in zip(answers, golds, strict=True)])
-    overlaps = 100.0 * np.array([f1(answer, gold) for answer, gold in zip(answers, golds, strict=True)])
+    values = percentages(answers, golds)
     answerable = np.array([bool(gold) for gold in golds])
-    signature = f"squad|{SIGNATURE}"
-    scores = [bootstrap_mean("exact_match", hits, signature), bootstrap_mean("f1", overlaps, signature)]
-    results: dict[str, object] = {"scores": scores}
+    results: dict[str, Any] = {
+        "scores": [bootstrap_mean(name, each, f"squad|{SIGNATURE}") for name, each in values.items()]
+    }
     if not answerable.all():
         for name, group in (("answerable", answerable), ("unanswerable", ~answerable)):
             if group.any():
-                means = {"exact_match": float(hits[group].mean()), "f1": float(overlaps[group].mean())}
+                means = {metric: float(each[group].mean()) for metric, each in values.items()}
                 results[name] = {"questions": int(group.sum()), **means}
     return results
 
 
-def best_threshold(
-    margins: Sequence[float], scores: Sequence[float], answerable: Sequence[bool]
-) -> tuple[float, float]:
+def best_threshold(margins: Sequence[float], scores: ArrayLike, answerable: Sequence[bool]) -> tuple[float, float]:
     """The threshold of the margin with the best mean score, and that score in percent.
 
     `scores` are those of each question's best span. No answer scores 1 for an unanswerable question, else 0.
@@ -174,3 +154,65 @@ def best_threshold(
     answered = int(counts[np.argmax(gains[counts])])
     threshold = float(margin[answered - 1]) if answered else float(np.nextafter(margin[0], -np.inf))
     return threshold, 100.0 * float(unanswerable.sum() + gains[answered]) / len(margin)
+
+
+# ── logits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def mask_logits(logits: Tensor, batch: QABatch) -> Tensor:
+    """Logits of [CLS] and the window's passage tokens; −∞ at the question, the separators and padding."""
+    positions = torch.arange(logits.shape[1], device=logits.device)
+    valid = (positions >= batch.context[:, :1]) & (positions < batch.context[:, 1:])
+    valid[:, 0] = True
+    return logits.float().masked_fill(~valid[:, :, None], float("-inf"))
+
+
+def span_loss(logits: Tensor, batch: QABatch, smoothing: float = 0.0) -> Tensor:
+    """The mean of the cross-entropies of the first and of the last token, summed over the windows.
+
+    Label smoothing is spread over the positions that are not masked.
+    """
+    loss = F.cross_entropy(logits, torch.stack([batch.first, batch.last], 1), reduction="sum")
+    if smoothing:
+        valid = logits.isfinite()
+        uniform = -(logits.log_softmax(1).masked_fill(~valid, 0.0).sum(1) / valid.sum(1)).sum()
+        loss = (1 - smoothing) * loss + smoothing * uniform
+    return loss / 2
+
+
+@torch.no_grad()
+def score_windows(
+    network: SpanClassifier,
+    windows: Windows,
+    indices: Sequence[int],
+    batch_size: int = BATCH,
+    on_loss: Callable[[float], None] = lambda loss: None,
+) -> dict[int, WindowLogits]:
+    """The logits of windows by index, computed in batches of similar length. `on_loss` gets the loss of each batch."""
+    scored: dict[int, WindowLogits] = {}
+
+    def encode(rows: list[int]) -> tuple[QABatch, Tensor]:
+        batch = collate(windows, [indices[row] for row in rows]).to(next(network.parameters()).device)
+        return batch, mask_logits(network(batch.text), batch)
+
+    lengths = [int(windows.lengths[index]) for index in indices]
+    for _, (batch, logits) in encode_batches(network, lengths, batch_size, encode):
+        on_loss(float(span_loss(logits, batch)))
+        rows = zip(batch.indices.tolist(), logits.cpu().numpy(), batch.context.tolist(), strict=True)
+        for index, row, (begin, end) in rows:
+            scored[index] = WindowLogits(row[:, 0], row[:, 1], begin, end, windows.window(index).begin)
+    return scored
+
+
+def find_spans(
+    network: SpanClassifier,
+    windows: Windows,
+    questions: Sequence[int],
+    batch_size: int = BATCH,
+    best: int = 1,
+    on_loss: Callable[[float], None] = lambda loss: None,
+) -> list[Candidates]:
+    """The `best` candidate answers to each of these questions, best first."""
+    indices = [index for question in questions for index in windows.windows_of(question)]
+    scored = score_windows(network, windows, indices, batch_size, on_loss)
+    return [best_of([scored[index] for index in windows.windows_of(question)], best) for question in questions]

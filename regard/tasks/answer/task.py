@@ -18,20 +18,28 @@ from torch import Tensor
 
 from regard.config.options import FineTuneOptions
 from regard.config.recipe import Recipe
+from regard.data.splits.hashed import digests
 from regard.interop.folder import Loaded
-from regard.metrics.squad import SCORES
 from regard.models.heads.token import SpanClassifier
-from regard.tasks.answer import doctor
 from regard.tasks.answer.evaluate import evaluate_task
 from regard.tasks.answer.files import read
 from regard.tasks.answer.options import AnswerData
 from regard.tasks.answer.predict import AnswerPredictor
-from regard.tasks.answer.scoring import MAX_WINDOW, QABatch, collate, find_spans, mask_logits, span_loss
-from regard.tasks.answer.spans import Candidates, rank_answers
-from regard.tasks.answer.windows import Windows, prepare
+from regard.tasks.answer.spans import (
+    MAX_WINDOW,
+    Candidates,
+    find_spans,
+    mask_logits,
+    percentages,
+    rank_answers,
+    span_loss,
+)
+from regard.tasks.answer.windows import ABSENT, QABatch, Windows, collate, prepare
 from regard.tasks.base import Preview, SampleTask, train_shared_tokenizer
-from regard.tasks.inspection import Findings
+from regard.tasks.inspection import Findings, inspect_samples, warn_overlaps
 from regard.text.vocabulary import Vocabulary
+
+MAX_ABSENT = 0.7  # share of windows without an answer from which on they dominate the training
 
 
 class Answer(SampleTask[Windows]):
@@ -97,10 +105,8 @@ class Answer(SampleTask[Windows]):
         answers = [self._answer(index, candidates) for index, candidates in enumerate(spans)]
         golds = [[gold.text for gold in self.validation.question(index).answers] for index in range(count)]
         windows = sum(len(self.validation.windows_of(index)) for index in range(count))
-        metrics = {"loss": sum(losses) / windows}
-        for name, score in SCORES.items():
-            metrics[name] = 100.0 * float(np.mean([score(*pair) for pair in zip(answers, golds, strict=True)]))
-        return metrics
+        metrics = {name: float(values.mean()) for name, values in percentages(answers, golds).items()}
+        return {"loss": sum(losses) / windows, **metrics}
 
     def preview(self, network: SpanClassifier, count: int) -> list[Preview]:
         if self.validation is None:
@@ -114,7 +120,33 @@ class Answer(SampleTask[Windows]):
         return previews
 
     def inspect(self, splits: Mapping[str, Windows], findings: Findings) -> None:
-        doctor.inspect(splits, findings, self.data.max_length)
+        """Facts about the windows of each split, and passages shared between splits."""
+        inspect_samples(splits, findings, self.data.max_length, size_notes=1)
+        table: dict[str, dict[str, float]] = {}
+        for name, windows in splits.items():
+            absent = sum(windows.window(index).first == ABSENT for index in range(len(windows)))
+            median, percentile_95, maximum = np.percentile(windows.lengths, (50, 95, 100)).tolist()
+            table[name] = {
+                "questions": windows.questions,
+                "without_answer": windows.unanswered,
+                "windows": len(windows),
+                "windows_without_answer": absent,
+                "median_tokens": median,
+                "95%": percentile_95,
+                "max": maximum,
+            }
+            if name == "train" and absent > MAX_ABSENT * len(windows):
+                findings.warnings.append(
+                    f"train: {absent} of {len(windows)} windows have no answer: raise data.max_length or data.stride, "
+                    "so that each passage has fewer windows"
+                )
+        findings.facts["questions"] = table
+        hashes = {
+            name: digests(windows.question(index).context for index in range(windows.questions))
+            for name, windows in splits.items()
+        }
+        problem = "questions are about passages that are in train too, so its scores are too high"
+        warn_overlaps("same_text", hashes, findings, problem)
 
     def _answer(self, question: int, candidates: Candidates) -> str:
         """The best answer to a validation question; it may be empty if training has unanswerable questions."""

@@ -1,4 +1,4 @@
-"""Windows over texts that contain the answers to questions, prepared on disk or in memory.
+"""Windows over texts that contain the answers to questions: prepared on disk or in memory, and batched.
 
     [CLS] question [SEP] tokens 0 … 255 of the text   [SEP]
     [CLS] question [SEP] tokens 128 … 383 of the text [SEP]      a window begins every `stride` tokens
@@ -14,12 +14,15 @@ consecutive questions is kept once.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
+import torch
+from torch import Tensor
 
 from regard.data.cache import Report, cache_path, options_key, smallest_uint
 from regard.data.files import hash_files, is_text
@@ -27,10 +30,12 @@ from regard.data.ragged import SCALAR, TEXT, Column, DatasetWriter, Layout, Ragg
 from regard.data.ragged import prepare as prepare_dataset
 from regard.data.splits.hashed import file_of
 from regard.errors import UserError
+from regard.layers.inputs import TokenBatch
+from regard.layers.pytree import to_device
 from regard.progress import shown
 from regard.tasks.answer.files import Gold, Question, read
 from regard.tasks.answer.options import AnswerData
-from regard.text.special_tokens import FramedRow, SpecialTokens, pair_frame
+from regard.text.special_tokens import FramedRow, padded, pair_frame
 from regard.text.tokenizer import Tokenizer
 
 FORMAT = "windows 4"  # part of every key: increase it when what is written changes
@@ -56,7 +61,7 @@ class Window(NamedTuple):
 class Windows(RaggedDataset):
     """Questions whose texts are split into windows."""
 
-    def __init__(self, columns: Mapping[str, Column], facts: dict[str, Any], tokenizer: Tokenizer):
+    def __init__(self, tokenizer: Tokenizer, columns: Mapping[str, Column], facts: dict[str, Any]):
         super().__init__(columns, facts)
         self.frame = pair_frame(tokenizer)
         self.padding = max(tokenizer.pad, 0)
@@ -98,23 +103,17 @@ class Windows(RaggedDataset):
 
 
 def prepare(
-    data: AnswerData,
-    split: str,
-    tokenizer: Tokenizer,
-    cache: Path,
-    max_length: int,
-    base_dir: Path | None = None,
+    data: AnswerData, split: str, tokenizer: Tokenizer, cache: Path, max_length: int, base_dir: Path | None = None
 ) -> Windows:
     """A split's questions, from the cache if the same files, options and tokenizer were prepared before."""
     path = file_of(data, split, base_dir)
     hashes = hash_files(path)
-    stride = data.stride or max(1, max_length // 3)
     report = Report(unit="questions")
     key = [FORMAT, options_key(data, split), json.dumps(hashes), str(max_length), tokenizer.content()]
 
     def write(writer: DatasetWriter) -> None:
         writer.hashes = hashes
-        windows = WindowWriter(writer, tokenizer, max_length, stride)
+        windows = WindowWriter(writer, tokenizer, max_length, data.stride or max(1, max_length // 3))
         questions = read(data, split, base_dir)
         with shown("preparing: {} questions") as show:
             while chunk := list(islice(questions, CHUNK)):
@@ -123,40 +122,27 @@ def prepare(
                 show(report.read)
         windows.finish()
 
-    layouts = _layouts(tokenizer)
-    return prepare_dataset(
-        cache_path(cache, key), layouts, write, lambda columns, facts: Windows(columns, facts, tokenizer), report
-    )
+    return prepare_dataset(cache_path(cache, key), _layouts(tokenizer), write, partial(Windows, tokenizer), report)
 
 
-class Ask(NamedTuple):
-    """A question and its passage."""
+def live_windows(questions: Sequence[Question], tokenizer: Tokenizer, max_length: int, stride: int = 0) -> Windows:
+    """The windows of these questions, in memory. `stride` is by default half of `max_length`.
 
-    question: str
-    context: str
-
-
-def live_windows(
-    asks: Sequence[Ask], tokenizer: Tokenizer, max_length: int, stride: int = 0, before: int = 0
-) -> Windows:
-    """The windows of these inputs, in memory. `stride` is by default half of `max_length`.
-
-    An input that cannot be used is an error; `before` inputs precede these.
+    A question that cannot be used is an error; its id is the index of the input.
     """
-    for index, ask in enumerate(asks, before):
-        for name, text in zip(Ask._fields, ask, strict=True):
+    for question in questions:
+        for name, text in (("question", question.text), ("context", question.context)):
             if not is_text(text):
-                raise UserError(f"has a {name} that is not text: {text!r:.60}", index)
+                raise UserError(f"has a {name} that is not text: {text!r:.60}", int(question.id))
             if not text.strip():
-                raise UserError(f"has an empty {name}", index)
+                raise UserError(f"has an empty {name}", int(question.id))
 
     def write(writer: DatasetWriter) -> None:
         windows = WindowWriter(writer, tokenizer, max_length, stride or max(1, max_length // 2), strict=True)
-        windows.add([Question(str(index), *ask, (), "", "") for index, ask in enumerate(asks, before)])
+        windows.add(questions)
         windows.finish()
 
-    report = Report(unit="questions")
-    return in_memory(_layouts(tokenizer), write, lambda columns, facts: Windows(columns, facts, tokenizer), report)
+    return in_memory(_layouts(tokenizer), write, partial(Windows, tokenizer), Report(unit="questions"))
 
 
 def _layouts(tokenizer: Tokenizer) -> dict[str, Layout]:
@@ -174,7 +160,7 @@ class WindowWriter:
     def __init__(self, writer: DatasetWriter, tokenizer: Tokenizer, max_length: int, stride: int, strict: bool = False):
         self.writer = writer
         self.tokenizer = tokenizer
-        self.frame: SpecialTokens = pair_frame(tokenizer)
+        self.frame = pair_frame(tokenizer)
         self.max_length = max_length
         self.stride = stride
         self.strict = strict
@@ -183,7 +169,7 @@ class WindowWriter:
         self._context: str | None = None  # the last one written
         self._spans = np.zeros((0, 2), np.int32)
 
-    def add(self, questions: list[Question]) -> None:
+    def add(self, questions: Sequence[Question]) -> None:
         self.writer.report.read += len(questions)
         texts = list(dict.fromkeys(question.context for question in questions))
         encoded = self.tokenizer.inner.encode_batch(texts, add_special_tokens=False)
@@ -207,7 +193,11 @@ class WindowWriter:
                 )
             return report.skip(f"a question longer than {max_question} tokens", question.location)
         if question.context != self._context:
-            self._add_context(question.context, encoded)
+            self._context = question.context
+            self._spans = trimmed_spans(encoded.offsets, question.context)
+            self.writer["context"].extend([encoded.ids])
+            self.writer["spans"].extend([self._spans.ravel()])
+            self.writer["text"].extend_texts([question.context])
         answer = None
         if question.answers:
             text, start = question.answers[0]
@@ -221,19 +211,12 @@ class WindowWriter:
         report.kept += 1
         return self._add_windows(question, row, budget, answer)
 
-    def _add_context(self, text: str, encoded: tokenizers.Encoding) -> None:
-        self._context = text
-        self._spans = trimmed_spans(encoded.offsets, text)
-        self.writer["context"].extend([encoded.ids])
-        self.writer["spans"].extend([self._spans.ravel()])
-        self.writer["text"].extend_texts([text])
-
     def _add_windows(self, question: Question, row: list[int], budget: int, answer: tuple[int, int] | None) -> None:
         index = self.writer["question"].rows
         windows = []
         for begin, end in split_into_windows(len(self._spans), budget, self.stride):
-            inside = answer is not None and begin <= answer[0] and answer[1] < end
-            windows.append(Window(index, begin, end, *(answer if inside and answer else (ABSENT, ABSENT))))
+            inside = answer if answer and begin <= answer[0] and answer[1] < end else (ABSENT, ABSENT)
+            windows.append(Window(index, begin, end, *inside))
         facts = {
             "id": question.id,
             "question": question.text,
@@ -250,7 +233,7 @@ class WindowWriter:
 
     def finish(self) -> None:
         report = self.writer.report
-        if not report.kept and not self.strict:
+        if not report.kept:
             raise UserError(f"no question left to use: {report}")
         report.notes.append(f"{self.writer['windows'].rows} windows of at most {self.max_length} tokens")
         if self.unanswered:
@@ -284,3 +267,34 @@ def trimmed_spans(offsets: Sequence[tuple[int, int]], text: str) -> np.ndarray:
             begin = start + text[start:end].index(inner[0])
             spans[token] = begin, begin + len(inner)
     return spans
+
+
+# ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class QABatch(NamedTuple):
+    """Windows as input of the network, and the positions of the answers in their rows."""
+
+    text: TokenBatch
+    first: Tensor  # (batch): position of the answer's first token; 0 if the window does not contain it
+    last: Tensor  # (batch)
+    context: Tensor  # (batch, 2): begin and end of the window's passage tokens
+    indices: Tensor  # (batch): the windows' indices
+
+    def to(self, device: torch.device | str) -> "QABatch":
+        return to_device(self, device)
+
+
+def collate(dataset: Windows, indices: Sequence[int]) -> QABatch:
+    """These windows as one batch."""
+    rows = [dataset.row(index) for index in indices]
+    context = []
+    answers = []
+    for index, row in zip(indices, rows, strict=True):
+        window = dataset.window(index)
+        begin = row.begins[1]
+        offset = begin - window.begin
+        context.append([begin, offset + window.end])
+        answers.append((0, 0) if window.first == ABSENT else (offset + window.first, offset + window.last))
+    first, last = torch.tensor(answers, dtype=torch.int64).T
+    return QABatch(padded(rows, dataset.padding), first, last, torch.tensor(context), torch.tensor(list(indices)))

@@ -10,6 +10,7 @@ import numpy as np
 
 from regard.data.files import find, rows
 from regard.errors import UserError
+from regard.metrics.bootstrap import Score
 from regard.metrics.correlation import correlations
 from regard.progress import counted
 from regard.tasks.predictor import LoadedModel
@@ -26,16 +27,11 @@ class Pair(NamedTuple):
     score: float
 
 
-class Selection(NamedTuple):
-    """Pairs, the name of their file, and how many rows were skipped because a field is empty."""
+def read_pairs(file: str | None, columns: tuple[str, ...], named: tuple[str, str, str]) -> tuple[list[Pair], int]:
+    """The file's pairs, and how many rows were skipped because a field is empty.
 
-    name: str
-    pairs: list[Pair]
-    skipped: int
-
-
-def select(file: str | None, columns: tuple[str, ...], named: tuple[str, str, str]) -> Selection:
-    """The file's pairs; `columns` are those of a file without a header, `named` replaces default column names."""
+    `columns` are those of a file without a header, `named` replaces default column names.
+    """
     if not file:
         raise UserError("embeddings are scored on a FILE of pairs: columns text, text_pair and label (a number)")
     path = find(file)
@@ -61,30 +57,28 @@ def select(file: str | None, columns: tuple[str, ...], named: tuple[str, str, st
         pairs.append(Pair(fields[one], fields[other], rating))
     if len(pairs) < 2:
         raise UserError(f"{path}: {len(pairs)} pairs; a correlation needs at least two")
-    return Selection(file, pairs, skipped)
+    return pairs, skipped
 
 
 def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> Evaluation:
     """`regard evaluate` of an embedding model."""
     request.allow("an embedding model", "source", "text_pair", "target", "columns", "truncate")
     names = (request.get("source"), request.get("text_pair"), request.get("target"))
-    selection = select(request.file, request.columns, names)
-    return Evaluation(evaluate(models[0], selection, request.batch_size, request.get("truncate", False), request.quiet))
+    pairs, skipped = read_pairs(request.file, request.columns, names)
+    results: dict[str, Any] = {"samples": len(pairs), "split": request.file}
+    results |= {"skipped": skipped} if skipped else {}
+    results["scores"] = evaluate(models[0], pairs, request.batch_size, request.get("truncate", False), request.quiet)
+    return Evaluation(results)
 
 
 def evaluate(
-    model: LoadedModel, selection: Selection, batch_size: int = 32, truncate: bool = False, quiet: bool = True
-) -> dict[str, Any]:
+    model: LoadedModel, pairs: Sequence[Pair], batch_size: int = 32, truncate: bool = False, quiet: bool = True
+) -> list[Score]:
     """The correlation of the cosines of pairs with their ratings."""
-    texts = list(dict.fromkeys(text for pair in selection.pairs for text in (pair.one, pair.other)))
+    texts = list(dict.fromkeys(text for pair in pairs for text in (pair.one, pair.other)))
     predictor = model.predictor("embed")
     rows = predictor.encode_inputs(texts, truncate)
     with counted("embedding", len(texts), quiet) as progress:
-        vectors = predictor.embed(rows, batch_size, normalise=True, progress=progress)
-    indices = {text: index for index, text in enumerate(texts)}
-    ones = vectors[[indices[pair.one] for pair in selection.pairs]]
-    others = vectors[[indices[pair.other] for pair in selection.pairs]]
-    cosines = np.einsum("nd,nd->n", ones, others)
-    counts: dict[str, Any] = {"samples": len(selection.pairs), "split": selection.name}
-    counts |= {"skipped": selection.skipped} if selection.skipped else {}
-    return counts | {"scores": correlations(cosines, [pair.score for pair in selection.pairs])}
+        vectors = dict(zip(texts, predictor.embed(rows, batch_size, normalise=True, progress=progress), strict=True))
+    cosines = np.array([vectors[pair.one] @ vectors[pair.other] for pair in pairs])
+    return correlations(cosines, [pair.score for pair in pairs])

@@ -16,16 +16,17 @@ from regard.errors import UserError, nearest
 from regard.interop.sentence_transformers import POOLINGS, Pooling
 from regard.layers.inputs import TokenBatch
 from regard.models.registry import FAMILIES, family_of
+from regard.progress import Progress
 from regard.tasks.batching import EncodedText, encode_batches
 from regard.tasks.encoding import EncoderPredictor, collate, encode_texts, split_pair
-from regard.tasks.predictor import Inference, LoadedModel, Options, Progress
+from regard.tasks.predictor import Inference, LoadedModel, Options, Unranked
 from regard.tasks.registry import task_of
 
 BATCH = 64  # default number of texts per batch
 
 
 @dataclass(frozen=True)
-class Vector:
+class Vector(Unranked):
     """The embedding of a text."""
 
     vector: list[float]
@@ -34,10 +35,6 @@ class Vector:
     @property
     def text(self) -> str:
         return " ".join(f"{value:.6g}" for value in self.vector)
-
-    @property
-    def alternatives(self) -> tuple["Vector", ...]:
-        return ()
 
 
 class EmbedPredictor(EncoderPredictor):

@@ -19,7 +19,6 @@ from regard.data.ragged import Column, DatasetWriter, Layout, RaggedDataset, pre
 from regard.errors import UserError
 from regard.interop import peft as adapter
 from regard.progress import counted
-from regard.tasks.batching import EncodedText
 from regard.tasks.embed.predict import EmbedPredictor
 from regard.tasks.predictor import LoadedModel
 
@@ -76,13 +75,11 @@ class Source:
     def entries(self) -> Iterator[Entry]:
         """Every text that is not blank, in order."""
         for index, file in enumerate(self.files):
-            for line, text in self._column(file) if _is_table(file) else enumerate(lines(file), 1):
-                if text.strip():
-                    yield Entry(index, line, text)
-
-    def _column(self, file: Path) -> Iterator[tuple[int, str]]:
-        for row in rows(file, (), {"--column": self.column}):
-            yield int(row.location.rpartition(":")[2]), row.fields[self.column]
+            numbered = enumerate(lines(file), 1)
+            if _is_table(file):
+                table = rows(file, (), {"--column": self.column})
+                numbered = ((int(row.location.rpartition(":")[2]), row.fields[self.column]) for row in table)
+            yield from (Entry(index, line, text) for line, text in numbered if text.strip())
 
     def texts_at(self, locations: set[tuple[int, int]]) -> dict[tuple[int, int], str]:
         """The texts at these locations."""
@@ -108,9 +105,28 @@ class Index(RaggedDataset):
     ) -> "Index":
         """The embeddings of all texts, from the cache if the same model embedded the same files before."""
         key = [FORMAT, *fingerprint(model), source.column, str(truncate), *(hash_file(file) for file in source.files)]
+        predictor: EmbedPredictor = model.predictor("embed")
 
         def write(writer: DatasetWriter) -> None:
-            write_vectors(writer, model, source, truncate, size, quiet)
+            total = sum(1 for _ in source.entries())
+            if not total:
+                raise UserError(f"{source.files[0] if source.files else 'the pattern'}: no text to search in")
+            writer.facts["truncated"] = 0
+            with counted("embedding", total, quiet) as progress:
+                for chunk in chunks(source.entries(), CHUNK):
+                    rows = predictor.encode_inputs([entry.text for entry in chunk], truncate=True)
+                    for entry, row in zip(chunk, rows, strict=True):
+                        if row.truncated and not truncate:
+                            raise UserError(
+                                f"{source.files[entry.file]}:{entry.line}: longer than the model's context of "
+                                f"{len(row.tokens)} tokens: split it into lines, or truncate such texts with --truncate"
+                            )
+                    writer.facts["truncated"] += sum(row.truncated for row in rows)
+                    vectors = predictor.embed(rows, size, normalise=True, progress=progress)
+                    if "vectors" not in writer.columns:
+                        writer.add_column("vectors", Layout("float32", vectors.shape[1]))
+                    writer["vectors"].extend_array(vectors)
+                    writer["locations"].extend_array([(entry.file, entry.line) for entry in chunk])
 
         folder = cache_path(cache_folder() / "search", key)
         return prepare(folder, {"locations": Layout("int64", 2)}, write, cls, Report(unit="texts"))
@@ -146,38 +162,6 @@ def fingerprint(model: LoadedModel) -> list[str]:
         folders.append(adapter.base_of(model.folder).folder)
     files = [file for folder in folders for file in sorted(folder.rglob("*")) if file.is_file()]
     return [model.precision, *(hash_file(file) for file in files)]
-
-
-def write_vectors(
-    writer: DatasetWriter, model: LoadedModel, source: Source, truncate: bool, size: int, quiet: bool
-) -> None:
-    """Embed every text and write the vectors."""
-    total = sum(1 for _ in source.entries())
-    if not total:
-        raise UserError(f"{source.files[0] if source.files else 'the pattern'}: no text to search in")
-    predictor = model.predictor("embed")
-    writer.facts["truncated"] = 0
-    with counted("embedding", total, quiet) as progress:
-        for chunk in chunks(source.entries(), CHUNK):
-            rows = _encode(predictor, source, chunk, truncate)
-            writer.facts["truncated"] += sum(row.truncated for row in rows)
-            vectors = np.asarray(predictor.embed(rows, size, normalise=True, progress=progress))
-            if "vectors" not in writer.columns:
-                writer.add_column("vectors", Layout("float32", vectors.shape[1]))
-            writer["vectors"].extend_array(vectors)
-            writer["locations"].extend_array([(entry.file, entry.line) for entry in chunk])
-
-
-def _encode(predictor: EmbedPredictor, source: Source, entries: list[Entry], truncate: bool) -> list[EncodedText]:
-    """Encoded texts. Without `truncate`, one that is too long is an error that names its location."""
-    rows = predictor.encode_inputs([entry.text for entry in entries], truncate=True)
-    for entry, row in zip(entries, rows, strict=True):
-        if row.truncated and not truncate:
-            raise UserError(
-                f"{source.files[entry.file]}:{entry.line}: longer than the model's context of {len(row.tokens)} "
-                "tokens: split it into lines, or truncate such texts with --truncate"
-            )
-    return rows
 
 
 Item = TypeVar("Item")

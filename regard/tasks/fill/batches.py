@@ -79,10 +79,6 @@ class MaskOptions:
     share: float = 0.15
     whole_word_mask: bool = False
 
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise UserError(f"batch_size = {self.batch_size}: must be at least 1")
-
 
 def rows_per_epoch(dataset: TokenStream | SentenceDataset, tokenizer: Tokenizer, options: MaskOptions) -> int:
     """How many rows a split has, one for each chunk or block; a split that is too small is an error."""
@@ -220,13 +216,10 @@ def _from_another_document(
 
 def _following(sentences: SentenceDataset, chunk: int, first: int) -> Iterator[np.ndarray]:
     """A document's sentences from `first`, which is in this chunk, through the chunks after it."""
-    document = sentences.chunk(chunk)[0]
-    for index in range(chunk, len(sentences)):
-        other, begin, end = sentences.chunk(index)
-        if other != document:
-            return
-        for sentence in range(max(first, begin), end):
-            yield sentences.tokens[sentence]
+    document, _, _ = sentences.chunk(chunk)
+    following = map(sentences.chunk, range(chunk, len(sentences)))
+    for _, _, end in itertools.takewhile(lambda other: other[0] == document, following):
+        yield from map(sentences.tokens.__getitem__, range(first, end))
         first = end
 
 

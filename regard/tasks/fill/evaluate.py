@@ -1,7 +1,7 @@
 """Loss and accuracy of masked tokens, for validation and for `regard evaluate`: the same masks and pairs each time."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from regard.data.documents import in_rows
 from regard.data.token_stream import TokenStream
 from regard.metrics.bootstrap import SIGNATURE, bootstrap
 from regard.models.heads.mlm import MaskedLM, Pretraining
-from regard.progress import counted
+from regard.progress import Progress, counted
 from regard.tasks.distillation import Predicted
 from regard.tasks.fill.batches import MaskedBatch, MaskOptions, masked_rows, pair_budget, rows_per_epoch
 from regard.tasks.fill.options import FillData
@@ -89,7 +89,7 @@ class RowScores(NamedTuple):
 
 @torch.no_grad()
 def score_batches(
-    network: MaskedLM, batches: Iterable[MaskedBatch], progress: Callable[[int], None] = lambda done: None
+    network: MaskedLM, batches: Iterable[MaskedBatch], progress: Progress = lambda done: None
 ) -> RowScores:
     """The scores of all rows of these batches."""
     device = next(network.parameters()).device
@@ -113,57 +113,40 @@ def score_batches(
 # ── `regard evaluate` ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Selection(NamedTuple):
-    """A text to mask, the name of its split or file, and the options of masking."""
-
-    name: str
-    text: TokenStream | SentenceDataset
-    options: MaskOptions
-
-
-def select(model: LoadedModel, file: str | None, column: str) -> Selection:
-    """The file, else the test split of the model's recipe, else its validation split."""
+def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> Evaluation:
+    """Loss, perplexity and accuracy of masked tokens, and accuracy of the pair task, with intervals."""
+    request.allow("a masked language model", "source")
+    model = models[0]
+    network: MaskedLM = model.network
+    tokenizer = model.vocabulary.target
     options: dict[str, Any] = {}
     if model.recipe is None:  # of published networks, ALBERT, whose layers share weights, has sentence order prediction
-        pair_task = "sop" if getattr(model.network.config, "hidden_groups", 0) else "nsp"
-        options = {"pair_task": pair_task if isinstance(model.network, Pretraining) else "none", "max_length": 0}
+        pair_task = "sop" if getattr(network.config, "hidden_groups", 0) else "nsp"
+        options = {"pair_task": pair_task if isinstance(network, Pretraining) else "none", "max_length": 0}
+    file = request.file
+    column = request.get("source")
     if file and (column or not in_rows(Path(file))):  # the recipe's columns are not those of this file
         options |= {"text": column, "split_by": "source"}
     recipe, split = resolve_split(model.recipe, "fill", file, " of text", **options)
     data = FillData.of(recipe)
-    tokenizer = model.vocabulary.target
-    length = min(data.max_length or model.network.max_positions, model.network.max_positions)
+    length = min(data.max_length or network.max_positions, network.max_positions)
     text = prepare_split(data, split, tokenizer, cache_folder(), length, Path(recipe.origin))
     if isinstance(text, TokenStream):  # a short text is one row
         length = min(length, len(text) + special_tokens_of(tokenizer, 1).size)
     masking = MaskOptions(length, 1, SEED, data.pair_task, data.mask_probability, data.whole_word_mask)
-    return Selection(file or split, text, masking)
-
-
-def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> Evaluation:
-    """`regard evaluate` of a masked language model."""
-    request.allow("a masked language model", "source")
-    selection = select(models[0], request.file, request.get("source"))
-    return Evaluation(evaluate(models[0], selection, request.quiet))
-
-
-def evaluate(model: LoadedModel, selection: Selection, quiet: bool = True) -> dict[str, Any]:
-    """Loss, perplexity and accuracy of masked tokens, and accuracy of the pair task, with intervals."""
-    tokenizer = model.vocabulary.target
-    options = selection.options
-    count = rows_per_epoch(selection.text, tokenizer, options)
-    with counted("reading", count, quiet) as progress:
-        scored = score_batches(model.network, fixed_rows(selection.text, tokenizer, options, count), progress)
-    unit = "words" if options.whole_word_mask else "tokens"
+    count = rows_per_epoch(text, tokenizer, masking)
+    with counted("reading", count, request.quiet) as progress:
+        scored = score_batches(network, fixed_rows(text, tokenizer, masking, count), progress)
+    unit = "words" if data.whole_word_mask else "tokens"
     signature = (
-        f"tokens:{tokenizer.signature}|length:{options.length}|pair_task:{options.pair_task}"
-        f"|masked:{options.share:g} of {unit}|seed:{options.seed}|{SIGNATURE}"
+        f"tokens:{tokenizer.signature}|length:{length}|pair_task:{data.pair_task}"
+        f"|masked:{data.mask_probability:g} of {unit}|seed:{SEED}|{SIGNATURE}"
     )
-    scores = bootstrap(lambda rows: scored.metrics(options.pair_task, rows), len(scored.counts), signature)
-    return {
-        "split": selection.name,
+    results = {
+        "split": file or split,
         "rows": count,
         "masked_tokens": len(scored.targets),
         "unigram_entropy": scored.unigram_entropy,
-        "scores": scores,
+        "scores": bootstrap(lambda rows: scored.metrics(data.pair_task, rows), count, signature),
     }
+    return Evaluation(results)

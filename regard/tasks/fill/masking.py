@@ -47,7 +47,9 @@ class Masker(NamedTuple):
         if whole_word_mask:
             chosen = self._choose_words(tokens, maskable, counts, rng)
         else:
-            chosen = _choose_tokens(maskable, counts, rng)
+            keys = np.where(maskable, rng.random(maskable.shape), np.inf)
+            ranks = np.argsort(np.argsort(keys, 1, kind="stable"), 1, kind="stable")
+            chosen = maskable & (ranks < counts[:, None])
         drawn = rng.random(tokens.shape)
         masked = np.where(chosen & (drawn < MASK_SHARE), self.mask, tokens)
         random_tokens = self.replacements[rng.integers(len(self.replacements), size=tokens.shape)]
@@ -73,13 +75,6 @@ class Masker(NamedTuple):
                 taken[order[:1]] = True
             chosen[row, here] = taken[word_of[here]]
         return chosen
-
-
-def _choose_tokens(maskable: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """As many tokens of each row as `counts`, all with the same probability."""
-    keys = np.where(maskable, rng.random(maskable.shape), np.inf)
-    ranks = np.argsort(np.argsort(keys, 1, kind="stable"), 1, kind="stable")
-    return maskable & (ranks < counts[:, None])
 
 
 def masker_of(tokenizer: Tokenizer) -> Masker:

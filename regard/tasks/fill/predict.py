@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
 
 from regard.errors import UserError
 from regard.models.heads.mlm import MaskedLM
-from regard.tasks.batching import EncodedText, encode_batches
+from regard.tasks.batching import encode_batches
 from regard.tasks.encoding import EncoderPredictor, collate, encode_texts
-from regard.tasks.predictor import Inference, Options, positive
+from regard.tasks.predictor import Inference, Options, Unranked, positive
 from regard.text.special_tokens import mask_token_of
-from regard.text.tokenizer import Tokenizer
 
 CANDIDATES = 5  # per mask, by default
 
@@ -27,7 +27,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class FilledText:
+class FilledText(Unranked):
     """A text with the most probable token at each mask, and the candidates of each mask, best first."""
 
     text: str
@@ -38,10 +38,6 @@ class FilledText:
     def score(self) -> float:
         """The least probability of its tokens."""
         return min(mask[0].score for mask in self.candidates)
-
-    @property
-    def alternatives(self) -> tuple["FilledText", ...]:
-        return ()
 
 
 class FillPredictor(EncoderPredictor):
@@ -66,18 +62,25 @@ class FillPredictor(EncoderPredictor):
                 )
         filled: dict[int, FilledText] = {}
 
-        def encode(indices: list[int]) -> Iterator[tuple[list[float], list[int]]]:
+        def encode(indices: list[int]) -> Iterator[tuple[Candidate, ...]]:
             text = collate([rows[index] for index in indices]).to(self.model.device)
             logits = network.lm_head(network.encode(text)[(text.tokens == mask) & text.real])
             probabilities = logits[:, : tokenizer.size].float().softmax(-1)
             probabilities[:, [*tokenizer.special.values()]] = 0.0  # special tokens are no candidates
             top = probabilities.topk(min(best, tokenizer.size))
-            return zip(top.values.tolist(), top.indices.tolist(), strict=True)
+            masks = []
+            for scores, tokens in zip(top.values.tolist(), top.indices.tolist(), strict=True):
+                texts = [piece.strip() for piece in tokenizer.pieces(tokens)]
+                masks.append(tuple(map(Candidate, texts, scores, tokens)))
+            return iter(masks)
 
         for indices, masks in encode_batches(network, [len(row.tokens) for row in rows], inference.batch_size, encode):
             for index in indices:
-                count = rows[index].tokens.count(mask)
-                filled[index] = _filled(tokenizer, rows[index], mask, [next(masks) for _ in range(count)])
+                row = rows[index]
+                candidates = tuple(islice(masks, row.tokens.count(mask)))
+                best_tokens = iter([each[0].token for each in candidates])
+                tokens = [next(best_tokens) if token == mask else token for token in row.tokens]
+                filled[index] = FilledText(tokenizer.decode(tokens), candidates, row.truncated)
             inference.progress(len(indices))
         return [filled[index] for index in range(len(rows))]
 
@@ -90,18 +93,3 @@ class FillPredictor(EncoderPredictor):
             masks = prediction.candidates
             lines += ["\t".join(f"{each.text} {each.score:.3f}" for each in mask) for mask in masks]
         return lines
-
-
-def _filled(
-    tokenizer: Tokenizer, row: EncodedText, mask: int, masks: list[tuple[list[float], list[int]]]
-) -> FilledText:
-    candidates = tuple(
-        tuple(
-            Candidate(tokenizer.pieces([token])[0].strip(), score, token)
-            for score, token in zip(scores, tokens, strict=True)
-        )
-        for scores, tokens in masks
-    )
-    best = iter(candidates)
-    tokens = [next(best)[0].token if token == mask else token for token in row.tokens]
-    return FilledText(tokenizer.decode(tokens), candidates, row.truncated)

@@ -78,15 +78,8 @@ def _lines(document: Document) -> Iterator[str]:
 
 def _has_blank_line(document: Document) -> bool:
     """Whether there is a blank line between two that are not."""
-    text_seen = gap_seen = False
-    for line in _lines(document):
-        if line.strip():
-            if gap_seen:
-                return True
-            text_seen = True
-        else:
-            gap_seen = text_seen
-    return False
+    runs = itertools.groupby(_lines(document), key=lambda line: bool(line.strip()))
+    return len(list(itertools.islice((run for has_text, run in runs if has_text), 2))) == 2
 
 
 # ── prepared ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,7 @@
 """Masked language modelling as a training task."""
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,38 +29,6 @@ from regard.text.vocabulary import Vocabulary
 PREVIEW = 40  # tokens of a text in a preview
 
 
-def attach_head(loaded: Loaded, recipe: Recipe) -> Loaded:
-    """An encoder with the heads that the recipe needs; a fitting head is kept. An unused pooler is frozen."""
-    network = reject_classifier(loaded, recipe).network
-    pair_task = FillData.of(recipe).pair_task
-    kind = MaskedLM if pair_task == "none" else Pretraining
-    body: Any = getattr(network, "body", network)
-    if kind is Pretraining and body.pooler is None:
-        if hasattr(body.config, "pooler"):
-            raise UserError(
-                f"data.pair_task = '{pair_task}' needs a pooler, and the model has none: give pair_task = 'none', or "
-                "model.pooler = true where the model is new"
-            )
-        if getattr(body.config, "token_types", 0) < 2:
-            raise UserError(
-                f"data.pair_task = '{pair_task}': the model has no token types for two segments: give pair_task = "
-                "'none', or model.token_types = 2 where the model is new"
-            )
-    mask_token_of(loaded.vocabulary.target)
-    if recipe.model.get("lora_rank") and not isinstance(network, kind):
-        raise UserError(
-            f"model.lora_rank = {recipe.model['lora_rank']}: the model has no masked LM head yet, and an adapter would "
-            "not keep a new one: remove lora_rank, or start from a masked language model"
-        )
-    headed = network
-    if type(network) is not kind:
-        headed = kind(body)
-        headed.lm_head = network.lm_head if isinstance(network, MaskedLM) else headed.lm_head
-    if kind is MaskedLM and body.pooler is not None:
-        body.pooler.requires_grad_(False)
-    return loaded._replace(network=headed)
-
-
 class Fill(Task[TokenStream | SentenceDataset]):
     """Masked language modelling, alone or with a pair task."""
 
@@ -75,7 +44,38 @@ class Fill(Task[TokenStream | SentenceDataset]):
     def train_tokenizer(recipe: Recipe) -> Vocabulary:
         return train_shared_tokenizer(tokenizer_texts(FillData.of(recipe), "train", Path(recipe.origin)), recipe)
 
-    attach_head = staticmethod(attach_head)
+    @staticmethod
+    def attach_head(loaded: Loaded, recipe: Recipe) -> Loaded:
+        """An encoder with the heads that the recipe needs; a fitting head is kept. An unused pooler is frozen."""
+        network = reject_classifier(loaded, recipe).network
+        pair_task = FillData.of(recipe).pair_task
+        kind = MaskedLM if pair_task == "none" else Pretraining
+        body: Any = getattr(network, "body", network)
+        if kind is Pretraining and body.pooler is None:
+            named = f"data.pair_task = '{pair_task}'"
+            if hasattr(body.config, "pooler"):
+                raise UserError(
+                    f"{named} needs a pooler, and the model has none: give pair_task = 'none', or "
+                    "model.pooler = true where the model is new"
+                )
+            if getattr(body.config, "token_types", 0) < 2:
+                raise UserError(
+                    f"{named}: the model has no token types for two segments: give pair_task = 'none', or "
+                    "model.token_types = 2 where the model is new"
+                )
+        mask_token_of(loaded.vocabulary.target)
+        if recipe.model.get("lora_rank") and not isinstance(network, kind):
+            raise UserError(
+                f"model.lora_rank = {recipe.model['lora_rank']}: the model has no masked LM head yet, and an adapter "
+                "would not keep a new one: remove lora_rank, or start from a masked language model"
+            )
+        headed = network
+        if type(network) is not kind:
+            headed = kind(body)
+            headed.lm_head = network.lm_head if isinstance(network, MaskedLM) else headed.lm_head
+        if kind is MaskedLM and body.pooler is not None:
+            body.pooler.requires_grad_(False)
+        return loaded._replace(network=headed)
 
     def dataset(self, split: str) -> TokenStream | SentenceDataset | None:
         if not getattr(self.data, split):
@@ -167,10 +167,6 @@ class Fill(Task[TokenStream | SentenceDataset]):
     def _decode_masked(self, tokens: list[int]) -> str:
         """A text with its mask tokens visible."""
         mask = mask_token_of(self.tokenizer)
-        segments: list[list[int]] = [[]]
-        for token in tokens:
-            if token == mask:
-                segments.append([])
-            else:
-                segments[-1].append(token)
-        return f" {self.tokenizer.name(mask)} ".join(self.tokenizer.decode(segment) for segment in segments)
+        masks = [position for position, token in enumerate(tokens) if token == mask]
+        segments = [tokens[before + 1 : after] for before, after in pairwise([-1, *masks, len(tokens)])]
+        return f" {self.tokenizer.name(mask)} ".join(map(self.tokenizer.decode, segments))

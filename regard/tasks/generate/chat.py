@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard.errors import UserError
 from regard.text.chat_template import Message, Template, template_of
@@ -22,16 +22,6 @@ class ChatPrompt(NamedTuple):
     dropped_tokens: int = 0
 
 
-class PromptFormat(Protocol):
-    """How messages become a prompt."""
-
-    def tokens(self, messages: Sequence[Message]) -> list[int]: ...
-
-    def fit(self, messages: Sequence[Message], max_tokens: int) -> ChatPrompt:
-        """The newest messages in at most `max_tokens`; the system message always stays."""
-        ...
-
-
 class TemplateFormat:
     """The model's chat template. The oldest turns, pairs of question and answer, are dropped first."""
 
@@ -43,6 +33,7 @@ class TemplateFormat:
         return self.tokenizer.encode(self.template.render(messages))
 
     def fit(self, messages: Sequence[Message], max_tokens: int) -> ChatPrompt:
+        """The newest messages in at most `max_tokens`; the system message always stays."""
         system = _system(messages)
         turns = list(messages[len(system) :])
         dropped = 0
@@ -67,6 +58,7 @@ class PlainFormat:
         return self.tokenizer.prompt(text)
 
     def fit(self, messages: Sequence[Message], max_tokens: int) -> ChatPrompt:
+        """The newest tokens, and the system message."""
         tokens = self.tokens(messages)
         excess = len(tokens) - max_tokens
         if excess <= 0:
@@ -106,7 +98,7 @@ class Conversation:
         self.limit: int = model.network.max_positions  # the context, in tokens
         self.messages: list[Message] = []
         self.prefix_cache = PrefixCache(model.network)
-        self.format: PromptFormat = PlainFormat(tokenizer) if template is None else TemplateFormat(tokenizer, template)
+        self.format = TemplateFormat(tokenizer, template) if template else PlainFormat(tokenizer)
         self.options: dict[str, Any] = {}
         self.choose(**options)
         self.system = system
@@ -142,9 +134,16 @@ class Conversation:
     def answer(self, text: str, show: Callable[[str], None] = lambda piece: None) -> Answer:
         """The model's answer; its pieces are passed to `show`. Ctrl-C ends it, and the text so far is kept."""
         messages = [*self.messages, {"role": "user", "content": text}]
-        prompt = self._prompt(messages)
-        available = self.limit - len(prompt.tokens)
+        least = len(self.format.tokens([*_system(messages), messages[-1]]))
+        if least >= self.limit:
+            raise UserError(
+                f"the message has {least:,} tokens, but the model's context of {self.limit:,} must hold an answer "
+                "too: shorten it"
+            )
         decode = self.predictor.decode_options(**self.options)
+        spare = min(decode.max_new_tokens or self.limit // SPARE, self.limit // 2)
+        prompt = self.format.fit(messages, max(least, self.limit - spare))
+        available = self.limit - len(prompt.tokens)
         most = min(decode.max_new_tokens or available, available)
         limits = {"max_new_tokens": most, "min_new_tokens": min(decode.min_new_tokens, most)}
         stream = self.predictor.stream(prompt.tokens, prefix_cache=self.prefix_cache, **self.options | limits)
@@ -160,18 +159,6 @@ class Conversation:
         self.messages = [*messages, {"role": "assistant", "content": content}]
         tokens, *dropped = prompt
         return Answer("assistant", content, *finish, tuple(stream.tokens), len(tokens), *dropped)
-
-    def _prompt(self, messages: list[Message]) -> ChatPrompt:
-        """The prompt: at least the system message and the question, and as many turns as leave space for an answer."""
-        least = len(self.format.tokens([*_system(messages), messages[-1]]))
-        if least >= self.limit:
-            raise UserError(
-                f"the message has {least:,} tokens, but the model's context of {self.limit:,} must hold an answer "
-                "too: shorten it"
-            )
-        decode = self.predictor.decode_options(**self.options)
-        spare = min(decode.max_new_tokens or self.limit // SPARE, self.limit // 2)
-        return self.format.fit(messages, max(least, self.limit - spare))
 
 
 def _system(messages: Sequence[Message]) -> list[Message]:

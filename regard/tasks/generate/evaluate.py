@@ -1,6 +1,5 @@
 """Perplexity of a causal language model on text, in sliding windows."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,15 @@ from regard.metrics.bootstrap import SIGNATURE, Score, bootstrap
 from regard.progress import counted
 from regard.tasks.generate import few_shot
 from regard.tasks.generate.dataset import prepare_split
-from regard.tasks.generate.likelihood import window_log_probabilities
+from regard.tasks.generate.likelihood import metrics, window_log_probabilities
 from regard.tasks.predictor import LoadedModel
-from regard.tasks.scoring import Evaluation, EvaluationRequest, column_names, resolve_split
+from regard.tasks.scoring import Evaluation, EvaluationRequest, resolve_split
 from regard.text.tokenizer import Tokenizer
 
 
 def select(recipe: Recipe | None, file: str | None, column: str, tokenizer: Tokenizer) -> tuple[str, TokenStream]:
     """The file as tokens; without one the test split of the model's recipe, else its validation split."""
-    recipe, split = resolve_split(recipe, "generate", file, " of text", **column_names(recipe, text=column))
+    recipe, split = resolve_split(recipe, "generate", file, " of text", text=column or None)
     stream = prepare_split(recipe, split, tokenizer, cache_folder())
     if stream is None or len(stream) < 2:
         raise UserError(f"{file or split}: fewer than two tokens, so there is nothing to predict: give more text")
@@ -39,13 +38,11 @@ def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> 
         chosen = select(model.recipe, request.file, request.get("source"), model.vocabulary.target)
         return Evaluation(evaluate(model, chosen, request.get("stride", 0), request.batch_size, request.quiet))
     request.allow("few-shot prompts", "source", "target", "plot", *few_shot.OPTIONS)
-    options = few_shot.FewShotOptions(
-        **{name: request.options[name] for name in few_shot.OPTIONS if name in request.options}
-    )
+    specified = {name: request.options[name] for name in few_shot.OPTIONS if name in request.options}
+    options = few_shot.FewShotOptions(**specified)
     benchmark = few_shot.benchmark_of(model.recipe, request.file, options, request.get("source"), request.get("target"))
-    results = few_shot.evaluate(
-        model, benchmark, few_shot.parse_shots(options.shots), request.batch_size, request.quiet
-    )
+    shots = few_shot.parse_shots(options.shots)
+    results = few_shot.evaluate(model, benchmark, shots, request.batch_size, request.quiet)
     name = Path(request.names[0]).name if request.names else "model"
     return Evaluation(results, chart=few_shot.curve(name, results))
 
@@ -61,11 +58,7 @@ def evaluate(
         raise UserError(f"--stride {stride}: must be at most {length}, the tokens of the model's context")
     spans = list(windows(stream, length + 1, stride))
     with counted("reading", len(spans), quiet) as progress:
-        sums = list(
-            window_log_probabilities(
-                model.network, lambda begin, end: stream.tokens[begin:end], iter(spans), batch_size, progress
-            )
-        )
+        sums = list(window_log_probabilities(model.network, stream.tokens, iter(spans), batch_size, progress))
     signature = f"tokens:{model.vocabulary.target.signature}|context:{length}|stride:{stride}|{SIGNATURE}"
     facts = {"split": name, "tokens": len(stream), "bytes": stream.bytes, "windows": len(spans)}
     return facts | {"scores": scores(sums, stream.bytes, signature)}
@@ -74,10 +67,7 @@ def evaluate(
 def scores(counted: Sequence[tuple[float, int]], size: int, signature: str) -> list[Score]:
     """Metrics of a text of `size` bytes from the sum and count of each window; the bootstrap resamples windows."""
     totals, counts = np.array(counted, float).T
-    bits = counts.sum() / size / math.log(2)
-
-    def statistic(rows: np.ndarray) -> dict[str, float]:
-        loss = -totals[rows].sum() / counts[rows].sum()
-        return {"loss": loss, "perplexity": np.exp(loss), "bits_per_byte": bits * loss}
-
-    return bootstrap(statistic, len(totals), signature)
+    bytes_per_token = size / counts.sum()
+    return bootstrap(
+        lambda rows: metrics(totals[rows].sum(), counts[rows].sum(), bytes_per_token), len(totals), signature
+    )

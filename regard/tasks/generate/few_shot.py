@@ -15,7 +15,6 @@ from regard.errors import UserError, nearest
 from regard.metrics.bootstrap import SIGNATURE
 from regard.progress import counted
 from regard.tasks.generate.prompting import (
-    DrawOptions,
     accuracy,
     by_generation,
     by_likelihood,
@@ -24,7 +23,7 @@ from regard.tasks.generate.prompting import (
     read_pairs,
     reject_long,
 )
-from regard.tasks.predictor import LoadedModel, Progress
+from regard.tasks.predictor import LoadedModel
 from regard.tasks.scoring import LineChart
 
 WAYS = ("likelihood", "generation")
@@ -68,41 +67,30 @@ def evaluate(
 ) -> dict[str, Any]:
     """Accuracy for each number of shots: over all questions, and over each category where there are several."""
     tokenizer = model.vocabulary.target
+    template = benchmark.template
     limit = model.network.max_positions
-    reject_long(limit, max(shots), lambda k: max_tokens(tokenizer, benchmark.questions(k), benchmark.template))
+    reject_long(limit, max(shots), lambda k: max_tokens(tokenizer, benchmark.questions(k), template))
     items_by_shots = {k: benchmark.items(k) for k in shots}
     rows = []
     categories = []
     with counted("answering", sum(map(len, items_by_shots.values())), quiet) as progress:
         for k, items in items_by_shots.items():
-            hits = grade(model, benchmark, items, batch_size, progress)
+            questions = [item.question for item in items]
+            if benchmark.by == "generation":
+                generator = model.predictor("generate").text_generator()
+                answers = by_generation(generator, questions, template, batch_size, progress)
+            else:
+                answers = by_likelihood(model.network, tokenizer, questions, template, batch_size, progress)
+            hits = [item.is_correct(answer) for item, answer in zip(items, answers, strict=True)]
             ideal = benchmark.ideal(k)
             rows.append({"shots": k, **_metrics(hits, ideal, "", benchmark.seeds)})
             for category in benchmark.categories:
                 subset = [hit for hit, item in zip(hits, items, strict=True) if item.category == category]
                 if subset:
                     categories.append({"shots": k, "category": category, **_metrics(subset, ideal, category)})
-    signature = f"by:{benchmark.by}|template:{benchmark.template!r}|{SIGNATURE}"
+    signature = f"by:{benchmark.by}|template:{template!r}|{SIGNATURE}"
     results = {"split": benchmark.name, **benchmark.facts, "signature": signature, "shots": rows}
     return results | ({"categories": categories} if categories else {})
-
-
-def grade(
-    model: LoadedModel,
-    benchmark: Benchmark,
-    items: Sequence[FewShotItem],
-    batch_size: int = 32,
-    progress: Progress = lambda done: None,
-) -> list[bool]:
-    """Whether the model answers each question correctly."""
-    questions = [item.question for item in items]
-    if benchmark.by == "generation":
-        generator = model.predictor("generate").text_generator()
-        answers = by_generation(generator, questions, benchmark.template, batch_size, progress)
-    else:
-        tokenizer = model.vocabulary.target
-        answers = by_likelihood(model.network, tokenizer, questions, benchmark.template, batch_size, progress)
-    return [item.is_correct(answer) for item, answer in zip(items, answers, strict=True)]
 
 
 def _metrics(hits: Sequence[bool], ideal: dict[str, float], category: str, seeds: int = 1) -> dict[str, float]:
@@ -122,8 +110,7 @@ def benchmark_of(
     if by and by not in WAYS:
         raise UserError(f"--by {by} is unknown{nearest(by, WAYS)}")
     if file:
-        draw = DrawOptions(options.limit, options.seeds, template_of(options.template))
-        return _of_file(file, draw, by or "likelihood", text, label)
+        return _of_file(file, options, text, label)
     name = DocumentOptions.of(recipe).synthetic if recipe else ""
     if recipe is None or name not in dataset_names():
         possible = ", ".join(f"data.synthetic = '{known}'" for known in dataset_names())
@@ -134,17 +121,18 @@ def benchmark_of(
     return _of_dataset(name, count, options.seeds, by)
 
 
-def _of_file(file: str, options: DrawOptions, by: str, text: str, label: str) -> Benchmark:
+def _of_file(file: str, options: FewShotOptions, text: str, label: str) -> Benchmark:
+    template = template_of(options.template)
     pairs = read_pairs(file, text, label)
     counts = Counter(pair.label for pair in pairs)
     facts = {"rows": len(pairs), "labels": len(counts), "seeds": options.seeds, "chance": 100 / len(counts)}
     facts["majority_baseline"] = 100 * max(counts.values()) / len(pairs)
 
     def items(shots: int) -> list[FewShotItem]:
-        questions = draw_questions(pairs, shots, options)
+        questions = draw_questions(pairs, shots, options.limit, options.seeds, template)
         return [FewShotItem(question, partial(eq, question.label)) for question in questions]
 
-    return Benchmark(file, items, by, options.seeds, options.template, facts)
+    return Benchmark(file, items, options.by or "likelihood", options.seeds, template, facts)
 
 
 def _of_dataset(name: str, count: int, seeds: int, by: str) -> Benchmark:

@@ -4,19 +4,18 @@ Shapes: tokens (batch, length), padded on the right; log-probabilities (batch, l
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.data.packing import windows
-from regard.data.token_stream import TokenStream
 from regard.layers.autoregressive import EMPTY
 from regard.layers.inputs import pad
 from regard.layers.protocols import CausalLM
+from regard.progress import Progress
 from regard.tasks.batching import by_length
 
 CHUNK = 2048  # positions whose logits are computed at once: those of a long text would not fit in memory
@@ -34,42 +33,30 @@ def log_probabilities(network: CausalLM, tokens: Tensor) -> Tensor:
     return torch.cat(logs).view(tokens.size(0), -1)
 
 
-class Likelihood(NamedTuple):
-    """Sum of log-probabilities of one or more texts, with their numbers of tokens and bytes."""
+def metrics(total: float, count: float, bytes_per_token: float) -> dict[str, float]:
+    """The metrics of a text from the sum of the log-probabilities of `count` tokens.
 
-    total: float
-    tokens: int
-    bytes: int
-
-    @property
-    def loss(self) -> float:
-        """Mean negative log-probability per token, in nats."""
-        return -self.total / max(1, self.tokens)
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(min(700.0, self.loss))
-
-    @property
-    def bits_per_byte(self) -> float:
-        """Comparable between tokenizers."""
-        return -self.total / math.log(2) / max(1, self.bytes)
+    `loss` is in nats per token; `bits_per_byte` is comparable between tokenizers.
+    """
+    loss = float(-total / max(1, count))
+    bits_per_byte = loss / math.log(2) / bytes_per_token
+    return {"loss": loss, "perplexity": math.exp(min(700.0, loss)), "bits_per_byte": bits_per_byte}
 
 
 def window_log_probabilities(
     network: CausalLM,
-    read: Callable[[int, int], Iterable[int]],
+    tokens: Sequence[int] | np.ndarray,
     windows: Iterator[tuple[int, int, int]],
     batch_size: int,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Progress = lambda done: None,
 ) -> Iterator[tuple[float, int]]:
-    """Sum and count of the log-probabilities of each window of a long text; `read(begin, end)` returns its tokens.
+    """Sum and count of the log-probabilities of each window of a long text.
 
     A window (begin, end, first) counts its tokens from `first` on; those before are context.
     """
     device = next(network.parameters()).device
     while group := list(islice(windows, batch_size)):
-        rows = [[int(token) for token in read(begin, end)] for begin, end, _ in group]
+        rows = [tokens[begin:end] for begin, end, _ in group]
         logs = log_probabilities(network, pad(rows, 0).tokens.to(device))
         for row, (begin, end, first) in zip(logs, group, strict=True):
             counted = row[first - begin - 1 : end - begin - 1]
@@ -90,17 +77,3 @@ def ending_log_probabilities(
             end = len(rows[index]) - 1
             sums[index] = float(row[end - len(endings[index]) : end].sum())
     return sums
-
-
-def likelihood(
-    network: CausalLM, stream: TokenStream, length: int, stride: int, most: int = 0, batch_size: int = 8
-) -> Likelihood:
-    """Likelihood of a text, or of its first `most` tokens, in windows of `length` tokens that move by `stride`."""
-    spans = windows(range(min(len(stream), most or len(stream))), length + 1, stride)
-    sums = window_log_probabilities(network, lambda begin, end: stream.tokens[begin:end], spans, batch_size)
-    total = 0.0
-    count = 0
-    for window_total, window_count in sums:
-        total += window_total
-        count += window_count
-    return Likelihood(total, count, round(stream.bytes * count / max(1, len(stream) - 1)))

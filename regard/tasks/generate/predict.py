@@ -57,12 +57,13 @@ class GeneratePredictor(GenerationPredictor):
         log_probabilities = options.pop("log_probabilities", False)
         generator = self.text_generator(options.pop("draft", None), options.pop("lookup", False))
         decode = self.decode_options(**options)
-        return generator.run(inputs, decode, *inference, log_probabilities)
+        return generator.run(inputs, decode, inference, log_probabilities)
 
     def generate(self, rows: list[list[int]], options: Options) -> list[list[int]]:
-        rows = [self.check_ids(row) for row in rows]
         generator = self.text_generator(options.pop("draft", None), options.pop("lookup", False))
-        return [best.tokens for best, *_ in generator.search_all(rows, self.decode_options(**options))]
+        prompts = [generator.row(self.check_ids(row)) for row in rows]
+        hypotheses = generator.search_all(prompts, self.decode_options(**options), Inference(self.batch_size))
+        return [best.tokens for best, *_ in hypotheses]
 
     def stream(
         self,

@@ -7,19 +7,19 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, takewhile
-from typing import NamedTuple
 
 import numpy as np
 
 from regard.config.recipe import DecodeOptions
-from regard.data.files import find, rows
+from regard.data import files
 from regard.data.synthetic.in_context import TEMPLATE, Pair, Question, completion, prompt
 from regard.errors import UserError
 from regard.layers.protocols import CausalLM
 from regard.metrics.bootstrap import bootstrap_mean
+from regard.progress import Progress
 from regard.tasks.generate.likelihood import ending_log_probabilities
 from regard.tasks.generate.text_generator import TextGenerator
-from regard.tasks.predictor import Progress
+from regard.tasks.predictor import Inference
 from regard.text.tokenizer import Tokenizer
 
 
@@ -27,7 +27,7 @@ def read_pairs(file: str, text: str = "", label: str = "") -> list[Pair]:
     """The rows of a labelled file: its columns `text` and `label`, or those named."""
     names = (text or "text", label or "label")
     pairs = []
-    for fields, location in rows(find(file), required={"--source": names[0], "--target": names[1]}):
+    for fields, location in files.rows(files.find(file), required={"--source": names[0], "--target": names[1]}):
         blank = [name for name in names if not fields[name].strip()]
         if blank:
             raise UserError(f"{location}: '{blank[0]}' is blank; every row needs a text and its label")
@@ -37,16 +37,13 @@ def read_pairs(file: str, text: str = "", label: str = "") -> list[Pair]:
     return pairs
 
 
-class DrawOptions(NamedTuple):
-    """How rows become questions: how many, with how many draws of shots each, and their template."""
+def draw_questions(
+    pairs: Sequence[Pair], shots: int, limit: int = 0, seeds: int = 1, template: str = TEMPLATE
+) -> Iterator[Question]:
+    """Rows with shots drawn from rows of other texts, for each seed; more shots keep the first ones.
 
-    limit: int = 0  # 0: every row
-    seeds: int = 1
-    template: str = TEMPLATE
-
-
-def draw_questions(pairs: Sequence[Pair], shots: int, options: DrawOptions) -> Iterator[Question]:
-    """Rows with shots drawn from rows of other texts, for each seed; more shots keep the first ones."""
+    A `limit` of 0 means every row.
+    """
     counts = Counter(pair.text for pair in pairs)
     labels = tuple(sorted({pair.label for pair in pairs}))
     most = len(pairs) - max(counts.values())
@@ -56,12 +53,12 @@ def draw_questions(pairs: Sequence[Pair], shots: int, options: DrawOptions) -> I
             f"give at most --shots {most}, or more rows"
         )
     count = len(pairs)
-    rows_asked = sorted(random.Random(count).sample(range(count), min(options.limit or count, count)))
+    rows_asked = sorted(random.Random(count).sample(range(count), min(limit or count, count)))
     for index in rows_asked:
         text, label = pairs[index]
-        for seed in range(1, options.seeds + 1):
+        for seed in range(1, seeds + 1):
             examples = islice(_examples(pairs, text, random.Random(f"{seed} {index}")), shots)
-            yield Question(prompt(examples, text, options.template), label, labels)
+            yield Question(prompt(examples, text, template), label, labels)
 
 
 def _examples(pairs: Sequence[Pair], text: str, rng: random.Random) -> Iterator[Pair]:
@@ -89,25 +86,17 @@ def by_likelihood(
         prompts: list[list[int]] = []
         endings: list[list[int]] = []
         for question in batch:
-            head, options = _options(tokenizer, question, template)
-            prompts += [head] * len(options)
-            endings += options
+            rows = [tokenizer.prompt(question.prompt + completion(label, template)) for label in question.labels]
+            # Where a token spans the end of the prompt and the start of an option, all options count from it on.
+            columns = zip(tokenizer.prompt(question.prompt), *rows, strict=False)
+            shared = max(1, sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, columns)))
+            prompts += [row[:shared] for row in rows]
+            endings += [row[shared:] for row in rows]
         logs = iter(ending_log_probabilities(network, prompts, endings, batch_size))
         for question in batch:
             answers.append(max(zip(islice(logs, len(question.labels)), question.labels, strict=True))[1])
         progress(len(batch))
     return answers
-
-
-def _options(tokenizer: Tokenizer, question: Question, template: str) -> tuple[list[int], list[list[int]]]:
-    """The tokens of the prompt, and of each option after it.
-
-    Where a token spans the end of the prompt and the start of an option, all options count from that token on.
-    """
-    rows = [tokenizer.prompt(question.prompt + completion(label, template)) for label in question.labels]
-    columns = zip(tokenizer.prompt(question.prompt), *rows, strict=False)
-    shared = max(1, sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, columns)))
-    return rows[0][:shared], [row[shared:] for row in rows]
 
 
 def by_generation(
@@ -120,7 +109,8 @@ def by_generation(
     """The greedy continuation of each prompt, up to what follows a label in the template, such as a line break."""
     suffix = template.partition("{label}")[2] or "\n"
     options = DecodeOptions(max_new_tokens=_max_label_tokens(generator.tokenizer, questions, template), stop=(suffix,))
-    outputs = generator.run([question.prompt for question in questions], options, batch_size, progress=progress)
+    inference = Inference(batch_size, progress=progress)
+    outputs = generator.run([question.prompt for question in questions], options, inference)
     return [output.text.strip() for output in outputs]
 
 

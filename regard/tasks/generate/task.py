@@ -2,23 +2,27 @@
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.config.options import DocumentOptions
 from regard.config.recipe import DecodeOptions
-from regard.data.packing import BlockBatch, PackOptions, batches_per_epoch, epochs, packed
+from regard.data.packing import BlockBatch, PackOptions, batches_per_epoch, blocks_per_epoch, epochs, packed, windows
+from regard.data.splits.hashed import digests
 from regard.data.token_stream import TokenStream
 from regard.layers.protocols import CausalLM
 from regard.models.registry import Family
 from regard.tasks.base import Preview, Task, reject_classifier
-from regard.tasks.generate import doctor
 from regard.tasks.generate.dataset import prepare_split, train_vocabulary
 from regard.tasks.generate.evaluate import evaluate_task
-from regard.tasks.generate.likelihood import likelihood
+from regard.tasks.generate.likelihood import metrics, window_log_probabilities
 from regard.tasks.generate.predict import GeneratePredictor
 from regard.tasks.generate.text_generator import TextGenerator
-from regard.tasks.inspection import Findings
+from regard.tasks.inspection import Findings, warn_overlaps, warn_skipped, warn_without_validation
+from regard.text.tokenizer import MISSING
+
+COUNTED = 1 << 22  # tokens among which `doctor` counts the unknown ones
 
 PREVIEW_TOKENS = 48  # of a prompt, and of its continuation
 
@@ -67,10 +71,12 @@ class Generate(Task[TokenStream]):
         if self.validation is None:
             return {}
         assert isinstance(network, CausalLM)
-        most = min(len(self.validation), self.options.eval_samples * self.length + 1)
-        size = self.packing.batch_size
-        result = likelihood(network, self.validation, self.length, self.length, most, batch_size=size)
-        return {"loss": result.loss, "perplexity": result.perplexity, "bits_per_byte": result.bits_per_byte}
+        stream = self.validation
+        most = min(len(stream), self.options.eval_samples * self.length + 1)
+        spans = windows(range(most), self.length + 1, self.length)
+        sums = window_log_probabilities(network, stream.tokens, spans, self.packing.batch_size)
+        total, count = np.array(list(sums), float).reshape(-1, 2).sum(0)
+        return metrics(total, count, stream.bytes / max(1, len(stream) - 1))
 
     def preview(self, network: nn.Module, count: int) -> list[Preview]:
         """Prompts from the validation split, their continuations there, and those of the network."""
@@ -93,4 +99,45 @@ class Generate(Task[TokenStream]):
         return previews
 
     def inspect(self, splits: Mapping[str, TokenStream], findings: Findings) -> None:
-        doctor.inspect(self, splits, findings)
+        """Facts about each split and about an epoch of training, and documents shared between splits."""
+        tokenizer = self.tokenizer
+        table: dict[str, dict[str, float]] = {}
+        for name, stream in splits.items():
+            known = tokenizer.unknown in (MISSING, tokenizer.end)  # byte tokenizers know every text
+            unknown = 0.0 if known else 100 * float((stream.tokens[:COUNTED] == tokenizer.unknown).mean())
+            ratio = round(stream.bytes / len(stream), 3)
+            table[name] = {
+                "documents": stream.report.kept,
+                "skipped": stream.report.read - stream.report.kept,
+                "tokens": len(stream),
+                "bytes": stream.bytes,
+                "bytes_per_token": ratio,
+                "unknown_percent": round(unknown, 3),
+            }
+            findings.warnings += [f"{name}: {note}" for note in stream.report.notes[1:]]  # the first one states sizes
+            warn_skipped(name, stream.report, findings)
+            if unknown > 1:
+                findings.warnings.append(
+                    f"{name}: {unknown:.1f} % of the tokens are unknown; "
+                    'use a byte tokenizer (tokenizer.kind = "byte_bpe"), which knows every text'
+                )
+            trained = table["train"]["bytes_per_token"]
+            if 1.5 * ratio < trained:
+                findings.warnings.append(
+                    f"{name}: {ratio:.2f} bytes per token, in train {trained:.2f}: another language?"
+                )
+        findings.facts["text"] = table
+        findings.facts["blocks"] = {
+            "vocabulary": tokenizer.size,
+            "tokens_per_block": self.length,
+            "blocks_per_batch": self.packing.batch_size,
+            "blocks_per_epoch": blocks_per_epoch(self.training, self.packing),
+            "batches_per_epoch": self.batches_per_epoch,
+        }
+        warn_without_validation(splits, findings)
+        hashes = {
+            name: digests(document.tobytes() for document in stream.split_at(tokenizer.end))
+            for name, stream in splits.items()
+        }
+        problem = "documents are in train too, so its loss is too low"
+        warn_overlaps("same_document", hashes, findings, problem)

@@ -16,9 +16,9 @@ from regard.layers.inputs import pad
 from regard.layers.protocols import CausalLM
 from regard.tasks.batching import EncodedText, by_length, check_texts
 from regard.tasks.generate.likelihood import log_probabilities
+from regard.tasks.generation import NOT_FINITE
+from regard.tasks.predictor import DEFAULT_INFERENCE, Inference
 from regard.text.tokenizer import Tokenizer
-
-NOT_FINITE = "the network's output is not finite: its weights are damaged, or its training diverged"
 
 NEW_TOKENS = 128  # default of max_new_tokens
 
@@ -85,47 +85,36 @@ class TextGenerator:
         self,
         texts: Sequence[str],
         options: DecodeOptions,
-        batch_size: int = 32,
-        truncate: bool = False,
-        progress: Callable[[int], None] = lambda done: None,
+        inference: Inference = DEFAULT_INFERENCE,
         with_log_probabilities: bool = False,
     ) -> list[Continuation]:
         """A continuation of each text, computed in batches of similar length."""
-        rows = self.prompts(texts, truncate)
+        rows = self.prompts(texts, inference.truncate)
         outputs = []
-        prompts = [row.tokens for row in rows]
-        for row, hypotheses in zip(rows, self.search_all(prompts, options, batch_size, progress), strict=True):
-            best, *rest = (
-                self.continuation(row, hypothesis, options, with_log_probabilities) for hypothesis in hypotheses
-            )
+        for row, hypotheses in zip(rows, self.search_all(rows, options, inference), strict=True):
+            best, *rest = (self.continuation(row, each, options, with_log_probabilities) for each in hypotheses)
             outputs.append(replace(best, alternatives=tuple(rest)))
         return outputs
 
     def search_all(
-        self,
-        prompts: list[list[int]],
-        options: DecodeOptions,
-        batch_size: int = 32,
-        progress: Callable[[int], None] = lambda done: None,
+        self, rows: Sequence[EncodedText], options: DecodeOptions, inference: Inference = DEFAULT_INFERENCE
     ) -> list[list[Hypothesis]]:
-        """The best continuations of any number of prompts of tokens."""
-        rows = [self.row(prompt) for prompt in prompts]
-        hypotheses: dict[int, list[Hypothesis]] = {}
-        for indices in self._groups(rows, options, batch_size):
-            hypotheses |= zip(indices, self.search([prompts[index] for index in indices], options), strict=True)
-            progress(len(indices))
-        return [hypotheses[index] for index in range(len(prompts))]
+        """The best continuations of any number of prompts.
 
-    def _groups(self, rows: list[EncodedText], options: DecodeOptions, size: int) -> Iterator[list[int]]:
-        """Rows of similar length; of equal length where outputs may exceed the context, which then shifts."""
-        lengths = [len(row.tokens) for row in rows]
-        fits = [length + _max_new_tokens(options) <= self.network.max_positions for length in lengths]
-        short = [index for index in range(len(rows)) if fits[index]]
-        for group in by_length([lengths[index] for index in short], size):
-            yield [short[i] for i in group]
-        for length in sorted({lengths[index] for index in range(len(rows)) if not fits[index]}):
-            same = [index for index in range(len(rows)) if lengths[index] == length]
-            yield from (same[start : start + size] for start in range(0, len(same), size))
+        Those of a batch have similar lengths; equal ones where outputs may exceed the context, which then shifts.
+        """
+        limit = self.network.max_positions - _max_new_tokens(options)
+        groups: dict[int, list[int]] = {}
+        for index, row in enumerate(rows):
+            groups.setdefault(max(len(row.tokens), limit), []).append(index)
+        hypotheses: dict[int, list[Hypothesis]] = {}
+        for _, group in sorted(groups.items()):
+            for batch in by_length([len(rows[index].tokens) for index in group], inference.batch_size):
+                indices = [group[position] for position in batch]
+                batch_outputs = self.search([rows[index].tokens for index in indices], options)
+                hypotheses |= zip(indices, batch_outputs, strict=True)
+                inference.progress(len(indices))
+        return [hypotheses[index] for index in range(len(rows))]
 
     def search(self, prompts: list[list[int]], options: DecodeOptions) -> list[list[Hypothesis]]:
         """The best continuations of a batch of prompts of tokens, best first."""

@@ -1,4 +1,4 @@
-"""Tagged sentences: the prepared dataset, and batches of it.
+"""Tagged sentences: windows of complete words, the prepared dataset, and batches of it.
 
     [CLS] Ada love ##lace wrote [SEP]
            B    I     ·     O            the first piece of a word carries its tag
@@ -13,7 +13,8 @@ scored once, in the window where its shorter context is longest: `word` … `unt
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from functools import partial
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,13 +29,12 @@ from regard.data.ragged import prepare as prepare_dataset
 from regard.data.splits.hashed import file_of
 from regard.data.targets import SingleLabelTargets
 from regard.errors import UserError
-from regard.layers.inputs import TokenBatch
+from regard.layers.inputs import Ids, TokenBatch
 from regard.layers.pytree import select_ragged, select_rows, to_device
 from regard.metrics.entities import count_unopened
 from regard.tasks.tag.files import Sentence, read
 from regard.tasks.tag.options import TagData
-from regard.tasks.tag.windows import Window, split_into_windows, tokenize_words
-from regard.text.special_tokens import FramedRow, padded, special_tokens_of
+from regard.text.special_tokens import FramedRow, SpecialTokens, padded, special_tokens_of
 from regard.text.tokenizer import MISSING, Tokenizer
 
 FORMAT = "tags 3"  # part of every key: increase it when what is written changes
@@ -42,10 +42,85 @@ FORMAT = "tags 3"  # part of every key: increase it when what is written changes
 CHUNK = 1024  # sentences encoded at once
 
 
+# ── windows ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class WordTokens(NamedTuple):
+    """A sentence's tokens, and which of them is each word's first."""
+
+    tokens: list[int]
+    firsts: list[int]
+
+
+class Window(NamedTuple):
+    """Tokens begin … end of a sentence, of which the words `word` … `until` count."""
+
+    sentence: int
+    begin: int
+    end: int
+    word: int
+    until: int
+
+    def row(self, frame: SpecialTokens, tokens: Ids, firsts: Ids) -> tuple[FramedRow, np.ndarray]:
+        """Its row, from the sentence's tokens and its words' first ones, and the positions of the words that count."""
+        row = frame.wrap(tokens[self.begin : self.end])
+        return row, np.asarray(firsts[self.word : self.until]) - self.begin + row.begins[0]
+
+
+def tokenize_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> list[WordTokens]:
+    """Words as tokens, tokenized within their sentence; a word of which nothing is left becomes unknown."""
+    encodings = tokenizer.inner.encode_batch([" ".join(words) for words in sentences], add_special_tokens=False)
+    tokenized = []
+    for words, encoding in zip(sentences, encodings, strict=True):
+        word_ends = np.cumsum([len(word) + 1 for word in words])  # the space after a word belongs to it
+        last_characters = np.maximum.accumulate([max(0, end - 1) for _, end in encoding.offsets])
+        borders = np.searchsorted(last_characters, word_ends, "left").tolist()
+        tokens: list[int] = []
+        firsts: list[int] = []
+        for begin, end in pairwise([0, *borders]):
+            firsts.append(len(tokens))
+            tokens += encoding.ids[begin:end] or [tokenizer.unknown]
+        tokenized.append(WordTokens(tokens, firsts))
+    return tokenized
+
+
+def split_into_windows(firsts: Sequence[int], length: int, size: int) -> list[tuple[int, int, int, int]]:
+    """Windows of complete words, (begin, end, word, until): each as long as possible, half of it new.
+
+    A window whose words all have more context in others is left out.
+    A word with more tokens than `size` is represented by the first of them.
+    """
+    word_ends = [*firsts[1:], length]
+    spans = []
+    word = 0
+    while True:
+        until = max(word + 1, int(np.searchsorted(word_ends, firsts[word] + size, "right")))
+        spans.append((word, until))
+        if until >= len(firsts):
+            break
+        word = min(until, max(word + 1, int(np.searchsorted(firsts, firsts[word] + size // 2))))
+    borders = [0]
+    for (_, until), (next_word, _) in pairwise(spans):
+        # the first word that has more context before it in the next window than after it in this one
+        overlap = range(next_word, until)
+        begin = firsts[next_word]
+        end = word_ends[until - 1]
+        borders.append(next((w for w in overlap if firsts[w] - begin > end - word_ends[w]), until))
+    borders.append(len(firsts))
+    return [
+        (firsts[first], min(word_ends[last - 1], firsts[first] + size), border, next_border)
+        for (first, last), (border, next_border) in zip(spans, pairwise(borders), strict=True)
+        if border < next_border
+    ]
+
+
+# ── the dataset ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
 class TagDataset(RaggedDataset):
     """Prepared sentences."""
 
-    def __init__(self, columns: Mapping[str, Column], facts: dict[str, Any], tokenizer: Tokenizer):
+    def __init__(self, tokenizer: Tokenizer, columns: Mapping[str, Column], facts: dict[str, Any]):
         super().__init__(columns, facts)
         self.frame = special_tokens_of(tokenizer, 1)
         self.padding = max(tokenizer.pad, 0)
@@ -64,12 +139,9 @@ class TagDataset(RaggedDataset):
     def tags(self, sentence: int) -> np.ndarray:
         return self.columns["tags"][sentence]
 
-    def window(self, index: int) -> Window:
-        return Window(*self.columns["windows"][index].tolist())
-
     def row(self, index: int) -> tuple[FramedRow, np.ndarray, np.ndarray]:
         """A window's row, the positions in it of the words that count, and their tags."""
-        window = self.window(index)
+        window = Window(*self.columns["windows"][index].tolist())
         tokens = self.columns["sentence"][window.sentence]
         firsts = self.columns["firsts"][window.sentence]
         row, positions = window.row(self.frame, tokens, firsts)
@@ -127,9 +199,7 @@ def prepare(
     layouts = {"sentence": Layout(smallest_uint(tokenizer.size)), "firsts": Layout("int32"), "tags": Layout("uint16")}
     layouts |= {"words": TEXT, "windows": Layout("int32", len(Window._fields)), "lengths": SCALAR}
     key = [FORMAT, options_key(data, split), json.dumps(hashes), str(max_length), tags.content(), tokenizer.content()]
-    return prepare_dataset(
-        cache_path(cache, key), layouts, write, lambda columns, facts: TagDataset(columns, facts, tokenizer), report
-    )
+    return prepare_dataset(cache_path(cache, key), layouts, write, partial(TagDataset, tokenizer), report)
 
 
 def tag_indices(sentence: Sentence, tags: SingleLabelTargets) -> list[int]:

@@ -16,26 +16,15 @@ from regard.tasks.predictor import LoadedModel
 from regard.tasks.scoring import (
     Evaluation,
     EvaluationRequest,
-    column_names,
     prediction_rows,
     require_same_task,
     resolve_split,
     warn_below_baseline,
 )
 from regard.tasks.tag.dataset import tag_indices
-from regard.tasks.tag.files import Sentence, read
+from regard.tasks.tag.files import read
 from regard.tasks.tag.options import TagData
 from regard.tasks.tag.predict import MAJORITY, baseline
-
-
-def select(model: LoadedModel, file: str | None, words: str, tags: str) -> tuple[str, list[Sentence]]:
-    """The file's sentences, else those of the recipe's test split, else of its validation split; with its name."""
-    named = column_names(model.recipe, text=words, label=tags)
-    recipe, split = resolve_split(model.recipe, "tag", file, ", such as test.conll", **named)
-    sentences = list(read(TagData.of(recipe), split, Path(recipe.origin), recipe.seed))
-    if not sentences:
-        raise UserError(f"{file or split}: no sentence to score")
-    return file or split, sentences
 
 
 def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> Evaluation:
@@ -43,7 +32,11 @@ def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> 
     description = "a token-classification model"
     request.allow(description, "source", "target", "compare", "predictions")
     require_same_task(models, description)
-    name, sentences = select(models[0], request.file, request.get("source"), request.get("target"))
+    columns = {"text": request.get("source") or None, "label": request.get("target") or None}
+    recipe, split = resolve_split(models[0].recipe, "tag", request.file, ", such as test.conll", **columns)
+    sentences = list(read(TagData.of(recipe), split, Path(recipe.origin), recipe.seed))
+    if not sentences:
+        raise UserError(f"{request.file or split}: no sentence to score")
     inputs, references, locations = zip(*sentences, strict=True)
     labels = models[0].network.labels
     targets = SingleLabelTargets(labels)
@@ -51,7 +44,7 @@ def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> 
     with counted("reading", len(inputs) * len(models), request.quiet) as progress:
         options = {"batch_size": request.batch_size, "progress": progress}
         predictions = [[result.tags for result in model.run(inputs, **options)] for model in models]
-    results: dict[str, Any] = {"sentences": len(inputs), "words": sum(map(len, inputs)), "split": name}
+    results: dict[str, Any] = {"sentences": len(inputs), "words": sum(map(len, inputs)), "split": request.file or split}
     has_spans = all(map(is_span_tag, labels))
     if has_spans:
         results |= entities.report(predictions[0], references)

@@ -10,7 +10,7 @@ Shapes: logits (batch, length, tags), then (words, tags).
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,13 @@ from regard.errors import UserError
 from regard.metrics import entities
 from regard.metrics.entities import is_span_tag
 from regard.models.heads.token import TokenClassifier
+from regard.progress import Progress
 from regard.tasks.batching import check_texts, encode_batches
 from regard.tasks.encoding import EncoderPredictor
 from regard.tasks.predictor import DEFAULT_INFERENCE, Inference, Options, RunInput, Segment
-from regard.tasks.tag.dataset import mark_positions
+from regard.tasks.tag.dataset import Window, mark_positions, split_into_windows, tokenize_words
 from regard.tasks.tag.files import sentences
 from regard.tasks.tag.predictions import Tags, tags_of, word_positions
-from regard.tasks.tag.windows import Window, split_into_windows, tokenize_words
 from regard.text.special_tokens import padded, special_tokens_of
 from regard.text.tokenizer import MISSING, Tokenizer
 
@@ -95,7 +95,7 @@ def word_probabilities(
     tokenizer: Tokenizer,
     sentences: Sequence[Sequence[str]],
     batch_size: int = BATCH,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Progress = lambda done: None,
 ) -> list[np.ndarray]:
     """The probability of each tag of each word, (words, tags) per sentence."""
     frame = special_tokens_of(tokenizer, 1)

@@ -1,7 +1,7 @@
 """Pairs of texts: read from files or generated, divided into splits, prepared once, and batched."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,15 +64,6 @@ def prefixes(data: TranslateData, split: str = "train", base_dir: Path | None = 
     return sorted({record.token for record in read(data, split, base_dir) if record.prefix})
 
 
-def notes(data: TranslateData, split: str, base_dir: Path | None = None) -> list[str]:
-    """How a split's file was interpreted: without any named column its first line is a sample, not a header."""
-    path = file_of(data, split, base_dir)
-    separated = "" in expand(path) and path.name.removesuffix(".gz").endswith(COLUMNS)
-    if separated and not data.columns and not _named_columns(data):
-        return ["line 1 is taken as a sample: no header is named (data.source, data.target)"]
-    return []
-
-
 # ── the samples of a recipe ──────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -83,8 +74,9 @@ def _records(recipe: Recipe, split: str) -> Iterator[Record]:
         return
     if data.synthetic not in GENERATORS:
         raise UserError(f"data.synthetic = '{data.synthetic}' is unknown{nearest(data.synthetic, GENERATORS)}")
-    for sample in GENERATORS[data.synthetic](recipe.seed, split, int(getattr(data, split))):
-        yield Record(sample.source, sample.target, "", "", "")
+    generated = GENERATORS[data.synthetic](recipe.seed, split, int(getattr(data, split)))
+    for index, (source, target) in enumerate(generated, 1):
+        yield Record(source, target, "", "", f"{data.synthetic} {split}:{index}")
 
 
 def samples(recipe: Recipe, split: str) -> Iterator[Sample]:
@@ -120,27 +112,22 @@ def corpus(recipe: Recipe, split: str, vocabulary: Vocabulary, cache: Path) -> P
         return None
     if not data.synthetic:
         return prepare(data, split, vocabulary, cache, Path(recipe.origin))
-    key = f"{options_key(data, split)} {recipe.seed}"
-    return prepare_samples(samples(recipe, split), key, vocabulary, cache, data.max_length)
+    key = ["generated", options_key(data, split), str(recipe.seed)]
+    return prepare_pairs(_records(recipe, split), key, vocabulary, cache, data.max_length, Report())
 
 
 def prepare(
     data: TranslateData, split: str, vocabulary: Vocabulary, cache: Path, base_dir: Path | None = None
 ) -> PairDataset:
     """A split as a PairDataset, from the cache if the same files, options and tokenizers were prepared before."""
-    hashes = hash_files(file_of(data, split, base_dir))
+    path = file_of(data, split, base_dir)
+    hashes = hash_files(path)
+    report = Report()
+    separated = "" in expand(path) and path.name.removesuffix(".gz").endswith(COLUMNS)
+    if separated and not data.columns and not _named_columns(data):
+        report.notes.append("line 1 is taken as a sample: no header is named (data.source, data.target)")
     key = [options_key(data, split), json.dumps(hashes)]
-    stream = read(data, split, base_dir)
-    report = Report(notes=notes(data, split, base_dir))
-    return prepare_pairs(stream, key, vocabulary, cache, data.max_length, report, hashes)
-
-
-def prepare_samples(
-    samples: Iterable[Sample], key: str, vocabulary: Vocabulary, cache: Path, max_length: int = 256
-) -> PairDataset:
-    """Generated samples as a PairDataset; `key` is all that determines them (generator, seed, count)."""
-    stream = (Record(*sample, "", "", f"{key}:{index}") for index, sample in enumerate(samples, 1))
-    return prepare_pairs(stream, ["generated", key], vocabulary, cache, max_length, Report())
+    return prepare_pairs(read(data, split, base_dir), key, vocabulary, cache, data.max_length, report, hashes)
 
 
 # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from regard.config.recipe import Recipe
 from regard.errors import UserError
 from regard.metrics import bleu
 from regard.progress import counted
@@ -17,7 +16,6 @@ from regard.tasks.scoring import (
     Evaluation,
     EvaluationRequest,
     LineChart,
-    column_names,
     prediction_rows,
     require_same_task,
     resolve_split,
@@ -26,13 +24,6 @@ from regard.tasks.translate.dataset import Sample, samples
 
 LENGTH_GROUPS = 6
 OPTIONS = ("source", "target", "truncate", "by_length", "plot", "predictions", "lowercase", "compare")
-
-
-class Selection(NamedTuple):
-    """Pairs of texts, and where they come from."""
-
-    name: str
-    pairs: list[Sample]
 
 
 def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> Evaluation:
@@ -44,41 +35,36 @@ def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> 
     lowercase = request.get("lowercase", None)
     if lowercase is None:
         lowercase = recipe is not None and recipe.tokenizer.lowercase
-    chosen = select(recipe, request.file, request.get("source"), request.get("target"))
+    sides = {name: request.get(name) or None for name in ("source", "target")}
+    resolved, split = resolve_split(recipe, "translate", request.file, ", such as test.{de,en}", **sides)
+    pairs = list(samples(resolved, split))
+    if not pairs:
+        raise UserError(f"{getattr(resolved.data, split)}: no samples to score")
     by_length = request.get("by_length", False) or bool(request.get("plot"))
     options = {**request.decode, "batch_size": request.batch_size, "truncate": request.get("truncate", False)}
-    evaluation = evaluate(models, chosen, lowercase, by_length, request.quiet, **options)
+    evaluation = evaluate(models, pairs, request.file or split, lowercase, by_length, request.quiet, **options)
     if by_length:
         names = [Path(name).name for name in request.names]
         evaluation.chart = length_chart(names, evaluation.results["by_length"])
     return evaluation
 
 
-def select(recipe: Recipe | None, file: str | None, source: str, target: str) -> Selection:
-    """The file's samples; without one the test split of the model's recipe, else its validation split."""
-    sides = column_names(recipe, source=source, target=target)
-    resolved, split = resolve_split(recipe, "translate", file, ", such as test.{de,en}", **sides)
-    pairs = list(samples(resolved, split))
-    if not pairs:
-        raise UserError(f"{getattr(resolved.data, split)}: no samples to score")
-    return Selection(file or split, pairs)
-
-
 def evaluate(
     models: Sequence[LoadedModel],
-    chosen: Selection,
-    lowercase: bool,
+    pairs: Sequence[Sample],
+    split: str = "test",
+    lowercase: bool = False,
     by_length: bool = False,
     quiet: bool = True,
     **options: Any,
 ) -> Evaluation:
     """Scores of one model, or of two with the paired test of their difference."""
-    sources = [pair.source for pair in chosen.pairs]
-    references = [pair.target for pair in chosen.pairs]
+    sources = [pair.source for pair in pairs]
+    references = [pair.target for pair in pairs]
     with counted("translating", len(sources) * len(models), quiet) as progress:
         outputs = [[output.text for output in model.run(sources, **options, progress=progress)] for model in models]
     scores = [bleu.score(texts, references, lowercase) for texts in outputs]
-    results: dict[str, Any] = {"samples": len(references), "split": chosen.name}
+    results: dict[str, Any] = {"samples": len(references), "split": split}
     if by_length:
         results["by_length"] = scores_by_length(sources, references, outputs, lowercase)
     if len(models) == 1:

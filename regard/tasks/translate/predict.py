@@ -1,6 +1,6 @@
 """Translations and other outputs of encoder–decoder models, with alignments from attention."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,8 +13,8 @@ from regard.decoding.search import Hypothesis, search
 from regard.errors import UserError
 from regard.layers.protocols import Network, Seq2SeqModel
 from regard.tasks.batching import EncodedText, by_length, check_texts, too_long
-from regard.tasks.generation import GenerationPredictor
-from regard.tasks.predictor import Inference, Options, RunInput
+from regard.tasks.generation import NOT_FINITE, GenerationPredictor
+from regard.tasks.predictor import DEFAULT_INFERENCE, Inference, Options, RunInput
 from regard.tasks.translate.alignment import align, trace
 from regard.tasks.translate.dataset import collate_sources
 from regard.text.vocabulary import Vocabulary
@@ -48,19 +48,18 @@ class TranslatePredictor(GenerationPredictor):
     def predict(self, inputs: list[Any], options: Options, inference: Inference) -> list[Translation]:
         alignments = options.pop("alignments", False)
         decode = self.decode_options(**options)
-        return translate(self.network, self.vocabulary, inputs, decode, *inference, alignments)
+        return translate(self.network, self.vocabulary, inputs, decode, inference, alignments)
 
     def generate(self, rows: list[list[int]], options: Options) -> list[list[int]]:
-        rows = [self._source_ids(self.check_ids(row)) for row in rows]
-        hypotheses = generate(self.network, self.vocabulary, rows, self.decode_options(**options))
+        capacity = self.network.max_positions - 1  # one position is for the end token
+        sources = []
+        for row in map(self.check_ids, rows):
+            source = row[:-1] if row and row[-1] == self.vocabulary.source.end else row
+            if len(source) > capacity:
+                raise UserError(f"{len(source)} ids are more than the {capacity} that the model reads")
+            sources.append(source)
+        hypotheses = generate(self.network, self.vocabulary, sources, self.decode_options(**options))
         return [best.tokens for best, *_ in hypotheses]
-
-    def _source_ids(self, row: list[int]) -> list[int]:
-        """Source ids without their end token."""
-        row = row[:-1] if row and row[-1] == self.vocabulary.source.end else row
-        if len(row) >= self.network.max_positions:
-            raise UserError(f"{len(row)} ids are more than the {self.network.max_positions - 1} that the model reads")
-        return row
 
     def encode_inputs(self, texts: list[Any], truncate: bool = False) -> list[EncodedText]:
         end = [self.vocabulary.source.end]
@@ -102,16 +101,14 @@ def translate(
     vocabulary: Vocabulary,
     texts: Sequence[str],
     options: DecodeOptions,
-    batch_size: int = 64,
-    truncate: bool = False,
-    progress: Callable[[int], None] = lambda done: None,
+    inference: Inference = DEFAULT_INFERENCE,
     alignments: bool = False,
 ) -> list[Translation]:
     """An output for each text, decoded in batches of similar length. An empty text has an empty output."""
-    rows = encode(network, vocabulary, texts, truncate)
+    rows = encode(network, vocabulary, texts, inference.truncate)
     empty = Translation("", 0.0, alignment=() if alignments else None)
     outputs: list[Translation | None] = [None if row.tokens else empty for row in rows]
-    for indices in by_length([len(row.tokens) for row in rows], batch_size):
+    for indices in by_length([len(row.tokens) for row in rows], inference.batch_size):
         full = [index for index in indices if rows[index].tokens]
         batch = generate(network, vocabulary, [rows[index].tokens for index in full], options) if full else []
         for index, hypotheses in zip(full, batch, strict=True):
@@ -125,7 +122,7 @@ def translate(
             outputs[index] = replace(
                 best, truncated=rows[index].truncated, alignment=alignment, alternatives=tuple(rest)
             )
-        progress(len(indices))
+        inference.progress(len(indices))
     return [output for output in outputs if output is not None]
 
 
@@ -150,5 +147,5 @@ def generate(
     keys = [key_of(row) for row in rows] if options.temperature else ()
     hypotheses = search(network, source, vocabulary.target.begin, vocabulary.target.end, options, limit, keys=keys)
     if not all(hypotheses):
-        raise UserError("the network's output is not finite: its weights are damaged, or its training diverged")
+        raise UserError(NOT_FINITE)
     return hypotheses

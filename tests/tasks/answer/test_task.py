@@ -20,10 +20,10 @@ from regard.config.recipe import Recipe, load_recipe
 from regard.errors import UserError
 from regard.models.heads.mlm import MaskedLM
 from regard.models.heads.token import SpanClassifier
-from regard.tasks.answer.scoring import collate, score_windows
-from regard.tasks.answer.spans import WindowLogits, best_disjoint, best_of, best_spans, disjoint_spans
+from regard.tasks.answer.files import Question
+from regard.tasks.answer.spans import score_windows
 from regard.tasks.answer.task import Answer
-from regard.tasks.answer.windows import Ask, live_windows
+from regard.tasks.answer.windows import collate, live_windows
 from regard.tasks.registry import build
 from regard.text.sentences import sentence_around
 from regard.training.build import prepare_network, resume, start
@@ -293,25 +293,13 @@ def test_windows_in_memory_are_those_on_disk(tmp_path: Path) -> None:
     loaded: Any = prepare_network(options)
     task: Any = Answer(options, loaded.vocabulary, loaded.network, tmp_path / "cache")
     asks = [task.training.question(number) for number in range(task.training.questions)]
-    asking = live_windows([Ask(each.text, each.context) for each in asks], loaded.vocabulary.target, 24, 7)
+    alone = [Question(str(number), each.text, each.context) for number, each in enumerate(asks)]
+    asking = live_windows(alone, loaded.vocabulary.target, 24, 7)
     assert len(asking) == len(task.training) and asking.lengths.tolist() == task.training.lengths.tolist()
     for number in range(len(asking)):
         here, there = collate(asking, [number]), collate(task.training, [number])
         assert torch.equal(here.text.tokens, there.text.tokens) and torch.equal(here.context, there.context)
     assert all(np.array_equal(asking.spans(number), task.training.spans(number)) for number in range(len(asks)))
-
-
-def test_spans_apart_are_what_a_patient_reader_would_take() -> None:
-    chance = np.random.default_rng(3)
-    seen = [WindowLogits(chance.normal(size=19), chance.normal(size=19), 3, 17, offset) for offset in (0, 9)]
-    for each in seen:
-        left, taken = best_spans(each, 10_000, 5), []
-        while left:
-            taken.append(left[0])
-            left = [span for span in left if span.first > taken[-1].last or span.last < taken[-1].first]
-        assert disjoint_spans(each, 10_000, 5) == taken
-    found = best_disjoint(seen, 6, 5)
-    assert found.spans[0] == best_of(seen, 6, 5).spans[0] and found.null_score == best_of(seen).null_score
 
 
 def test_the_sentence_around_an_answer() -> None:

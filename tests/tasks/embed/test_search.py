@@ -14,7 +14,7 @@ from needs import need
 
 import regard
 from regard.errors import UserError
-from regard.tasks.embed.evaluate import evaluate, select
+from regard.tasks.embed.evaluate import evaluate, read_pairs
 from regard.tasks.embed.predict import EmbedPredictor
 from regard.tasks.embed.search import BAND, Index, Source, find_all
 from tests.interop.test_real_encoders import sentences
@@ -163,9 +163,9 @@ def test_pairs_in_every_form_give_the_same_scores(model: Any, tmp_path: Path) ->
     }  # fmt: skip
     found = []
     for name, (text, columns, named) in forms.items():
-        chosen = select(str(written(tmp_path / name, text)), columns, named)
-        assert chosen.pairs == PAIRS
-        found.append(evaluate(model, chosen)["scores"])
+        pairs, skipped = read_pairs(str(written(tmp_path / name, text)), columns, named)
+        assert pairs == PAIRS and not skipped
+        found.append(evaluate(model, pairs))
     vectors = [model.embed([pair[side] for pair in PAIRS], normalise=True) for side in (0, 1)]
     expected = np.corrcoef((vectors[0] * vectors[1]).sum(1), [pair[2] for pair in PAIRS])[0, 1]
     assert (
@@ -177,9 +177,9 @@ def test_pairs_in_every_form_give_the_same_scores(model: Any, tmp_path: Path) ->
 def test_pairs_that_cannot_be_scored_are_named(model: Any, tmp_path: Path, call: Call) -> None:
     bad = written(tmp_path / "bad.tsv", "text\ttext2\tlabel\na\tb\t1\na\tb\tmuch\n")
     with pytest.raises(UserError, match=r"bad\.tsv:3: label = 'much' should be a number"):
-        select(str(bad), (), ("", "", ""))
+        read_pairs(str(bad), (), ("", "", ""))
     with pytest.raises(UserError, match="needs at least two"):
-        select(str(written(tmp_path / "few.tsv", "text\ttext2\tlabel\na\tb\t1\na\t\t\n")), (), ("", "", ""))
+        read_pairs(str(written(tmp_path / "few.tsv", "text\ttext2\tlabel\na\tb\t1\na\t\t\n")), (), ("", "", ""))
     code, _, err = call("evaluate", model.folder)
     assert code == 1 and "FILE of pairs" in err
     code, _, err = call("evaluate", model.folder, bad, "--num-beams", "2")
@@ -191,11 +191,11 @@ def test_minilm_knows_how_alike_sentences_are_in_eight_bits_too() -> None:
     place, _ = sentences()
     path = Path(os.environ.get("REGARD_DATA", "nowhere")) / "stsb" / "en-dev.tsv.gz"
     need(path.is_file(), "set REGARD_DATA to a folder with stsb/en-dev.tsv.gz")
-    chosen = select(str(path), ("score", "sentence1", "sentence2"), ("", "", ""))
-    assert len(chosen.pairs) == 1500
-    some, found = chosen._replace(pairs=chosen.pairs[::5]), {}
+    pairs, _ = read_pairs(str(path), ("score", "sentence1", "sentence2"), ("", "", ""))
+    assert len(pairs) == 1500
+    found = {}
     for precision in ("float32", "int8"):
-        scores = evaluate(regard.load(place, precision=precision), some)["scores"]
+        scores = evaluate(regard.load(place, precision=precision), pairs[::5])
         found[precision] = {score.name: score.value for score in scores}["spearmanr"]
     assert found["float32"] >= 82
     assert abs(found["int8"] - found["float32"]) <= 0.5

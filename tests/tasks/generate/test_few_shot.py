@@ -28,7 +28,6 @@ from regard.tasks.generate.few_shot import (
     template_of,
 )
 from regard.tasks.generate.prompting import (
-    DrawOptions,
     accuracy,
     by_generation,
     by_likelihood,
@@ -127,7 +126,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("shots", [0, 1, 5, 16])
 def test_shots_are_other_rows_each_once_and_never_the_question(shots: int) -> None:
-    found = list(draw_questions(PAIRS, shots, DrawOptions(seeds=3)))
+    found = list(draw_questions(PAIRS, shots, seeds=3))
     assert len(found) == 3 * len(PAIRS)
     for number, question in enumerate(found):
         asked = PAIRS[number // 3]
@@ -139,12 +138,12 @@ def test_shots_are_other_rows_each_once_and_never_the_question(shots: int) -> No
 
 def test_a_copy_of_the_question_is_no_shot() -> None:
     twins = [Pair("same", "red"), Pair("same", "blue"), Pair("other", "red"), Pair("third", "blue")]
-    for question in draw_questions(twins, 2, DrawOptions(seeds=11)):
+    for question in draw_questions(twins, 2, seeds=11):
         assert question.prompt.splitlines()[-1].removesuffix(" →") not in {pair.text for pair in shown(question)}
 
 
 def test_more_shots_come_behind_and_change_no_question() -> None:
-    few, many = (list(draw_questions(PAIRS, shots, DrawOptions(limit=7, seeds=2))) for shots in (3, 9))
+    few, many = (list(draw_questions(PAIRS, shots, limit=7, seeds=2)) for shots in (3, 9))
     assert len(few) == 14
     for first, second in zip(few, many, strict=True):
         assert shown(second)[:3] == shown(first)
@@ -152,20 +151,20 @@ def test_more_shots_come_behind_and_change_no_question() -> None:
 
 
 def test_each_seed_has_other_shots_and_is_the_same_again() -> None:
-    found = list(draw_questions(PAIRS, 5, DrawOptions(seeds=3)))
-    assert found == list(draw_questions(PAIRS, 5, DrawOptions(seeds=3)))
+    found = list(draw_questions(PAIRS, 5, seeds=3))
+    assert found == list(draw_questions(PAIRS, 5, seeds=3))
     assert all(len({question.prompt for question in found[begin : begin + 3]}) == 3 for begin in range(0, 51, 3))
 
 
 def test_shots_are_drawn_evenly() -> None:
-    counts = Counter(pair for question in draw_questions(PAIRS, 4, DrawOptions(seeds=101)) for pair in shown(question))
+    counts = Counter(pair for question in draw_questions(PAIRS, 4, seeds=101) for pair in shown(question))
     expected = 101 * 4
     assert all(abs(counts[pair] - expected) < 5 * expected**0.5 for pair in PAIRS)
 
 
 def test_a_template_of_ones_own() -> None:
     template = "Text: {text}\nLabel: {label}\n\n"
-    question = next(draw_questions(PAIRS, 1, DrawOptions(template=template)))
+    question = next(draw_questions(PAIRS, 1, template=template))
     assert re.fullmatch(r"Text: w\d+ x\nLabel: \w+\n\nText: w0 x\nLabel:", question.prompt)
 
 
@@ -188,14 +187,14 @@ def test_a_template_has_a_text_and_then_a_label(given: str) -> None:
 @pytest.mark.parametrize("shots", [0, 1, 4])
 @pytest.mark.parametrize("batch_size", [1, 32])
 def test_the_likeliest_label_is_the_answer(shots: int, batch_size: int) -> None:
-    found = list(draw_questions(PAIRS, shots, DrawOptions(seeds=2)))
+    found = list(draw_questions(PAIRS, shots, seeds=2))
     network: Any = Fixed(WORDS.size, last_label)
     answers = by_likelihood(network, WORDS, found, batch_size=batch_size)
     assert answers == [shown(question)[-1].label if shots else "gold" for question in found]
 
 
 def test_greedy_generation_gives_the_same_answers_here() -> None:
-    found = list(draw_questions(PAIRS[:10], 3, DrawOptions(seeds=2)))
+    found = list(draw_questions(PAIRS[:10], 3, seeds=2))
     network: Any = Fixed(WORDS.size, writes_last_label)
     writer = TextGenerator(network, WORDS, WORDS.end)
     assert by_generation(writer, found, batch_size=1) == [shown(question)[-1].label for question in found]
@@ -225,7 +224,7 @@ def test_accuracies_over_shots_are_those_computed_by_hand(rows: Path) -> None:
     share = sum(pair.label == "gold" for pair in PAIRS) / len(PAIRS)
     assert found["majority_baseline"] == pytest.approx(100 * max(share, 1 - share))
     for row in found["shots"]:
-        questions = list(draw_questions(PAIRS, row["shots"], DrawOptions(seeds=2)))
+        questions = list(draw_questions(PAIRS, row["shots"], seeds=2))
         right = [(shown(each)[-1].label if row["shots"] else "gold") == each.label for each in questions]
         assert row["accuracy"] == pytest.approx(100 * np.mean(right), abs=0.01)
         assert row["answers"] == 34
@@ -235,7 +234,7 @@ def test_accuracies_over_shots_are_those_computed_by_hand(rows: Path) -> None:
 def test_generation_through_the_whole_way(rows: Path) -> None:
     few = exam(seeds=1, limit=9, by="generation")
     found = evaluate(model(Fixed(WORDS.size, writes_last_label)), few, [3], batch_size=1)
-    right = [shown(each)[-1].label == each.label for each in draw_questions(PAIRS, 3, DrawOptions(limit=9))]
+    right = [shown(each)[-1].label == each.label for each in draw_questions(PAIRS, 3, limit=9)]
     assert found["shots"][0]["accuracy"] == pytest.approx(100 * np.mean(right), abs=0.01)
 
 
@@ -327,7 +326,7 @@ def test_a_blank_label_and_one_label_only_are_refused(tmp_path: Path, monkeypatc
 
 def test_more_shots_than_rows_are_refused() -> None:
     with pytest.raises(UserError, match="--shots 17: not enough examples: only 16 of the 17 rows differ"):
-        next(draw_questions(PAIRS, 17, DrawOptions()))
+        next(draw_questions(PAIRS, 17))
 
 
 def test_a_prompt_that_is_too_long_says_how_many_shots_fit(rows: Path) -> None:

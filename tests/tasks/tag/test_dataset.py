@@ -14,10 +14,9 @@ from regard.data.sampler import BatchOptions, shares
 from regard.data.targets import SingleLabelTargets
 from regard.errors import UserError
 from regard.metrics.entities import Entity, count, count_unopened, entities, is_span_tag, report
-from regard.tasks.tag.dataset import TagDataset, collate, prepare
+from regard.tasks.tag.dataset import TagDataset, collate, prepare, split_into_windows, tokenize_words
 from regard.tasks.tag.files import learn_tags, read, sentences
 from regard.tasks.tag.options import TagData
-from regard.tasks.tag.windows import split_into_windows, tokenize_words
 from regard.text.tokenizer import Tokenizer
 from regard.text.train_tokenizer import train_tokenizer
 
