@@ -185,5 +185,5 @@ def load_tensors(network: nn.Module, specs: TensorSpecs, tensors: Mapping[str, T
     known = {theirs for spec in specs.values() for theirs in spec.names}
     problems["unexpected"] = sorted(set(tensors) - known)
     if any(problems.values()):
-        found = [f"{kind}: {listed(dict.fromkeys(names))}" for kind, names in problems.items() if names]
-        raise UserError(f"{folder}: the tensors do not match config.json; {'; '.join(found)}")
+        reasons = [f"{kind}: {listed(dict.fromkeys(names))}" for kind, names in problems.items() if names]
+        raise UserError(f"{folder}: the tensors do not match config.json; {'; '.join(reasons)}")
