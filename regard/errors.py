@@ -1,9 +1,14 @@
-"""The error that users see, and the lists and suggestions in its message."""
+"""The error that users see, the lists and suggestions in its message, and messages that are safe to print."""
 
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 MAX_LISTED = 10  # names in a message
+
+PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}  # of control characters
+PICTURES |= {0x7F: 0x2421}
+PICTURES |= dict.fromkeys((*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD)
 
 
 class UserError(Exception):
@@ -34,3 +39,13 @@ def nearest(word: str, options: Iterable[str], command: str = "") -> str:
     if len(options) > MAX_LISTED:
         options = get_close_matches(word, options, n=len(options), cutoff=0.0)
     return f"; expected one of: {listed(options, command)}"
+
+
+def escape_controls(text: str) -> str:
+    """A text that is safe to print in a terminal: control characters and text directions become visible symbols."""
+    return text.translate(PICTURES)
+
+
+def report(kind: str, text: str) -> None:
+    """An error, a warning or a note on stderr."""
+    print(f"{kind}: {escape_controls(text)}", file=sys.stderr)

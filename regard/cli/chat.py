@@ -1,6 +1,7 @@
 """`regard chat`: a conversation at a terminal, or lines in and answers out."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -8,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.cli.options import Output, read_texts
-from regard.cli.output import escape_controls, to_json
-from regard.errors import UserError, nearest
+from regard.cli.output import printable, to_json
+from regard.errors import UserError, escape_controls, nearest, report
 from regard.model import Model
 from regard.tasks.generate.chat import Answer, Conversation, PlainFormat
 
@@ -87,9 +88,9 @@ def answer_lines(conversation: Conversation, lines: Iterator[str], as_json: bool
         if as_json:
             print(to_json(answer, indent=None), flush=True)
         else:
-            print(answer.content, flush=True)
+            print(printable(answer.content), flush=True)
             if warning := context_warning(conversation, answer):
-                print(f"warning: {warning}", file=sys.stderr)
+                report("warning", warning)
         if answer.finish_reason == "interrupt":
             raise KeyboardInterrupt
 
@@ -190,7 +191,7 @@ class Terminal:
     def _save(self, rest: str) -> Iterator[str]:
         if not rest:
             raise UserError("/save needs the name of a file, e.g. /save chat.json")
-        path = Path(rest).expanduser()
+        path = Path(os.path.expanduser(rest))
         if path.exists() and path not in self.saved:
             raise UserError(f"{path} exists already; choose another name")
         try:

@@ -21,7 +21,7 @@ from regard.cli.options import (
     Truncate,
     read_texts,
 )
-from regard.errors import UserError
+from regard.errors import UserError, escape_controls, report
 
 if TYPE_CHECKING:
     from regard.model import Model
@@ -140,7 +140,7 @@ def search(
     loaded = _load(model, compute)
     index = Index.of(loaded, source, truncate, compute.batch_size, output.quiet or output.json)
     if index.facts["truncated"] and not output.quiet:
-        print(f"warning: {index.facts['truncated']} texts were truncated to the model's context", file=sys.stderr)
+        report("warning", f"{index.facts['truncated']} texts were truncated to the model's context")
     nonblank = (query for query in read_texts(queries) if query.strip())
     interactive = not queries and sys.stdin.isatty()
     single = queries is not None and len(queries) == 1
@@ -151,13 +151,8 @@ def search(
 
 def _format_hits(result: "SearchResult", single: bool) -> str:
     """A line per text with its score and location; below the query unless it is the only one."""
-    from regard.cli.output import escape_controls
-
-    lines = []
-    for hit in result.hits:
-        text = escape_controls(" ".join(hit.text.split()))
-        lines.append(f"{hit.score:.3f}  {hit.file}:{hit.line}  {text}")
-    return "\n".join(lines if single else [escape_controls(result.query), *(f"  {line}" for line in lines), ""])
+    lines = [f"{hit.score:.3f}  {hit.file}:{hit.line}  {' '.join(hit.text.split())}" for hit in result.hits]
+    return escape_controls("\n".join(lines if single else [result.query, *(f"  {line}" for line in lines), ""]))
 
 
 @verb(inference, 'chat stories15M --system "Answer in one sentence." --temperature 0.7')
@@ -194,5 +189,5 @@ def _warn_unused_sampling(model: "Model", options: GenerationOptions) -> "Model"
     generates = "temperature" in predictor.options
     if unused and generates and not predictor.decode_options(**options.specified()).temperature:
         problem = f"{', '.join(unused)} {'have' if len(unused) > 1 else 'has'} no effect without sampling"
-        print(f"warning: {problem}; add e.g. --temperature 0.8", file=sys.stderr)
+        report("warning", f"{problem}; add e.g. --temperature 0.8")
     return model

@@ -13,6 +13,7 @@ from regard.cli.command import verb
 from regard.cli.inference import inference
 from regard.cli.options import ModelPath, ModelType, Output
 from regard.cli.tokenizer import tokenizer
+from regard.errors import report
 
 if TYPE_CHECKING:
     from regard.training.loop import Outcome
@@ -52,19 +53,23 @@ Overrides = Annotated[
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code; a UserError is one message, never a traceback."""
+    for index, word in enumerate(sys.argv[1:] if arguments is None else arguments, 1):
+        if word != word.encode(errors="replace").decode():
+            report("error", f"argument {index}: {word!a} is not UTF-8; convert the text, or rename the file")
+            sys.exit(2)
     try:
         try:
             app(args=arguments, prog_name="regard")
         finally:
             sys.stdout.flush()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        report("error", str(error))
         sys.exit(1)
     except BrokenPipeError:
         sys.stdout = None  # the pipe was closed; nothing may be flushed to it at exit
         sys.exit(1)
     except OSError as error:  # a full disk, a folder without write permission
-        print(f"error: {error.filename or 'system error'}: {error.strerror or error}", file=sys.stderr)
+        report("error", f"{error.filename or 'system error'}: {error.strerror or error}")
         sys.exit(1)
 
 
@@ -146,7 +151,7 @@ def convert(
     loaded.save(folder)
     files = {path.name: {"bytes": path.stat().st_size} for path in sorted(folder.iterdir())}
     model_type = layout_of(loaded.network, loaded.config).model_type
-    note = transformers_problem(loaded.network, loaded.vocabulary, model_type)
+    note = transformers_problem(loaded.network, loaded.processor, model_type)
     if output.json or not output.quiet:
         emit({"written": folder, "files": files, **({"note": note} if note else {})}, output, "convert")
 
@@ -199,7 +204,7 @@ def demo(output: Output) -> None:
 
 
 def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)
+    report("note", text)
 
 
 def _finish(outcome: "Outcome", run: Path, output: Output) -> None:

@@ -10,21 +10,23 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.command import option, option_name
-from regard.config.options import DecodeOptions
+from regard.config.options import MAX_THREADS, DecodeOptions
 from regard.errors import UserError
 
 
 def read_texts(arguments: list[str] | None) -> Iterator[str]:
-    """The arguments, else the lines of stdin, split at \\n only; text that is not UTF-8 is an error with its index."""
-    if not arguments and isinstance(sys.stdin, io.TextIOWrapper):
+    """The arguments, else the lines of stdin, split at \\n only; a line that is not UTF-8 is an error."""
+    if arguments:
+        yield from arguments
+        return
+    if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")
-    for index, text in enumerate(arguments or sys.stdin, 1):
+    for index, text in enumerate(sys.stdin, 1):
         try:
             text.encode()
         except UnicodeEncodeError:
-            source = "argument" if arguments else "stdin, line"
-            raise UserError(f"{source} {index}: not UTF-8; convert it, e.g. with iconv -t UTF-8") from None
-        yield text if arguments else text.rstrip("\r\n")
+            raise UserError(f"stdin, line {index}: not UTF-8; convert it, e.g. with iconv -t UTF-8") from None
+        yield text.rstrip("\r\n")
 
 
 class OptionGroup:
@@ -64,7 +66,7 @@ class DeviceOptions:
     """Device and precision."""
 
     device: str = option("auto", "cpu, cuda, cuda:1, mps, or auto.", metavar="NAME")
-    threads: int = option(0, "CPU threads; 0 = automatic.", min=0)
+    threads: int = option(0, "CPU threads; 0 = automatic.", min=0, max=MAX_THREADS)
     precision: str = option("float32", "float32, bfloat16, or int8 quantisation (CPU).", "--dtype", metavar="NAME")
     model_type: str = option("", MODEL_TYPE, metavar="NAME")
 

@@ -1,6 +1,7 @@
 """Output of the commands: one JSON document, or tables."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -11,15 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.cli.options import Output
+from regard.errors import escape_controls
 from regard.progress import in_bytes
 
 if TYPE_CHECKING:
     from regard.tasks.inspection import Findings
 
 LONG = 20  # characters of a word that may be broken
-
-PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
-PICTURES |= {0x7F: 0x2421, **dict.fromkeys(range(0x80, 0xA0), 0xFFFD)}
 
 
 def to_jsonable(value: object) -> Any:
@@ -56,9 +55,14 @@ def emit(value: object, output: Output, title: str) -> None:
         console.print(table)
 
 
-def escape_controls(text: str) -> str:
-    """A text that is safe to print in a terminal: control characters become visible symbols."""
-    return text.translate(PICTURES)
+def printable(text: str) -> str:
+    """A text for stdout: without control characters in a terminal, as it is elsewhere."""
+    return escape_controls(text) if sys.stdout.isatty() else text
+
+
+def _text(value: object) -> Text:
+    """A cell, title or heading: no markup, no control characters."""
+    return Text(escape_controls(str(value)))
 
 
 def emit_findings(findings: "Findings", output: Output) -> None:
@@ -69,7 +73,7 @@ def emit_findings(findings: "Findings", output: Output) -> None:
     console = Console(highlight=False)
     for style, word, lines in (("bold red", "error", findings.errors), ("yellow", "warning", findings.warnings)):
         for line in lines:
-            console.print(Text.assemble((f"{word}: ", style), line), soft_wrap=True)
+            console.print(Text.assemble((f"{word}: ", style), escape_controls(line)), soft_wrap=True)
     if not findings.errors and not findings.warnings and not output.quiet:
         console.print(Text("No problems found.", "green"))
 
@@ -103,11 +107,11 @@ def _is_group(value: object) -> bool:
 
 
 def _pairs(facts: dict[str, Any], title: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
+    table = Table(title=_text(title), title_justify="left", title_style="bold", show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(Text(str(name)), Text(format_value(value, name)))
+        table.add_row(_text(name), _text(format_value(value, name)))
     return table
 
 
@@ -131,16 +135,15 @@ def _listed(row: dict[str, object]) -> str:
 
 
 def _grid(title: str, rows: list[dict[str, Any]], names: list[str] | None, columns: list[str]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=_text(title), title_justify="left", title_style="bold")
     if names:
         table.add_column("", no_wrap=True)  # names can be copied
     for column in columns:
         numeric = all(isinstance(row.get(column), int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(_text(column), justify="right" if numeric else "left", overflow="fold")
     for index, row in enumerate(rows):
-        table.add_row(
-            *([Text(str(names[index]))] if names else []), *(Text(format_value(row.get(column))) for column in columns)
-        )
+        cells = [format_value(row.get(column)) for column in columns]
+        table.add_row(*map(_text, [names[index], *cells] if names else cells))
     return table
 
 

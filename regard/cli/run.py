@@ -15,11 +15,12 @@ from rich.text import Text
 
 from regard.cli.command import option_name
 from regard.cli.options import FileOptions, Output
-from regard.cli.output import emit, escape_controls, to_json, to_jsonable
+from regard.cli.output import emit, printable, to_json, to_jsonable
 from regard.cli.run_inputs import read_inputs
 from regard.cli.run_output import row_writer
 from regard.data.documents import decoded
-from regard.errors import UserError
+from regard.data.files import LINE_LIMIT
+from regard.errors import UserError, escape_controls, report
 from regard.tasks.predictor import EMPTY, Inference, Options, Prediction, Predictor, RunInput, tasks_with_option
 
 SORTED_BATCHES = 16  # batches of a file's inputs that are sorted by length together
@@ -72,7 +73,11 @@ def read_context(path: Path) -> str:
     """The text of a file; .gz too."""
     if not path.is_file():
         raise UserError(f"--context {path}: file not found")
-    text = "".join(decoded(path, 0, None, CHUNK))
+    text = ""
+    for chunk in decoded(path, 0, None, CHUNK):
+        text += chunk
+        if len(text) > LINE_LIMIT:
+            raise UserError(f"--context {path}: longer than {LINE_LIMIT >> 20} million characters; split the file")
     if not text.strip():
         raise UserError(f"--context {path}: the file is empty")
     return text
@@ -104,7 +109,7 @@ def _print(predictor: Predictor, value: RunInput, prediction: Prediction, output
     if segments is not None:
         console.print(Text.assemble(*((escape_controls(each.text), STYLES[each.style]) for each in segments)))
         return
-    print("\n".join(predictor.lines(prediction, options)), flush=sys.stdin.isatty())
+    print(printable("\n".join(predictor.lines(prediction, options))), flush=sys.stdin.isatty())
 
 
 def _print_stream(predictor: Any, value: RunInput, options: Options) -> None:
@@ -120,13 +125,13 @@ def _print_stream(predictor: Any, value: RunInput, options: Options) -> None:
     else:
         prediction = predictor.run(value.value, dict(options))
         lines = predictor.lines(prediction, options)
-        print("\n".join(lines) if prediction.alternatives else prediction.text)
+        print(printable("\n".join(lines) if prediction.alternatives else prediction.text))
     _warn(predictor, value, prediction)
 
 
 def _warn(predictor: Predictor, value: RunInput, prediction: Prediction) -> None:
     for note in predictor.notes(value, prediction):
-        print(f"warning: {note}", file=sys.stderr)
+        report("warning", note)
 
 
 def write_vectors(

@@ -1,7 +1,6 @@
 """The inputs of `regard run`: arguments, lines of stdin, or the rows of a file with their locations."""
 
 import os
-import sys
 from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from regard.cli.options import FileOptions, read_texts
 from regard.data.files import BRACES, each_of, expand, find, json_lines, lines, rows
+from regard.errors import report
 from regard.tasks.predictor import Predictor, RunInput
 
 FIRST = "\0"  # the first column, whatever its name
@@ -22,7 +22,7 @@ def read_inputs(
         return from_file(predictor, options, has_context, quiet)
     name = next((text for text in inputs or () if os.path.isfile(text)), "")
     if name and not quiet:
-        print(f"note: {name} is a file, but its name is taken as the input: --file reads a file", file=sys.stderr)
+        report("note", f"{name} is a file, but its name is taken as the input: --file reads a file")
     return (RunInput(text if inputs or text.strip() else "") for text in read_texts(inputs))
 
 
@@ -91,5 +91,5 @@ def _usual_column(path: Path, names: list[str], columns: tuple[str, ...], predic
     if len(names) != 1:
         return usual[0]
     if not _is_jsonl(path) and not quiet:
-        print(f"note: {path}: line 1, {names[0]!r:.60}, is taken as the name of the only column", file=sys.stderr)
+        report("note", f"{path}: line 1, {names[0]!r:.60}, is taken as the name of the only column")
     return names[0]

@@ -7,6 +7,7 @@ import typer
 
 from regard.cli.command import verb
 from regard.cli.options import Output, read_texts
+from regard.config.options import MAX_VOCABULARY
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def train(
         Literal["bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"],
         typer.Option(help="Tokenizer type."),
     ] = "bpe",
-    vocab_size: Annotated[int, typer.Option(min=5, help="Maximum size of the vocabulary.")] = 8000,
+    vocab_size: Annotated[int, typer.Option(min=5, max=MAX_VOCABULARY, help="Maximum size of the vocabulary.")] = 8000,
     min_frequency: Annotated[int, typer.Option(min=1, help="Minimum frequency of a token in the text.")] = 2,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Lowercase all text.")] = False,
 ) -> None:
@@ -69,7 +70,7 @@ def encode(
     pieces: Annotated[bool, typer.Option("--pieces", help="Print token strings instead of ids (▁ = space).")] = False,
 ) -> None:
     """Tokenize text: one line of token ids per input."""
-    from regard.cli.output import to_json
+    from regard.cli.output import printable, to_json
 
     loaded = _load(model, side)
     for text in read_texts(texts):
@@ -77,13 +78,14 @@ def encode(
         if output.json:
             print(to_json({"text": text, "ids": ids, "pieces": loaded.pieces(ids)}, indent=None))
         else:
-            print(*(piece.replace(" ", "▁") for piece in loaded.pieces(ids)) if pieces else ids)
+            shown = [piece.replace(" ", "▁") for piece in loaded.pieces(ids)] if pieces else map(str, ids)
+            print(printable(" ".join(shown)))
 
 
 @verb(tokenizer, "tokenizer decode tokenizer.json 17 4 256")
 def decode(model: TokenizerPath, output: Output, ids: TokenIds = None, side: Side = "target") -> None:
     """Detokenize: text of token ids."""
-    from regard.cli.output import to_json
+    from regard.cli.output import printable, to_json
 
     loaded = _load(model, side)
     for line in [" ".join(ids)] if ids else read_texts(None):
@@ -92,7 +94,7 @@ def decode(model: TokenizerPath, output: Output, ids: TokenIds = None, side: Sid
             raise UserError(f"'{invalid[0]}' is not a token id; possible: 0 to {loaded.size - 1}")
         tokens = [int(word) for word in words]
         text = loaded.decode(tokens)
-        print(to_json({"ids": tokens, "text": text}, indent=None) if output.json else text)
+        print(to_json({"ids": tokens, "text": text}, indent=None) if output.json else printable(text))
 
 
 @verb(tokenizer, "tokenizer show tokenizer.json")

@@ -72,7 +72,7 @@ def override(table: Table, assignment: str, types: Mapping[str, Any]) -> str:
 def _value(text: str) -> object:
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     value = parsed.pop("value")
     return value if not parsed and isinstance(value, str | int | float | bool | list | dict) else text
@@ -142,7 +142,7 @@ def _convert(value: object, hint: object) -> tuple[bool, object]:
     if origin is dict:
         return isinstance(value, dict) and _is_plain(value), value
     if hint is float and type(value) is int:
-        return True, float(value)
+        return (True, float(value)) if abs(value) < 1 << 1000 else (False, value)
     return type(value) is hint and value == value, value
 
 

@@ -32,6 +32,10 @@ STARS = re.compile(r"[*?\[]")
 
 LINE_LIMIT = 1 << 26  # bytes; a longer line is not text, and memory must stay bounded
 
+MAX_COLUMNS = 1 << 16
+
+MAX_VALUES = 1 << 21  # of a JSON object
+
 COLUMNS = (".tsv", ".txt", ".csv")
 
 T = TypeVar("T")
@@ -94,7 +98,7 @@ def find(name: str, base_dir: Path | None = None) -> Path:
     folders += [Path(folder) for folder in os.environ.get("REGARD_DATA", "").split(os.pathsep) if folder]
     if STARS.search(name):  # only in the name do they have a meaning
         folders = [Path(glob.escape(str(folder))) for folder in folders]
-    candidates = list(dict.fromkeys(folder / Path(name).expanduser() for folder in folders))
+    candidates = list(dict.fromkeys(folder / os.path.expanduser(name) for folder in folders))
     for path in candidates:
         files = expand(path).values()
         if files and all(file.is_file() for file in files):
@@ -133,6 +137,8 @@ def json_lines(path: Path) -> Iterator[Facts | None]:
         if not line.strip():
             yield None
             continue
+        if len(line) > MAX_VALUES and line.count(",") + line.count("[") > MAX_VALUES:
+            raise UserError(f"{path}:{line_number}: over {MAX_VALUES:,} values in one line: expected an object a line")
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -204,8 +210,7 @@ def _parallel(files: dict[str, Path]) -> Iterator[Row]:
 
 
 def _separated(path: Path, columns: tuple[str, ...], required: Mapping[str, str]) -> Iterator[Row]:
-    tab_separated = ((line_number, line.split("\t")) for line_number, line in enumerate(lines(path), 1))
-    stream = _comma_separated(path) if suffix(path) == ".csv" else tab_separated
+    stream = _comma_separated(path) if suffix(path) == ".csv" else _tab_separated(path)
     first = next(stream)
     values = first[1]
     needed = set(required.values())
@@ -223,6 +228,13 @@ def _separated(path: Path, columns: tuple[str, ...], required: Mapping[str, str]
                 "put exactly one separator between fields and none inside a field"
             )
         yield Row(dict(zip(names, fields, strict=True)), f"{path}:{line_number}")
+
+
+def _tab_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
+    for line_number, line in enumerate(lines(path), 1):
+        if line.count("\t") >= MAX_COLUMNS:
+            raise UserError(f"{path}:{line_number}: over {MAX_COLUMNS:,} columns; is this a table?")
+        yield line_number, line.split("\t")
 
 
 def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:

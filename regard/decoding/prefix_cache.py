@@ -11,9 +11,9 @@ from regard.layers.pytree import State
 
 
 class PrefixCache:
-    """A language model that keeps the state of the text it last read or wrote, one text at a time.
+    """A language model with the state of its last prompt and output, one sequence at a time.
 
-    A search uses it like the network itself. Of a prompt with a known prefix only the rest is read.
+    A search uses it like the network itself. Of a prompt with a known prefix only the rest is computed.
     """
 
     def __init__(self, network: CausalLM):
@@ -23,7 +23,7 @@ class PrefixCache:
         self.read = 0  # tokens of the last prompt that were new
 
     def start(self, source: TokenBatch) -> State:
-        """As the network's: the prompt is read except its last token."""
+        """As the network's: the state after all tokens of the prompt but the last."""
         known = self.rewind(source.tokens[0, :-1].tolist())
         new = source.tokens[:, known:-1]
         self.read = new.size(1) + 1

@@ -40,7 +40,7 @@ EosIds = int | tuple[int, ...]  # the token or tokens that end an answer; -1 is 
 
 
 class DecodeStart(NamedTuple):
-    """What answers begin with, and where they end."""
+    """The first tokens of the outputs, and where they end."""
 
     begin: int | Tensor  # the first token, or the forced first tokens (batch, n)
     eos_ids: EosIds
@@ -63,7 +63,7 @@ class FinishedHypotheses:
 
     def __init__(self, size: int, length_penalty: float, limits: Tensor):
         self.size = size
-        self.length_penalty = length_penalty
+        self.length_penalty = float(length_penalty)  # a tensor of integers has no negative power
         self.limits = limits
         self.kept: list[list[Hypothesis]] = [[] for _ in limits]
         self.to_beat = torch.full(limits.shape, -torch.inf, device=limits.device)  # the worst, once `size` are kept

@@ -2,12 +2,22 @@
 
 from dataclasses import fields
 
+from regard.config.options import MAX_COUNT
 from regard.config.recipe import DecodeOptions
 from regard.config.schema import build
 from regard.errors import UserError
 from regard.interop.config_keys import Json, naming
 
 FIELDS = [field.name for field in fields(DecodeOptions)]
+
+MAX_BEAMS = 1024  # of a file, so that it cannot exhaust the memory
+
+BOUNDS = {
+    "max_length": (2, MAX_COUNT),
+    "min_length": (0, MAX_COUNT),
+    "num_beams": (1, MAX_BEAMS),
+    "num_return_sequences": (1, MAX_BEAMS),
+}
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 
@@ -82,18 +92,20 @@ def check(generation: Json, path: str, vocabulary: int) -> None:
                 raise UserError(
                     f"{key} = {value} is not supported (only {neutral}); remove it to load the model without it"
                 )
-        for key, least in (("max_length", 2), ("min_length", 0)):
+        for key, (least, most) in BOUNDS.items():
             value = generation.get(key)
-            if value is not None and (type(value) is not int or value < least):
-                raise UserError(f"{key} = {value} should be an integer of at least {least}")
+            if value is not None and (type(value) is not int or not least <= value <= most):
+                raise UserError(f"{key} = {value} should be an integer of at least {least} and at most {most}")
         words = generation.get("bad_words_ids") or []
         if not isinstance(words, list) or not all(isinstance(word, list) and len(word) == 1 for word in words):
             raise UserError(
                 f"bad_words_ids = {words} should be a list [[…], […]] of single tokens; longer words are not supported"
             )
         suppressed = generation.get("suppress_tokens") or []
+        if not isinstance(suppressed, list | tuple):
+            raise UserError(f"suppress_tokens = {suppressed} should be a list of token ids")
         for key, ids in (("suppress_tokens", suppressed), ("bad_words_ids", [word[0] for word in words])):
-            for token in ids if isinstance(ids, list | tuple) else [ids]:
+            for token in ids:
                 if type(token) is not int or not 0 <= token < vocabulary:
                     raise UserError(f"{key} holds {token!r}, but the vocabulary's ids are 0 … {vocabulary - 1}")
     options = decode_fields(generation)

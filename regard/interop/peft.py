@@ -16,13 +16,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.interop.config_keys import Json, naming, require_values
 from regard.interop.model_path import packaged_models, weight_folders
-from regard.interop.safetensors import SHARDS, SINGLE, TensorSpec, TensorSpecs, read_file, read_json, write_json
+from regard.interop.safetensors import (
+    SHARDS,
+    SINGLE,
+    TensorSpec,
+    TensorSpecs,
+    read_file,
+    read_json,
+    write_file,
+    write_json,
+)
 from regard.layers.lora import Adapted, adapters
 
 CONFIG = "adapter_config.json"
@@ -208,7 +216,8 @@ def write(folder: Path, network: nn.Module, specs: TensorSpecs, base: Base, task
     new = {name: weight for name, weight in network.named_parameters() if weight.requires_grad and name not in matrices}
     for name, weight in new.items():
         tensors[f"{PREFIX}{specs[name].names[0]}"] = specs[name].to_file([weight.detach().cpu()])
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    write_file(folder / WEIGHTS, contiguous, {"format": "pt"})
     first = next(iter(adapted.values()))
     rank = len(first.lora_a)
     fused = {module: size for module, size in ranks.items() if size != rank}

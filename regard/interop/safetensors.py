@@ -121,8 +121,8 @@ def read_weights(folder: Path, ignored: re.Pattern[str] = NEVER) -> dict[str, Te
         raise UserError(f"{folder / INDEX}: has no weight_map, tensor name → file name")
     tensors: dict[str, Tensor] = {}
     for file in sorted(set(weight_map.values())):
-        if Path(file).name != file or "\\" in file or not file.endswith(".safetensors"):
-            raise UserError(f"{folder / INDEX}: names the file '{file}'; a shard is a .safetensors file in this folder")
+        if Path(file).name != file or "\\" in file or not file.endswith(".safetensors") or not file.isprintable():
+            raise UserError(f"{folder / INDEX}: names the file {file!a}; a shard is a .safetensors file in this folder")
         tensors |= read_file(folder / file, ignored)
     if missing := sorted(name for name in set(weight_map) - set(tensors) if not ignored.fullmatch(name)):
         raise UserError(f"{folder / INDEX}: {listed(missing)} not in the shards it names")
@@ -134,11 +134,15 @@ def read_file(path: Path, ignored: re.Pattern[str] = NEVER) -> dict[str, Tensor]
     if path.exists() and not path.is_file():  # a FIFO or a device would never end
         raise UserError(f"{path}: not a regular file")
     try:
+        path.open("rb").close()  # safe_open says "not found" also of a file without read permission
+    except FileNotFoundError:
+        raise UserError(f"{path}: not found") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    try:
         with safe_open(path, framework="pt") as file:
             names = [name for name in file.keys() if not ignored.fullmatch(name)]  # noqa: SIM118, the file is no dict
             tensors = {name: file.get_tensor(name) for name in names}
-    except FileNotFoundError:
-        raise UserError(f"{path}: not found") from None
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: not a complete safetensors file ({error}); download or copy it again") from None
     for name, tensor in tensors.items():
@@ -160,7 +164,18 @@ def write_weights(folder: Path, network: nn.Module, specs: TensorSpecs) -> None:
         tensors[name] = spec.to_file([weights[name][index] for index in sorted(weights[name])]).contiguous()
         if spec.write_copies:
             tensors |= {copy: tensors[name].clone() for copy in spec.names[1:]}
-    save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
+    write_file(folder / SINGLE, tensors, {"format": "pt"})
+
+
+def write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """One file, with the permissions of any other new file: the library's own are the user's alone."""
+    path.touch()
+    mode = path.stat().st_mode
+    try:
+        save_file(tensors, path, metadata)
+    except SafetensorError as error:
+        raise UserError(f"{path}: cannot be written ({error})") from None
+    path.chmod(mode)
 
 
 @torch.no_grad()

@@ -24,7 +24,11 @@ class SentencePieceTokenizer(Tokenizer):
             raise UserError('this tokenizer needs SentencePiece: pip install "regard[sentencepiece]"') from None
         self.model = model
         self.literal = True
-        self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self.processor.LoadFromSerializedProto(model)
+        except (RuntimeError, OSError, TypeError) as error:
+            raise UserError(f"not a valid SentencePiece model ({error})") from None
         self._names = {index: piece for piece, index in table.items()}
         pad = table["<pad>"]  # Marian's decoder starts from padding
         self._set(table, {"pad": pad, "begin": pad, "end": table["</s>"], "unknown": table["<unk>"]})
@@ -75,12 +79,17 @@ def load_marian(folder: Path) -> tuple[SentencePieceTokenizer, SentencePieceToke
     table = _table(folder / "vocab.json")
     target_vocab = folder / "target_vocab.json"
     target_table = _table(target_vocab) if target_vocab.exists() else table
+    return _load(folder / "source.spm", table), _load(folder / "target.spm", target_table)
+
+
+def _load(path: Path, table: dict[str, int]) -> SentencePieceTokenizer:
     try:
-        source, target = (read_bytes(folder / name) for name in ("source.spm", "target.spm"))
+        return SentencePieceTokenizer(read_bytes(path), table)
     except OSError as error:
         expected = "a Marian folder has source.spm, target.spm and vocab.json"
-        raise UserError(f"{folder}: cannot be read ({error}); {expected}") from None
-    return SentencePieceTokenizer(source, table), SentencePieceTokenizer(target, target_table)
+        raise UserError(f"{path}: cannot be read ({error}); {expected}") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def save_marian(source: SentencePieceTokenizer, target: SentencePieceTokenizer, folder: Path) -> None:

@@ -57,7 +57,7 @@ class SpecialTokens(NamedTuple):
 def special_tokens_of(tokenizer: Tokenizer, texts: int = 2) -> SpecialTokens:
     """The special tokens that a tokenizer puts around one text or two."""
     for text in SHORT_TEXTS:
-        encoding = tokenizer.inner.encode(text, text if texts == 2 else None)
+        (encoding,) = tokenizer.encodings([(text, text) if texts == 2 else text])
         if len({*encoding.sequence_ids} - {None}) == texts:
             break
     else:

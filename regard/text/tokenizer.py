@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Self
 
@@ -12,6 +12,7 @@ from tokenizers import decoders, processors
 from regard.data.small_files import read_text
 from regard.errors import UserError
 from regard.text.detokenizer import FALLBACK, ByteDetokenizer, Detokenizer, PieceDetokenizer, readable, to_bytes
+from regard.text.tokenizer_checks import check_growth, library_errors
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0 1 2 3 in every tokenizer trained here
 
@@ -64,9 +65,9 @@ class Tokenizer:
         inner.no_truncation()
         inner.encode_special_tokens = literal
         self.byte_level = isinstance(inner.decoder, decoders.ByteLevel)
-        self.head = _head(inner)
         self._added = inner.get_added_tokens_decoder()
         self._set(inner.get_vocab(with_added_tokens=True), ids)
+        self.head = self._head()
 
     def _set(self, table: dict[str, int], ids: Mapping[str, int]) -> None:
         self.table = table
@@ -81,7 +82,8 @@ class Tokenizer:
     def normalise(self, text: str) -> str:
         """What `decode(encode(text))` returns: NFC, spaces collapsed, lowercase if so trained."""
         normalizer = self.inner.normalizer
-        normalised = normalizer.normalize_str(text) if normalizer else text
+        with library_errors():
+            normalised = normalizer.normalize_str(text) if normalizer else text
         return normalised.removeprefix(" ") if isinstance(self.inner.decoder, decoders.Metaspace) else normalised
 
     def encode(self, text: str) -> list[int]:
@@ -89,14 +91,33 @@ class Tokenizer:
 
     def encode_many(self, texts: list[str]) -> list[list[int]]:
         """Ids without begin or end; a batch of texts uses all cores."""
-        return [encoding.ids for encoding in self.inner.encode_batch_fast(texts, add_special_tokens=False)]
+        with library_errors():
+            return [encoding.ids for encoding in self.inner.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def encodings(self, texts: Sequence[Any], special_tokens: bool = True) -> list[tokenizers.Encoding]:
+        """Texts, or pairs of texts, with all that the library knows of each token, such as its characters."""
+        with library_errors():
+            encodings = self.inner.encode_batch(list(texts), add_special_tokens=special_tokens)
+        for encoding in encodings:
+            if max(encoding.ids, default=0) >= self.size:
+                raise UserError(f"the tokenizer adds id {max(encoding.ids)}, but its vocabulary has {self.size} tokens")
+        return encodings
+
+    def _head(self) -> tuple[int, ...]:
+        """The ids that the post-processor puts before a text, read off its output for a short one."""
+        for text in SHORT_TEXTS:
+            (encoding,) = self.encodings([text])
+            if 0 in encoding.sequence_ids:  # a token of the text itself
+                return tuple(encoding.ids[: encoding.sequence_ids.index(0)])
+        return ()
 
     def prompt(self, text: str) -> list[int]:
         """The ids of a text that a model is to continue, with the tokens that its tokenizer puts before every text."""
         return [*self.head, *self.encode(text)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        return self.inner.decode([token for token in ids if token >= 0], skip_special_tokens=True)
+        with library_errors():
+            return self.inner.decode([token for token in ids if token >= 0], skip_special_tokens=True)
 
     def incremental(self) -> Detokenizer:
         """Streams a text while it is generated: `feed(ids)` returns what is new and complete, `finish()` the rest."""
@@ -155,12 +176,14 @@ class Tokenizer:
     def load(cls, path: Path, ids: Mapping[str, int] | None = None) -> Self:
         """A tokenizer.json, ours or foreign; special ids as given, else by tokenizer_config.json, else by name."""
         text = read_file(path)
-        try:
-            inner = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # the library raises bare Exceptions
-            raise UserError(f"{path}: not a valid tokenizer.json ({error})") from None
         config = read_config(path.parent / "tokenizer_config.json")
-        return cls.of(inner, config, ids, literal=not config)
+        try:
+            with library_errors("not a valid tokenizer.json"):
+                inner = tokenizers.Tokenizer.from_str(text)
+                check_growth(inner)
+                return cls.of(inner, config, ids, literal=not config)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
 
     @classmethod
     def of(
@@ -174,7 +197,10 @@ class Tokenizer:
             special_ids[role] = next((table[name] for name in names if name in table), MISSING)
         special_ids |= ids or {}
         _apply_template(inner, config, special_ids)
-        tokenizer = cls(inner, special_ids, literal=config.get("split_special_tokens", literal))
+        literal = config.get("split_special_tokens", literal)
+        if not isinstance(literal, bool):
+            raise UserError(f"tokenizer_config.json: split_special_tokens = {literal}: expected true or false")
+        tokenizer = cls(inner, special_ids, literal)
         tokenizer.settings = config
         return tokenizer
 
@@ -259,12 +285,3 @@ def _apply_template(inner: tokenizers.Tokenizer, config: dict, ids: Mapping[str,
     )
     single = [*(token for token, _ in first), "$A", *(token for token, _ in last)]
     inner.post_processor = processors.TemplateProcessing(single=single, pair=None, special_tokens=[*first, *last])
-
-
-def _head(inner: tokenizers.Tokenizer) -> tuple[int, ...]:
-    """The ids that the post-processor puts before a text, read off its output for a short one."""
-    for text in SHORT_TEXTS:
-        encoded = inner.encode(text)
-        if 0 in encoded.sequence_ids:  # a token of the text itself
-            return tuple(encoded.ids[: encoded.sequence_ids.index(0)])
-    return ()

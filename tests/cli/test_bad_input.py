@@ -42,7 +42,7 @@ warmup_steps = 2
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a recipe that works, to be spoiled in one way each."""
+    """A working directory with a recipe that works, to be broken in one way each."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("REGARD_DATA", raising=False)
     Path("mine.toml").write_text(RECIPE)
@@ -53,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refused(result: tuple[int, str, str], said: tuple[str, ...], code: int = 1) -> None:
-    """It left with its code, and one screen of 24 lines of 80 characters says what was wrong."""
+    """The exit code, and an error message of at most 24 lines of 80 characters."""
     left, out, err = result
     assert (left, out) == (code, ""), err
     assert sum(-(-max(len(line), 1) // 80) for line in err.splitlines()) <= 24
@@ -73,12 +73,12 @@ def edit(old: str, new: str) -> Callable[[], object]:
 
 
 def at(key: str) -> str:
-    """Where a line of the recipe stands."""
+    """The location of a line of the recipe."""
     lines = RECIPE.splitlines()
     return f"mine.toml:{1 + next(number for number, line in enumerate(lines) if line.startswith(key))}:"
 
 
-RECIPES = {  # how the recipe is spoiled, what is given beside it, what must be said
+RECIPES = {  # how the recipe is broken, further arguments, what the error contains
     "unknown key": (edit("save_steps", "save_step"), [], (at("save_steps"), "'train.save_step'", "'save_steps'")),
     "unknown section": (edit("[tokenizer]", "[tokeniser]"), [], (at("[tokenizer]"), "did you mean 'tokenizer'")),
     "wrong type": (edit("max_steps = 6", 'max_steps = "six"'), [], (at("max_steps"), '"six"', "a whole number")),
@@ -140,7 +140,7 @@ RECIPES = {  # how the recipe is spoiled, what is given beside it, what must be 
 
 
 @pytest.mark.parametrize(("spoil", "given", "said"), RECIPES.values(), ids=RECIPES)
-def test_a_bad_recipe_is_told(spoil, given: list[str], said: tuple[str, ...], call: Call, folder: Path) -> None:
+def test_a_bad_recipe_is_an_error(spoil, given: list[str], said: tuple[str, ...], call: Call, folder: Path) -> None:
     if spoil:
         spoil()
     refused(call("train", *(given or ["mine.toml"])), said)
@@ -148,7 +148,7 @@ def test_a_bad_recipe_is_told(spoil, given: list[str], said: tuple[str, ...], ca
 
 
 LINES = "".join(f"w{n % 7}\tw{n % 3}\n" for n in range(5000)).encode()
-DATA = {  # files to write, what is given, what must be said
+DATA = {  # files to write, arguments, what the error contains
     "unequal lines": (
         {"t.a": "1\n2\n3\n", "t.b": "1\n2\n"},
         ["data.train=t.{a,b}"],
@@ -192,14 +192,14 @@ DATA = {  # files to write, what is given, what must be said
 
 
 @pytest.mark.parametrize(("files", "given", "said"), DATA.values(), ids=DATA)
-def test_bad_data_is_told(files: dict, given: list[str], said: tuple[str, ...], call: Call, folder: Path) -> None:
+def test_bad_data_is_an_error(files: dict, given: list[str], said: tuple[str, ...], call: Call, folder: Path) -> None:
     for name, content in files.items():
         write(name, content)()
     refused(call("train", "mine.toml", *given), said)
     assert not Path("run").exists()
 
 
-def test_what_is_skipped_is_counted_with_its_first_place(call: Call, folder: Path) -> None:
+def test_skipped_samples_are_counted_with_the_first_location(call: Call, folder: Path) -> None:
     good = Path("train.tsv").read_text()
     bad = ["", "\t", "w1\t", " \tw2", f"{'x' * 1_000_000}\tw1", f"{'w1 ' * 301}\tw1", f"w1\t{'w2 ' * 302}"]
     Path("train.tsv").write_text(good + "".join(f"{line}\n" for line in bad))
@@ -220,7 +220,7 @@ def test_what_is_skipped_is_counted_with_its_first_place(call: Call, folder: Pat
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of six steps with checkpoints 2, 4, 6 and its best at 3 or 6, to be copied and harmed."""
+    """A run of six steps with checkpoints 2, 4, 6 and its best at 3 or 6, to be copied and damaged."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "mine.toml").write_text(RECIPE.replace('"train.tsv"', "211").replace('"validation.tsv"', "23"))
     given = ["data.synthetic=reverse", f"output={folder / 'run'}", "train.keep=9", "--quiet"]
@@ -245,7 +245,7 @@ def only_pickled(folder: Path) -> None:
 
 
 BIAS = "output.bias"
-CHECKPOINTS = {  # how the folder is spoiled, whether it has a manifest, what must be said
+CHECKPOINTS = {  # how the folder is broken, whether it has a manifest, what the error contains
     "truncated": (lambda f: truncate(f / "model.safetensors"), True, ("model.safetensors", "bytes instead of")),
     "altered": (lambda f: alter(f / "model.safetensors"), True, ("model.safetensors", "altered")),
     "altered tokenizer": (lambda f: alter(f / "tokenizer.json"), True, ("tokenizer.json", "altered")),
@@ -288,7 +288,7 @@ CHECKPOINTS = {  # how the folder is spoiled, whether it has a manifest, what mu
 
 @pytest.mark.parametrize(("spoil", "whole", "said"), CHECKPOINTS.values(), ids=CHECKPOINTS)
 @pytest.mark.parametrize("verb", ["run", "inspect"])
-def test_a_bad_checkpoint_is_told(
+def test_a_bad_checkpoint_is_an_error(
     verb: str, spoil, whole: bool, said: tuple[str, ...], call: Call, trained: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "spoiled"
@@ -327,7 +327,7 @@ def test_resume_names_a_damaged_checkpoint_and_uses_the_one_before(name: str, ha
     assert damaged.read_bytes() == expected
 
 
-def test_load_names_a_damaged_best_checkpoint_and_uses_the_newest_whole_one(call: Call, run: Path) -> None:
+def test_load_names_a_damaged_best_checkpoint_and_uses_the_newest_complete_one(call: Call, run: Path) -> None:
     best = run / f"checkpoint-{json.loads((run / 'best.json').read_text())['step']}"
     code, _, err = call("inspect", run, "--json")
     assert (code, err) == (0, "")
@@ -343,13 +343,13 @@ def test_load_names_a_damaged_best_checkpoint_and_uses_the_newest_whole_one(call
     assert "checkpoint-4 is used instead" in err
 
 
-def test_a_run_without_a_whole_checkpoint_is_refused(call: Call, run: Path) -> None:
+def test_a_run_without_a_complete_checkpoint_is_an_error(call: Call, run: Path) -> None:
     for folder in run.glob("checkpoint-*"):
         truncate(folder / "model.safetensors")
     refused(call("inspect", run), ("no complete checkpoint", "checkpoint-4/model.safetensors", "bytes instead of"))
 
 
-def test_an_evaluation_of_bad_input_is_told(call: Call, run: Path, folder: Path) -> None:
+def test_an_evaluation_of_bad_input_is_an_error(call: Call, run: Path, folder: Path) -> None:
     refused(call("evaluate", run, "nowhere.tsv"), ("'nowhere.tsv' not found",))
     Path("t.a").write_text("1\n2\n")
     Path("t.b").write_text("1\n")
@@ -379,7 +379,7 @@ def written(letters: Path) -> Model:
     return load(letters)
 
 
-DECODING = {  # as given to run and to chat, the exit code, as given in Python, what must be said there
+DECODING = {  # arguments of run and chat, the exit code, options in Python, what the error there contains
     "no mass": (["--top-p", "0"], 2, {"top_p": 0.0}, "top_p = 0.0: must be above 0 and at most 1"),
     "too much mass": (["--top-p", "1.5"], 2, {"top_p": 1.5}, "top_p = 1.5"),
     "negative temperature": (["--temperature", "-1"], 2, {"temperature": -1}, "temperature = -1: must be 0 or more"),
@@ -407,7 +407,7 @@ DECODING = {  # as given to run and to chat, the exit code, as given in Python, 
 
 
 @pytest.mark.parametrize(("given", "code", "options", "said"), DECODING.values(), ids=DECODING)
-def test_bad_decoding_is_told(
+def test_bad_decode_options_are_errors(
     given: list[str], code: int, options: dict, said: str, call: Call, letters: Path, written: Model
 ) -> None:
     words = (said if code == 1 else given[0],)
@@ -434,13 +434,13 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize(("options", "said"), OPTIONS.values(), ids=OPTIONS)
-def test_bad_options_in_python_are_told(options: dict, said: str, written: Model) -> None:
+def test_bad_options_in_python_are_errors(options: dict, said: str, written: Model) -> None:
     with pytest.raises(UserError) as told:
         written.run("Once", **options)
     assert said in str(told.value)
 
 
-def test_bad_prompts_are_told(call: Call, letters: Path, written: Model, run: Path) -> None:
+def test_bad_prompts_are_errors(call: Call, letters: Path, written: Model, run: Path) -> None:
     refused(call("run", letters, ""), ("input 1 is empty: a prompt needs",))
     refused(call("run", letters, "x" * (LIMIT + 1)), (f"{LIMIT + 1} tokens", f"at most {LIMIT}", "--truncate"))
     refused(call("run", letters, "Once", "--task", "translate"), ("cannot do task = 'translate'", "generate"))
@@ -475,19 +475,19 @@ def test_bad_prompts_are_told(call: Call, letters: Path, written: Model, run: Pa
         (("--log-probabilities", "--json"), "--log-probabilities is for task generate"),
     ],
 )
-def test_an_option_of_another_task_is_told(given: tuple[str, ...], said: str, call: Call, run: Path) -> None:
+def test_an_option_of_another_task_is_an_error(given: tuple[str, ...], said: str, call: Call, run: Path) -> None:
     refused(call("run", run, "1 2", *given), (f"{said}; this is an encoder–decoder model (task translate)",))
 
 
 @pytest.mark.parametrize("verb", ["run", "chat", "inspect"])
-def test_a_tokenizer_of_another_model_is_told(verb: str, call: Call, letters: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_of_another_model_is_an_error(verb: str, call: Call, letters: Path, tmp_path: Path) -> None:
     folder = tmp_path / "spoiled"
     shutil.copytree(letters, folder)
     vocabulary(41).save(folder)
     refused(call(verb, folder, *(["Once"] if verb == "run" else [])), ("41 tokens", "rows", "different models"))
 
 
-def test_a_chat_template_that_cannot_be_read_is_told(call: Call, letters: Path, tmp_path: Path) -> None:
+def test_an_unreadable_chat_template_is_an_error(call: Call, letters: Path, tmp_path: Path) -> None:
     shutil.copytree(letters, tmp_path / "spoiled")
     (tmp_path / "spoiled" / "chat_template.jinja").write_text("{% for %}")
     refused(call("chat", tmp_path / "spoiled"), ("chat template is invalid",))

@@ -87,7 +87,7 @@ def test_sampling_follows_its_seed(call: Call, trained: Path) -> None:
     assert call(*options, 1)[1] != call(*options, 2)[1]
 
 
-def test_evaluate_scores_the_test_part_or_a_file_with_signatures(call: Call, trained: Path, tmp_path: Path) -> None:
+def test_evaluate_scores_the_test_split_or_a_file_with_signatures(call: Call, trained: Path, tmp_path: Path) -> None:
     code, out, _ = call("evaluate", trained, "--json")
     result = json.loads(out)
     assert code == 0

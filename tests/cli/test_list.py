@@ -65,9 +65,7 @@ def test_an_unknown_section_is_named_with_the_nearest(call: Call) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_presets_can_be_read_at_the_width_of_a_terminal(
-    call: Call, monkeypatch: pytest.MonkeyPatch, width: int
-) -> None:
+def test_presets_fit_the_width_of_a_terminal(call: Call, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     out = call("list", "models")[1]
     assert max(map(len, out.splitlines())) <= width

@@ -29,7 +29,7 @@ def process(*arguments: str, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)  # pyright: ignore
 
 
-def test_every_verb_is_there_and_has_help(regard: Call) -> None:
+def test_every_command_exists_and_has_help(regard: Call) -> None:
     code, out, _ = regard("--help")
     assert code == 0
     listed = [
@@ -44,7 +44,7 @@ def test_every_verb_is_there_and_has_help(regard: Call) -> None:
         assert f"Usage: regard {verb}" in out
 
 
-def test_options_that_verbs_share_have_sections(regard: Call) -> None:
+def test_options_that_commands_share_have_sections(regard: Call) -> None:
     _, out, _ = regard("run", "--help")
     sections = [line for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert sections[:2] == ["Arguments:", "Options:"]
@@ -60,7 +60,7 @@ def test_chat_lists_no_option_of_beam_search(regard: Call) -> None:
     assert "--temperature" in chat
 
 
-def test_help_loads_no_torch_and_comes_at_once() -> None:
+def test_help_loads_no_torch_and_is_fast() -> None:
     program = (
         "import sys; sys.argv = ['regard', '--help']; import regard.cli.main\n"
         "try: regard.cli.main.main()\nfinally: print(*sys.modules, file=sys.stderr)"
@@ -159,7 +159,7 @@ def test_stdin_is_answered_a_line_each(tmp_path: Path, regard: Call) -> None:
     assert out.splitlines() == ["▁two ▁one", "", "▁three"]
 
 
-def test_a_reader_who_leaves_is_no_traceback(tmp_path: Path, regard: Call) -> None:
+def test_a_closed_pipe_is_no_traceback(tmp_path: Path, regard: Call) -> None:
     corpus, saved = tmp_path / "text.txt", tmp_path / "tokenizer.json"
     corpus.write_text("one two three\n" * 5)
     regard("tokenizer", "train", str(corpus), "-o", str(saved), "--kind", "words", "--vocab-size", "11")
@@ -182,7 +182,7 @@ def test_interrupt_leaves_with_130(monkeypatch: pytest.MonkeyPatch, regard: Call
     assert "Traceback" not in err
 
 
-def test_the_verbs_are_the_documented_ones() -> None:
+def test_the_commands_are_the_documented_ones() -> None:
     assert set(typer.main.get_command(app).commands) == set(VERBS)  # type: ignore[attr-defined]
 
 
@@ -212,7 +212,7 @@ def test_a_lone_prompt_is_continued_with_its_line_breaks(regard: Call, letters: 
     assert regard("run", letters, "Once", *options, "--num-return-sequences", "3")[1].count("\n") == 3
 
 
-def test_a_terminal_sees_the_same_text_as_it_is_written(letters: str) -> None:
+def test_a_terminal_shows_the_same_text_while_it_is_generated(letters: str) -> None:
     command = [sys.executable, "-m", "regard", "run", letters, "Once", "--max-new-tokens", "60"]
     whole = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     screen = Screen(*command)
@@ -240,7 +240,7 @@ def test_an_empty_line_has_an_empty_answer(letters: str) -> None:
     ]
 
 
-def test_what_is_forgotten_or_cut_is_said(regard: Call, letters: str) -> None:
+def test_dropped_and_truncated_text_is_reported(regard: Call, letters: str) -> None:
     long = ["--max-new-tokens", str(LIMIT), "--min-new-tokens", str(LIMIT)]
     code, _, err = regard("run", letters, "Once", *long)
     assert code == 0

@@ -1,4 +1,4 @@
-"""`regard run --file`: the rows of a file are answered as the same texts are by hand, each with its place."""
+"""`regard run --file`: rows of a file have the predictions of the same texts as arguments, each with its location."""
 
 import gzip
 import io
@@ -142,7 +142,7 @@ def test_questions_and_pairs_are_read_from_two_columns(tmp_path: Path, call: Cal
     assert "--text-pair more: a classifier takes one text at a time" in err
 
 
-def test_every_form_of_a_file_says_the_same(tmp_path: Path) -> None:
+def test_every_file_format_has_the_same_inputs(tmp_path: Path) -> None:
     predictor: Any = regard.load(folder(tmp_path)).predictor("embed")
     texts = ["hello, quotes", "", "the"]
     files = {
@@ -191,7 +191,7 @@ def test_columns_are_those_of_the_recipe(tmp_path: Path) -> None:
     assert inputs(prefixed, "translate", source="de", prefix="to") == ["<en> hallo"]
 
 
-def test_words_that_are_tagged_stay_as_a_file_has_them(tmp_path: Path, call: Call) -> None:
+def test_tagged_words_stay_as_in_the_file(tmp_path: Path, call: Call) -> None:
     place = MODELS["tag"](tmp_path)
     lines = written(tmp_path / "t.conll", "a\tO\nhello,the\tO\n\nand\tO\n")
     listed = written(tmp_path / "t.jsonl", '{"tokens": ["a", "hello,the"]}\n{"tokens": ["and"]}\n')
@@ -200,7 +200,7 @@ def test_words_that_are_tagged_stay_as_a_file_has_them(tmp_path: Path, call: Cal
         assert same(told(call("run", place, "--file", file, "--json")[1]), wanted)
 
 
-def test_what_cannot_be_answered_is_told_by_its_place(tmp_path: Path, call: Call) -> None:
+def test_an_input_without_a_prediction_is_named_by_its_location(tmp_path: Path, call: Call) -> None:
     place, table = folder(tmp_path, MaskedLM), written(tmp_path / "t.csv", "text\n[MASK] a\nhello\n")
     code, _, err = call("run", place, "--file", table)
     assert code == 1 and "t.csv:3: has no mask token: put [MASK] where" in err
@@ -228,7 +228,7 @@ def test_inputs_and_a_file_are_not_given_together(tmp_path: Path, call: Call, mo
     assert call("run", place)[2] == ""
 
 
-def test_vectors_of_rows_go_to_a_file_whole_or_not_at_all(tmp_path: Path, call: Call) -> None:
+def test_vectors_of_rows_are_written_completely_or_not_at_all(tmp_path: Path, call: Call) -> None:
     place, table, target = folder(tmp_path), written(tmp_path / "t.csv", CSV), tmp_path / "v.npy"
     code, out, _ = call("run", place, "--file", table, "--vectors", target, "--batch-size", 1, "--json")
     assert code == 0 and json.loads(out)["texts"] == 5

@@ -108,7 +108,7 @@ def test_fields_with_a_carriage_return_can_be_read_again(tmp_path: Path, call: C
         ('{"text": "hello", "other": "\\ud800"}\n', "in.jsonl:1: a field has an unpaired surrogate"),
     ],
 )
-def test_what_cannot_be_kept_is_an_error(tmp_path: Path, call: Call, source: str, message: str) -> None:
+def test_what_cannot_be_saved_is_an_error(tmp_path: Path, call: Call, source: str, message: str) -> None:
     path = written(tmp_path / ("in.csv" if source.startswith("id") else "in.jsonl"), source)
     code, _, err = call("run", classifier(tmp_path), "--file", path, "-o", tmp_path / "out.jsonl")
     assert code == 1 and message in " ".join(err.split())

@@ -1,4 +1,4 @@
-"""Training on a corpus 50 times larger takes no more memory: what grows with the corpus lies on the disk."""
+"""Training on a corpus 50 times larger takes no more memory: what grows with the corpus is on disk."""
 
 import json
 import random

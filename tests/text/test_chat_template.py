@@ -11,7 +11,7 @@ import pytest
 from checkpoints import vocabulary
 
 from regard.errors import UserError
-from regard.text.chat_template import MAX_TEMPLATE, Template, template_of
+from regard.text.chat_template import MAX_PROMPT, MAX_TEMPLATE, Template, template_of
 from regard.text.tokenizer import Tokenizer
 from regard.text.vocabulary import Vocabulary
 
@@ -68,7 +68,7 @@ def test_a_template_is_rendered_as_by_the_reference(source: str, talk: list[dict
     assert [Template(source, SPECIALS).render(talk)] == theirs
 
 
-def test_the_day_may_be_told() -> None:
+def test_the_date_is_available() -> None:
     assert Template("{{ strftime_now('%Y') }}", {}).render([USER]) == time.strftime("%Y")
 
 
@@ -78,7 +78,7 @@ def test_a_template_may_refuse_a_conversation() -> None:
         Template(LLAMA2, SPECIALS).render(twice)
 
 
-HOSTILE = {
+ESCAPES = {
     "a class": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     "a class by filter": "{{ ''|attr('__class__') }}",
     "a class by format": "{{ '{0.__class__}'.format(messages) }}",
@@ -89,6 +89,8 @@ HOSTILE = {
     "a change": "{% set x = messages.append(1) %}",
     "another file": "{% include '/etc/passwd' %}",
     "an import": "{% import 'os' as os %}",
+}
+EXPENSIVE = {
     "a range": "{% for a in range(10 ** 9) %}{% endfor %}",
     "loops in loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "loops of loops": "{% for a in range(9999) recursive %}{{ loop([1, 2]) if a < 9 }}{% endfor %}",
@@ -98,21 +100,54 @@ HOSTILE = {
     "calls of calls": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(200) }}",
     "calls without end": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "a long text": "{% for a in range(9999) %}{{ 'x' * 999 }}{% endfor %}",
+    "sums": "{% set a = 'aaaaaaaaaaaaaaaa' %}" + "{% set a = a + a %}" * 30,
+    "concatenations": "{% set a = 'aaaaaaaaaaaaaaaa' %}" + "{% set a = a ~ a %}" * 30,
+    "captures": "{% set a = 'aaaaaaaaaaaaaaaa' %}" + "{% set a %}{{ a }}{{ a }}{% endset %}" * 30,
+    "a format": "{{ '%999999999s' % 1 }}",
+    "a format by method": "{{ '{:999999999}'.format(1) }}",
+    "a wide text": "{{ 'x'.center(4000000000) }}",
+    "a wide text by filter": "{{ ['x'] | map('center', 4000000000) | list }}",
+    "replacements": "{{ ('x' * 99999).replace('x', 'x' * 99999) }}",
+    "a join": "{{ ('x' * 99999).join(['x'] * 99999) }}",
+    "batches": "{{ [1] | batch(999999999, 0) | list }}",
+    "an indented object": "{{ {'a': [1]} | tojson(indent=4000000000) }}",
+    "filler text": "{{ lipsum(n=10000000) }}",
+    "nested loops": "{% for a in [1] %}" * 25 + "x" + "{% endfor %}" * 25,
+    "nested conditions": "{% if 1 %}" * 120 + "x" + "{% endif %}" * 120,
+    "many conditions": "{% if 0 %}" + "{% elif 0 %}" * 8000 + "{% endif %}",
+    "half a character": "{{ '\\ud800' }}",
 }
 
 
-@pytest.mark.parametrize("source", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_template_runs_no_code_and_comes_to_an_end(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.text.chat_template.SECONDS", 0.2)
-    start = time.perf_counter()
+@pytest.mark.parametrize("source", ESCAPES.values(), ids=ESCAPES)
+def test_a_template_does_not_escape_from_the_sandbox(source: str) -> None:
     with suppress(UserError):
-        assert Template(source, SPECIALS).render([USER]) == ""  # what may not be seen is undefined
-    assert time.perf_counter() - start < 3
+        assert Template(source, SPECIALS).render([USER]) == ""  # what is forbidden is undefined
     assert USER == {"role": "user", "content": " Where is the cat? "}
 
 
+@pytest.mark.parametrize("source", EXPENSIVE.values(), ids=EXPENSIVE)
+def test_the_time_memory_and_output_of_a_template_are_limited(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.text.chat_template.SECONDS", 0.2)
+    start = time.perf_counter()
+    with suppress(UserError):
+        assert len(Template(source, SPECIALS).render([USER])) <= MAX_PROMPT
+    assert time.perf_counter() - start < 10
+
+
+def test_a_template_that_was_ended_renders_the_next_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.text.chat_template.SECONDS", 0.2)
+    template = Template(
+        "{% for a in range(messages[0].content | int) %}{% for b in range(9999) %}{% endfor %}{% endfor %}x", {}
+    )
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"takes more than 0\.2 seconds"):
+            template.render([{"role": "user", "content": "99999"}])
+        assert template.render([{"role": "user", "content": "2"}]) == "x"
+
+
 @pytest.mark.parametrize("source", ["{% for %}", "{% nonsense %}", "{{ 1 + }}", "{" * 3 + "(" * 9999])
-def test_a_broken_template_is_told(source: str) -> None:
+def test_a_broken_template_is_an_error(source: str) -> None:
     with pytest.raises(UserError, match="the chat template is invalid"):
         Template(source, {})
 
@@ -122,7 +157,7 @@ def test_a_template_of_any_size_is_not_run() -> None:
         Template("x" * (MAX_TEMPLATE + 1), {})
 
 
-def test_a_missing_jinja_is_told_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_jinja_is_an_error_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(UserError, match=r"pip install \"regard\[chat\]\""):
         Template(CHATML, {})

@@ -1,4 +1,4 @@
-"""Tokenizers of language models: bytes lose nothing, GPT's folders mean what transformers says, text grows exactly."""
+"""Tokenizers of language models: bytes lose nothing, GPT folders as in transformers, exact streaming."""
 
 import gzip
 import json
@@ -68,7 +68,7 @@ def test_characters_keep_line_breaks(trained: dict[str, Tokenizer], text: str) -
 
 
 @pytest.mark.parametrize("kind", BYTE_KINDS)
-def test_byte_kinds_keep_the_rules_of_the_others(trained: dict[str, Tokenizer], kind: str, tmp_path: Path) -> None:
+def test_byte_tokenizers_follow_the_common_rules(trained: dict[str, Tokenizer], kind: str, tmp_path: Path) -> None:
     tokenizer = trained[kind]
     assert (tokenizer.pad, tokenizer.begin, tokenizer.end, tokenizer.unknown) == (0, 1, 2, 3)
     assert [tokenizer.name(index) for index in range(4)] == list(SPECIALS)
@@ -91,7 +91,7 @@ def test_transformers_opens_the_folder(kind: str, ends: bool, tmp_path: Path) ->
         assert theirs.decode(ours.encode(text), skip_special_tokens=True) == ours.decode(ours.encode(text))
 
 
-def test_specials_are_never_learnt_as_text() -> None:
+def test_special_tokens_are_never_trained_as_text() -> None:
     """A piece "<s>" merged from text would be the special token's id."""
     tokenizer = train_tokenizer(["<s> </s> <pad> <unk>"] * 100, options("byte_bpe"))
     assert not {0, 1, 2, 3} & set(tokenizer.encode("<s> </s> <pad> <unk> <s></s>"))
@@ -119,7 +119,7 @@ def test_byte_pairs_are_the_same_in_every_process() -> None:
 
 
 @pytest.mark.parametrize("kind", BYTE_KINDS)
-def test_byte_kinds_say_what_they_need(kind: str) -> None:
+def test_byte_tokenizers_state_what_they_need(kind: str) -> None:
     with pytest.raises(UserError, match="vocab_size = 259: the 256 bytes and 4 special tokens alone need 260"):
         train_tokenizer(VARIED, options(kind, vocab_size=259))
     assert train_tokenizer(VARIED, options(kind, vocab_size=260)).size == 260
@@ -165,7 +165,7 @@ def foreign(folder: Path, template: list[str] | None = None, config: dict | None
         (None, {"add_bos_token": True, "bos_token": "b"}, (3,)),
     ],
 )
-def test_a_prompt_has_the_head_that_its_tokenizer_puts(
+def test_a_prompt_begins_with_the_special_tokens_of_its_tokenizer(
     template: list[str] | None, config: dict, head: tuple[int, ...], tmp_path: Path
 ) -> None:
     transformers = pytest.importorskip("transformers")
@@ -238,7 +238,7 @@ def compare(ours: Tokenizer, theirs) -> None:
         assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
-def test_gpt2_folders_mean_what_transformers_says(gpt2: Path, tmp_path: Path) -> None:
+def test_gpt2_folders_tokenize_as_in_transformers(gpt2: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     vocabulary = Vocabulary.load(gpt2)
     ours = vocabulary.source
@@ -251,7 +251,7 @@ def test_gpt2_folders_mean_what_transformers_says(gpt2: Path, tmp_path: Path) ->
     compare(Vocabulary.load(tmp_path).source, transformers.AutoTokenizer.from_pretrained(tmp_path))
 
 
-def test_openai_gpt_folders_mean_what_transformers_says(gpt: Path, tmp_path: Path) -> None:
+def test_openai_gpt_folders_tokenize_as_in_transformers(gpt: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     vocabulary = Vocabulary.load(gpt)
     assert vocabulary.source.ids == {"pad": MISSING, "begin": MISSING, "end": MISSING, "unknown": 0}
@@ -315,7 +315,7 @@ def test_a_text_that_grows_is_the_text_at_once(growing: dict[str, Tokenizer], ki
     assert "".join(grown(tokenizer, ids, list(range(len(ids))))) == tokenizer.decode(ids)
 
 
-def test_what_is_certain_is_given_at_once(growing: dict[str, Tokenizer]) -> None:
+def test_complete_text_is_streamed_at_once(growing: dict[str, Tokenizer]) -> None:
     """No more is held back than an unfinished character."""
     text = growing["bytes"].incremental()
     given = [text.feed([token]) for token in growing["bytes"].encode("a é\n🙂")]

@@ -1,6 +1,7 @@
 """Tokenizers: decoding loses nothing, training is the same every time, foreign folders mean what their owners mean."""
 
 import json
+import shutil
 import subprocess
 import sys
 import unicodedata
@@ -50,7 +51,7 @@ def trained() -> dict[str, Tokenizer]:
 
 
 def collapsed(text: str) -> str:
-    """What the law promises, said without the library: NFC, runs of spaces are one, none at the ends."""
+    """The normalised text, computed without the library: NFC, runs of spaces are one, none at the ends."""
     return " ".join(unicodedata.normalize("NFC", text).replace("▁", " ").split())
 
 
@@ -79,7 +80,7 @@ def test_characters_keep_every_character(trained: dict[str, Tokenizer], text: st
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_special_tokens_have_their_places(trained: dict[str, Tokenizer], kind: str) -> None:
+def test_special_tokens_have_fixed_ids(trained: dict[str, Tokenizer], kind: str) -> None:
     tokenizer = trained[kind]
     assert (tokenizer.pad, tokenizer.begin, tokenizer.end, tokenizer.unknown) == (0, 1, 2, 3)
     assert [tokenizer.inner.id_to_token(index) for index in range(4)] == list(SPECIALS)
@@ -111,7 +112,7 @@ def test_lowercase(kind: str) -> None:
     assert tokenizer.decode(tokenizer.encode(TEXT[0])) == collapsed(TEXT[0]).lower()
 
 
-def test_many_equals_one_by_one_and_pieces_join_to_the_text(trained: dict[str, Tokenizer]) -> None:
+def test_a_batch_equals_one_by_one_and_tokens_join_to_the_text(trained: dict[str, Tokenizer]) -> None:
     for tokenizer in trained.values():
         rows = tokenizer.encode_many(TEXT)
         assert rows == [tokenizer.encode(text) for text in TEXT]
@@ -144,7 +145,7 @@ def test_training_is_the_same_in_every_process() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "characters"])
-def test_too_small_a_vocabulary_says_so(kind: str) -> None:
+def test_too_small_a_vocabulary_is_an_error(kind: str) -> None:
     with pytest.raises(UserError, match=r"vocab_size = 11.*characters of the text"):
         train_tokenizer(TEXT, options(kind, vocab_size=11))
 
@@ -164,13 +165,13 @@ def test_words_beyond_the_vocabulary_are_unknown_and_counted() -> None:
         (TEXT, {}, ["</s>"], "</s> is reserved"),
     ],
 )
-def test_training_errors_teach(texts: list[str], changes: dict, extra: list[str], message: str) -> None:
+def test_training_errors_state_the_fix(texts: list[str], changes: dict, extra: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         train_tokenizer(texts, options("bpe", **changes), extra=extra)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_saved_and_loaded_cuts_alike(trained: dict[str, Tokenizer], kind: str, tmp_path: Path) -> None:
+def test_a_saved_tokenizer_tokenizes_the_same(trained: dict[str, Tokenizer], kind: str, tmp_path: Path) -> None:
     trained[kind].save(tmp_path / "tokenizer.json")
     loaded = Tokenizer.load(tmp_path / "tokenizer.json")
     assert loaded.content() == trained[kind].content()
@@ -214,8 +215,8 @@ train_tokenizer(text, TokenizerOptions(kind=sys.argv[1], vocab_size=200))
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_a_word_of_a_million_characters_is_learnt_from_in_parts(kind: str) -> None:
-    """As a whole it takes its square in time: hours."""
+def test_a_word_of_a_million_characters_is_split_for_training(kind: str) -> None:
+    """Unsplit it takes quadratic time: hours."""
     subprocess.run([sys.executable, "-c", HUGE, kind], check=True, timeout=30)
 
 
@@ -268,6 +269,72 @@ def test_unreadable_tokenizers_are_errors(tmp_path: Path) -> None:
         Tokenizer.load(path)
 
 
+HOSTILE = {  # a change of tokenizer.json → the error message
+    "growth": (
+        {"normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Replace", "pattern": {"String": "q"}, "content": "q" * 1000}] * 3}},
+        r"its normalizer may make 1,000,000,000 characters of one",
+    ),
+    "growth between characters": (
+        {"normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Replace", "pattern": {"Regex": "(?=q)"}, "content": "q"}] * 30}},
+        "its normalizer may make",
+    ),
+    "growth of the output": (
+        {"decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "q"}, "content": "q" * 1000}] * 3}},
+        "its decoder may make",
+    ),
+    "repetition": (
+        {"post_processor": {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 1000,
+                            "pair": [], "special_tokens": {}}},
+        "its post_processor may make 1,000",
+    ),
+    "a second text that is not there": (
+        {"post_processor": {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "B", "type_id": 0}}],
+                            "pair": [], "special_tokens": {}}},
+        "the tokenizer fails",
+    ),
+    "an id over the vocabulary": (
+        {"post_processor": {"type": "BertProcessing", "sep": ["</s>", 999], "cls": ["<s>", 1]}},
+        "adds id 999, but its vocabulary has",
+    ),
+    "no token": ({"model": {"type": "WordLevel", "vocab": {}, "unk_token": "?"}, "added_tokens": []}, "not a valid"),
+    "no unknown token": ({"model": {"type": "WordLevel", "vocab": {"b": 0}, "unk_token": "?"}}, "the tokenizer fails"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "message"), HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_tokenizer_is_an_error(
+    change: dict, message: str, trained: dict[str, Tokenizer], tmp_path: Path
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    trained["bpe"].save(path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UserError, match=f"{path}.*{message}"):
+        Tokenizer.load(path)
+
+
+def test_a_failure_of_the_library_on_a_text_is_an_error(tmp_path: Path) -> None:
+    import tokenizers
+
+    model = tokenizers.models.WordLevel({"a": 0, "</s>": 1}, unk_token="?")
+    tokenizers.Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert tokenizer.encode("a") == [0]
+    for encode in (tokenizer.encode, lambda text: tokenizer.encodings([text])):
+        with pytest.raises(UserError, match="the tokenizer fails"):
+            encode("b")
+
+
+@pytest.mark.parametrize("value", [None, "true", 1, []])
+def test_split_special_tokens_is_true_or_false(value: object, trained: dict[str, Tokenizer], tmp_path: Path) -> None:
+    trained["bpe"].save(tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"split_special_tokens": value}))
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: split_special_tokens = .*: expected true or false"):
+        Tokenizer.load(tmp_path / "tokenizer.json")
+
+
 @pytest.fixture(scope="module")
 def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as Marian models have it: two SentencePiece models, one numbering that lacks a piece."""
@@ -290,7 +357,7 @@ def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:Recommended")
-def test_marian_folders_mean_what_transformers_says(marian: Path, tmp_path: Path) -> None:
+def test_marian_folders_tokenize_as_in_transformers(marian: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     vocabulary = Vocabulary.load(marian)
     assert isinstance(vocabulary.source, SentencePieceTokenizer)
@@ -315,6 +382,16 @@ def test_marian_text_that_grows_is_the_text_at_once(marian: Path, numbers: list[
     assert (tokenizer.head, tokenizer.prompt("EIN")) == ((), tokenizer.encode("EIN"))
     text = tokenizer.incremental()
     assert "".join([*(text.feed([token]) for token in numbers), text.finish()]) == tokenizer.decode(numbers)
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"\0" * 999])
+@pytest.mark.parametrize("name", ["source.spm", "target.spm"])
+def test_a_damaged_sentencepiece_model_is_an_error(name: str, content: bytes, marian: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(marian, folder)
+    (folder / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"{folder / name}: not a valid SentencePiece model"):
+        Vocabulary.load(folder)
 
 
 def test_without_sentencepiece_the_error_names_the_install_line(marian: Path, monkeypatch: pytest.MonkeyPatch) -> None:

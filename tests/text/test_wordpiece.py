@@ -37,7 +37,7 @@ def test_vocab_txt_is_read_as_bert_tokenizer_reads_it(settings: dict | None, tmp
     assert (ours.pad, ours.begin, ours.end, ours.unknown) == (0, 2, 3, 1)
 
 
-def test_robertas_merges_come_with_what_stands_round_its_texts(tmp_path: Path) -> None:
+def test_robertas_merges_have_its_special_tokens(tmp_path: Path) -> None:
     from transformers import RobertaTokenizer
 
     letters = [chr(number) for number in range(33, 127)] + ["Ġ", "Ċ"]
@@ -61,7 +61,7 @@ def test_a_vocab_txt_must_have_a_word_for_the_unknown(tmp_path: Path) -> None:
         Vocabulary.load(tmp_path)
 
 
-def test_a_saved_copy_opens_in_transformers_with_all_its_marks(tmp_path: Path) -> None:
+def test_a_saved_copy_opens_in_transformers_with_all_its_special_tokens(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
@@ -85,7 +85,7 @@ UNIGRAM = [
 
 @pytest.mark.parametrize("kind", ["camembert", "albert"])
 def test_pieces_of_sentencepiece_are_read_from_tokenizer_json(kind: str, tmp_path: Path) -> None:
-    """As transformers writes it: what stands round a text, and the segments of a pair."""
+    """As transformers writes it: the special tokens around a text, and the segments of a pair."""
     import transformers
 
     marks = {"camembert": ["<s>", "<pad>", "</s>", "<mask>"], "albert": ["<pad>", "[CLS]", "[SEP]", "[MASK]"]}[kind]

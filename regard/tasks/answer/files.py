@@ -11,6 +11,7 @@ Without a start, the first occurrence of the answer counts. A question may have 
 import json
 import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ from regard.errors import UserError
 from regard.tasks.answer.options import AnswerData
 
 BEGIN = re.compile(r'"data"\s*:\s*\[')
+
+MAX_BEGIN = 1 << 10  # characters of it
 
 CHUNK = 1 << 20  # bytes read at once
 
@@ -77,12 +80,15 @@ def articles(path: Path) -> Iterator[Any]:
     decode = json.JSONDecoder().raw_decode
     buffer = ""
     inside = False
-    for text in decoded(path, 0, None, CHUNK):
+    needed = 0  # characters before it is worth trying again: time stays linear
+    for text in chain(decoded(path, 0, None, CHUNK), [""]):
         buffer += text
-        if not inside and (begin := BEGIN.search(buffer)):
-            buffer = buffer[begin.end() :]
-            inside = True
-        while inside:
+        needed = needed if text else 0  # at the end
+        if not inside:
+            begin = BEGIN.search(buffer)
+            inside = begin is not None
+            buffer = buffer[begin.end() :] if begin else buffer[-MAX_BEGIN:]
+        while inside and len(buffer) >= needed:
             buffer = buffer.lstrip(" \t\r\n,")
             if buffer.startswith("]"):
                 return
@@ -91,9 +97,11 @@ def articles(path: Path) -> Iterator[Any]:
             except (ValueError, RecursionError) as error:
                 if len(buffer) > MAX_ARTICLE:
                     raise UserError(f"{path}: not a JSON article in {len(buffer):,} characters ({error})") from None
+                needed = 2 * len(buffer)
                 break
             yield article
             buffer = buffer[end:]
+            needed = 0
     problem = "ends inside an article" if inside else 'has no "data": […], as SQuAD has'
     raise UserError(f"{path}: not JSON as SQuAD has it: {problem}")
 

@@ -21,6 +21,8 @@ DOCUMENT_START = "-DOCSTART-"
 
 MAX_TAGS = 10_000  # more must be another column
 
+MAX_WORDS = 100_000  # of a sentence
+
 SUFFIXES = (".conll", ".iob", ".bio", ".txt", ".tsv")
 
 
@@ -78,6 +80,10 @@ def _of_lines(path: Path) -> Iterator[Sentence]:
                 "first and its tag last, and a blank line between sentences"
             )
         first_line = first_line if words else line_number
+        if len(words) == MAX_WORDS:
+            raise UserError(
+                f"{path}:{first_line}: over {MAX_WORDS:,} words without a blank line, which ends a sentence"
+            )
         words.append(fields[0])
         tags.append(fields[-1])
     if words:
