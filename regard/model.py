@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard.attention.trace import Trace
 from regard.config.recipe import Recipe
+from regard.data.processor import Processor
 from regard.errors import UserError, nearest
 from regard.interop import folder as folders
 from regard.interop.hf_module import HFModule
@@ -23,7 +24,6 @@ from regard.runtime.machine import choose_device, use_huge_pages
 from regard.runtime.optimize import optimize_for_inference
 from regard.tasks.predictor import Predictor
 from regard.tasks.registry import TASKS, canonical, task_of
-from regard.text.vocabulary import Vocabulary
 from regard.training.metrics_log import validation_metrics
 from regard.training.run_folder import find_model, open_run
 
@@ -33,10 +33,10 @@ LARGE = 1 << 26  # bytes of weights: more than caches hold
 
 @dataclass(repr=False)
 class Model:
-    """A network with its vocabulary and generation settings; what it can do is defined by its task."""
+    """A network with its processor and generation settings; what it can do is defined by its task."""
 
     network: Any
-    vocabulary: Vocabulary
+    processor: Processor
     generation: dict[str, Any]
     config: dict[str, Any]
     recipe: Recipe | None = None
@@ -129,7 +129,7 @@ class Model:
         if self.precision == "int8":
             raise UserError("int8 weights are not saved: load the model in float32 and save that")
         training = Training(self.recipe, *validation_metrics(self.folder)) if self.recipe and self.folder else None
-        folders.save(Path(folder), self.network, self.vocabulary, self.generation, self.config, training=training)
+        folders.save(Path(folder), self.network, self.processor, self.generation, self.config, training=training)
         if self.pooling is not None:
             write_pooling(Path(folder), self.pooling, self.network.config.width)
 
@@ -167,7 +167,7 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "float32", 
         raise UserError(f"precision = 'int8' is for CPUs, not for '{where}': use bfloat16 there, or device = 'cpu'")
     size = sum(parameter.nbytes for parameter in loaded.network.parameters())
     network = loaded.network.to(where, PRECISIONS[precision]).eval()
-    model = Model(network, loaded.vocabulary, loaded.generation, loaded.config, recipe, folder, precision)
+    model = Model(network, loaded.processor, loaded.generation, loaded.config, recipe, folder, precision)
     model.pooling = pooling_of(folder)
     if where.type == "cpu" and precision != "bfloat16":
         model.network = optimize_for_inference(network, precision)

@@ -1,7 +1,7 @@
 """The tables of a recipe that all tasks share, as frozen dataclasses; each checks its own values."""
 
+import sys
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from regard.config.schema import show
@@ -17,6 +17,11 @@ Score = Literal[
 
 TokenizerKind = Literal["bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"]
 Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
+
+MAX_NUMBER = sys.float_info.max
+MAX_COUNT = 1 << 31  # of tokens or samples
+MAX_VOCABULARY = 1 << 24
+MAX_THREADS = 1024
 
 
 def require(holds: bool, message: str) -> None:
@@ -58,7 +63,8 @@ class DataOptions:
             if isinstance(value, float):
                 require(0 < value < 1, f"data.{name} = {value}: a split held out of train must be between 0 and 1")
             elif isinstance(value, int):
-                require(value >= 0, f"data.{name} = {value}: a number of samples cannot be negative")
+                fits = 0 <= value < MAX_COUNT
+                require(fits, f"data.{name} = {value}: a number of samples must be 0 or more and below {MAX_COUNT}")
                 require(
                     bool(self.synthetic) or value == 0,
                     f"data.{name} = {value}: a number of samples needs data.synthetic; otherwise expected a file",
@@ -84,7 +90,8 @@ class TokenizerOptions:
     min_frequency: int = 2
 
     def __post_init__(self) -> None:
-        require(self.vocab_size >= 5, f"tokenizer.vocab_size = {self.vocab_size}: must be at least 5")
+        fits = 5 <= self.vocab_size <= MAX_VOCABULARY
+        require(fits, f"tokenizer.vocab_size = {self.vocab_size}: must be at least 5 and at most {MAX_VOCABULARY}")
         require(self.min_frequency >= 1, f"tokenizer.min_frequency = {self.min_frequency}: must be at least 1")
         require(
             not (self.lowercase and self.kind in ("bytes", "byte_bpe")),
@@ -138,6 +145,7 @@ class TrainOptions:
         for name in ("label_smoothing", "ema_decay"):
             value = getattr(self, name)
             require(0 <= value < 1, f"train.{name} = {value}: must be at least 0 and below 1")
+        require(self.threads <= MAX_THREADS, f"train.threads = {self.threads}: must be at most {MAX_THREADS}")
         fits = self.dropout == -1 or 0 <= self.dropout < 1
         require(fits, f"train.dropout = {self.dropout}: must be at least 0 and below 1; -1 is the model's own")
         require(all(0 <= beta < 1 for beta in self.betas), f"train.betas = {list(self.betas)}: each in [0, 1)")
@@ -212,18 +220,22 @@ class DecodeOptions:
         require(all(self.stop), "decode.stop contains an empty string, which would end every output")
         for token, bias in self.logit_bias.items():
             require(
-                token.isdecimal() and isinstance(bias, int | float) and isfinite(bias),
+                token.isdecimal() and isinstance(bias, int | float) and abs(bias) <= MAX_NUMBER,
                 f"decode.logit_bias: {show(token)} = {bias}: expected a token's id and a number, such as 13 = -5.0",
             )
         for name in ("num_beams", "num_return_sequences"):
             require(getattr(self, name) >= 1, f"decode.{name} = {getattr(self, name)}: must be at least 1")
         for name in ("no_repeat_ngram_size", "max_new_tokens", "min_new_tokens", "temperature", "top_k", "seed"):
             require(getattr(self, name) >= 0, f"decode.{name} = {getattr(self, name)}: must be 0 or more")
+        for name in ("no_repeat_ngram_size", "max_new_tokens", "min_new_tokens", "top_k"):
+            value = getattr(self, name)
+            require(value < MAX_COUNT, f"decode.{name} = {value}: must be below {MAX_COUNT}")
         require(0 < self.top_p <= 1, f"decode.top_p = {self.top_p}: must be above 0 and at most 1")
         require(0 <= self.min_p <= 1, f"decode.min_p = {self.min_p}: must be between 0 and 1")
         require(self.repetition_penalty > 0, f"decode.repetition_penalty = {self.repetition_penalty}: must be above 0")
         for name in ("length_penalty", "repetition_penalty", "presence_penalty", "frequency_penalty", "temperature"):
-            require(isfinite(getattr(self, name)), f"decode.{name} = {getattr(self, name)}: must be finite")
+            value = getattr(self, name)
+            require(abs(value) <= MAX_NUMBER, f"decode.{name} = {value}: must be finite")
         require(
             not self.max_new_tokens or self.min_new_tokens <= self.max_new_tokens,
             f"decode.min_new_tokens = {self.min_new_tokens} is more than decode.max_new_tokens = {self.max_new_tokens}",
@@ -239,9 +251,15 @@ class DecodeOptions:
         return bool(self.no_repeat_ngram_size or self.min_new_tokens or self.suppress_tokens)
 
 
+@dataclass(frozen=True)
+class AugmentOptions:
+    """Random changes of training samples; tasks that have any extend this table."""
+
+
 class TaskOptions(NamedTuple):
     """The recipe tables of a task: subclasses that add keys or change defaults."""
 
     data: type[DataOptions] = DataOptions
     train: type[TrainOptions] = TrainOptions
     tokenizer: type[TokenizerOptions] = TokenizerOptions
+    augment: type[AugmentOptions] = AugmentOptions

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from regard.config.aliases import rename_keys
-from regard.config.options import DataOptions, DecodeOptions, DistilOptions, TokenizerOptions, TrainOptions, require
+from regard.config.options import (
+    AugmentOptions,
+    DataOptions,
+    DecodeOptions,
+    DistilOptions,
+    TokenizerOptions,
+    TrainOptions,
+    require,
+)
 from regard.config.recipe_files import find_recipe, is_shipped, shipped_recipes
 from regard.config.schema import Locations, Table, build, override, show, write, write_key
 from regard.errors import UserError, listed, nearest
@@ -47,6 +55,7 @@ class Recipe:
     tokenizer: TokenizerOptions = field(default_factory=TokenizerOptions)
     model: Table = field(default_factory=dict)
     train: TrainOptions = field(default_factory=TrainOptions)
+    augment: AugmentOptions = field(default_factory=AugmentOptions)
     distil: DistilOptions = field(default_factory=DistilOptions)
     decode: DecodeOptions = field(default_factory=DecodeOptions)
 
@@ -102,7 +111,8 @@ def to_toml(recipe: Recipe) -> str:
             continue
         items = value if isinstance(value, dict) else {each.name: getattr(value, each.name) for each in fields(value)}
         lines = [f"{write_key(name)} = {write(item)}" for name, item in items.items()]
-        sections.append("\n".join([f"[{option.name}]", *lines]))
+        if items:
+            sections.append("\n".join([f"[{option.name}]", *lines]))
     return "\n\n".join(["\n".join(top), *sections]) + "\n"
 
 
@@ -128,7 +138,7 @@ def _read(path: Path, extending: tuple[Path, ...] = ()) -> tuple[Table, Location
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}:{line}: not UTF-8 (byte 0x{raw[error.start]:02x}), as TOML must be") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
     base = table.pop("base", None)
     location = Locations(path, text)
@@ -239,7 +249,7 @@ def _not_superseded(train: Table, changes: Table) -> Table:
 
 def _check(recipe: Recipe) -> None:
     """What cannot be checked key by key: infinite numbers, missing and contradicting keys."""
-    sections = {name: vars(getattr(recipe, name)) for name in ("data", "train", "distil", "decode")}
+    sections = {name: vars(getattr(recipe, name)) for name in ("data", "train", "augment", "distil", "decode")}
     for section, options in (sections | {"model": recipe.model}).items():
         for name, value in options.items():
             require(not isinstance(value, float) or isfinite(value), f"{section}.{name} = {value}: must be finite")

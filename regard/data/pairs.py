@@ -55,7 +55,7 @@ class Sample(NamedTuple):
 
     @classmethod
     def of(cls, record: Record) -> "Sample":
-        """The texts as the model reads them: the prefix becomes the first token of the source."""
+        """The texts as inputs of the model: the prefix becomes the first token of the source."""
         return cls(f"{record.token} {record.source}" if record.prefix else record.source, record.target)
 
 

@@ -100,15 +100,15 @@ class BatchOrder:
             epoch += 1
         return epoch, batch
 
-    def samples(self, start: int) -> Iterator[np.ndarray]:
-        """The samples of batch start, start + 1, … without end; complete windows before it are only counted."""
+    def samples(self, start: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Epoch and samples of batch start, start + 1, … without end; windows before it are only counted."""
         epoch, skip = self.locate(start)
         while True:
             for window in range(self.windows):
                 if skip and skip >= (count := self._count(epoch, window)):
                     skip -= count
                     continue
-                yield from self._window(epoch, window)[skip:]
+                yield from ((epoch, samples) for samples in self._window(epoch, window)[skip:])
                 skip = 0
             epoch += 1
 
@@ -167,9 +167,16 @@ def epochs(dataset: Measured, options: BatchOptions, batches: int) -> float:
     return epoch + batch / order.batches(epoch)
 
 
+def epoch_shares(
+    dataset: Measured, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
+) -> Iterator[tuple[int, list[int]]]:
+    """Epoch and samples of a process's own batches without end, from its `start`-th: its k-th is k·world + rank."""
+    for epoch, samples in islice(batch_order(dataset, options).samples(start * world), rank, None, world):
+        yield epoch, samples.tolist()
+
+
 def shares(
     dataset: Measured, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
 ) -> Iterator[list[int]]:
-    """The samples of a process's own batches without end, from its `start`-th: its k-th is batch k·world + rank."""
-    for samples in islice(batch_order(dataset, options).samples(start * world), rank, None, world):
-        yield samples.tolist()
+    """The samples alone."""
+    return (samples for _, samples in epoch_shares(dataset, options, start, rank, world))

@@ -1,4 +1,4 @@
-"""Targets of text classification and regression, by problem type: as tokens of a PairDataset, and as a tensor.
+"""Targets of classification and regression, by problem type: as tokens of a dataset, and as a tensor.
 
 single_label   [3]            (batch)            the label's index
 multi_label    [1, 4] or [0]  (batch, labels)    each label's index + 1, or none; 1.0 where it holds
@@ -8,15 +8,22 @@ regression     [1078530011]   (batch)            the bits of a 32-bit float
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from regard.data.files import Record
-from regard.data.pairs import PairDataset
 from regard.errors import UserError, listed
+
+
+class Labelled(Protocol):
+    """A prepared dataset with targets."""
+
+    target_values: Any  # all targets' tokens, end to end
+
+    def __len__(self) -> int: ...
 
 
 class SingleLabelTargets:
@@ -56,12 +63,12 @@ class SingleLabelTargets:
     def tensor(self, rows: Sequence[np.ndarray]) -> Tensor:
         return torch.from_numpy(np.array([int(row[0]) for row in rows]))
 
-    def counts(self, dataset: PairDataset) -> np.ndarray:
+    def counts(self, dataset: Labelled) -> np.ndarray:
         """How many samples have each label."""
         tokens = np.asarray(dataset.target_values, int)
         return np.bincount(tokens, minlength=self.size + self.first_token)[self.first_token :]
 
-    def balanced_weights(self, dataset: PairDataset) -> Tensor:
+    def balanced_weights(self, dataset: Labelled) -> Tensor:
         """For each label samples ÷ (labels × its samples), so that all have the same total; 0 without a sample."""
         counts = self.counts(dataset)
         weights = len(dataset) / (np.count_nonzero(counts) * np.maximum(counts, 1))
@@ -105,7 +112,7 @@ class MultiLabelTargets(SingleLabelTargets):
             holds[index, row.astype(int)] = 1
         return torch.from_numpy(holds[:, 1:].copy())
 
-    def balanced_weights(self, dataset: PairDataset) -> Tensor:
+    def balanced_weights(self, dataset: Labelled) -> Tensor:
         """For each label the texts without it ÷ those with it: the weight of a text that has it."""
         counts = self.counts(dataset)
         weights = (len(dataset) - counts) / np.maximum(counts, 1)
@@ -141,7 +148,7 @@ class RegressionTargets(SingleLabelTargets):
     def tensor(self, rows: Sequence[np.ndarray]) -> Tensor:
         return torch.from_numpy(np.array([int(row[0]) for row in rows], np.uint32).view(np.float32))
 
-    def values(self, dataset: PairDataset) -> np.ndarray:
+    def values(self, dataset: Labelled) -> np.ndarray:
         """The numbers of all samples."""
         return np.asarray(dataset.target_values).view(np.float32)
 

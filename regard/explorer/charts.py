@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from regard.errors import escape_controls
+
 WIDTH, HEIGHT = 640, 360
 LEFT, RIGHT, TOP, BOTTOM = 56, 150, 34, 48  # margins
 COLOURS = ("#3b6fd4", "#d9752b", "#2a9d6e", "#b2478f", "#8a7a1f", "#666f7d")
@@ -224,5 +226,5 @@ def _write(path: Path | str, elements: Sequence[str], title: str, description: s
         f"<desc>{escape(description)}</desc>\n<style>text{{fill:#555}}"
         f"@media(prefers-color-scheme:dark){{text{{fill:#bbb}}}}</style>\n{inside}\n</svg>\n"
     )
-    Path(path).write_text(page, encoding="utf-8")
+    Path(path).write_text(escape_controls(page), encoding="utf-8", errors="replace")  # XML has no control characters
     return Path(path)

@@ -69,7 +69,7 @@ def text_tokens(tokenizer: Tokenizer) -> list[int]:
 
 def head_scores(model: Model) -> list[dict[str, str | int | float]]:
     """Each head of a causal language model with its scores; of answers if its recipe has an in-context dataset."""
-    tokenizer = model.vocabulary.target
+    tokenizer = model.processor.target
     scores = {"prefix_matching": induction_scores(model.network, text_tokens(tokenizer))}
     dataset = model.recipe.data.synthetic if model.recipe else ""
     if dataset in LESSONS:

@@ -197,7 +197,7 @@ def text_of(tokens: Sequence[str]) -> str:
 def write_page(path: Path | str, title: str, maps: list[Map]) -> Path:
     """Write the page; gives its path."""
     path = Path(path)
-    path.write_text(render_page(title, maps), encoding="utf-8", newline="\n")
+    path.write_text(render_page(title, maps), encoding="utf-8", errors="replace", newline="\n")
     return path
 
 

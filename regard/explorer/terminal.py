@@ -17,6 +17,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.style import Style
 from rich.text import Text
 
+from regard.errors import escape_controls
+
 BLOCKS = " ·░▒▓█"
 ELLIPSIS = "…"
 MAX_LABEL_HEIGHT = 12  # stacked characters; longer labels end in an ellipsis
@@ -54,7 +56,7 @@ class AttentionMap:
         cell = widest + 1 if widest < MAX_CELL_WIDTH and len(self.columns) * (widest + 1) <= available else 2
         shown = len(self.columns) if len(self.columns) * cell <= available else max((available - 1) // cell, 1)
 
-        yield Text(self.title, style="bold", overflow="ellipsis", no_wrap=True)
+        yield Text(escape_controls(self.title), style="bold", overflow="ellipsis", no_wrap=True)
         align = "left" if cell == 2 else "center"
         for line in stacked(self.columns[:shown]) if cell == 2 else [self.columns]:
             yield _line(" " * (margin + 1), *((_fit(label, cell, align), "bold") for label in line))

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from regard.errors import UserError
 from regard.interop.config_keys import ACTIVATIONS, Json, Key
 from regard.interop.layout import MASKED_LM, NO_HEAD, POOLER, PRETRAINING, SEQUENCE, SPAN, TOKEN, Published
-from regard.models.bert import group_of
+from regard.layers.encoder import TextEncoder
+from regard.models.bert import BertConfig, group_of
 
 REQUIRED = {
     "is_encoder_decoder": False,
@@ -80,7 +80,7 @@ class Bert(Published):
         **LABEL_HEADS,
     }
 
-    def config_fields(self, config: Any) -> Json:
+    def config_fields(self, config: BertConfig) -> Json:
         fields = vars(config) | {"feedforward": config.feedforward or 4 * config.width}
         if config.output_activation == config.activation:
             fields["output_activation"] = ""
@@ -113,10 +113,10 @@ class Roberta(Bert):
             )
         return fields | {"position_offset": padding + 1, "max_positions": fields["max_positions"] - padding - 1}
 
-    def describe(self, network: Any, foreign: Json) -> Json:
+    def describe(self, network: TextEncoder, foreign: Json) -> Json:
         return super().describe(network, foreign) | {"pad_token_id": network.config.position_offset - 1}
 
-    def config_fields(self, config: Any) -> Json:
+    def config_fields(self, config: BertConfig) -> Json:
         return super().config_fields(config) | {
             "max_positions": config.max_positions + config.position_offset,
             "output_activation": config.output_activation or config.activation,
@@ -214,6 +214,6 @@ class Albert(Bert):
         **LABEL_HEADS,
     }
 
-    def block_prefix(self, config: Any, side: str, index: int) -> str:
+    def block_prefix(self, config: BertConfig, side: str, index: int) -> str:
         repeat, inner = divmod(index, config.inner_group_size)
         return self.block.format(group=group_of(config, repeat), inner=inner)

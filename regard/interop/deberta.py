@@ -11,6 +11,8 @@ from regard.interop.bert import LABEL_HEADS, REQUIRED, Bert
 from regard.interop.config_keys import ACTIVATIONS, Json, Key, checked, require_values, unsupported
 from regard.interop.layout import MASKED_LM, PRETRAINING, SEQUENCE, Published
 from regard.interop.safetensors import TensorSpecs
+from regard.layers.encoder import TextEncoder
+from regard.models.deberta import DebertaConfig
 
 TERMS = ("c2p", "p2c")
 PACKED = ("query", "key", "value")  # in one tensor, in the first version
@@ -101,7 +103,7 @@ class DebertaV2(Published):
             fields |= {"max_relative_positions": 0} | {key: value for key, value in V2_FIELDS.items() if key in fields}
         return fields
 
-    def describe(self, network: Any, foreign: Json) -> Json:
+    def describe(self, network: TextEncoder, foreign: Json) -> Json:
         ours = network.config
         config = super().describe(network, foreign)
         unset = [key for key in UNSET if key in self.keys and config[key] is None]
@@ -116,7 +118,7 @@ class DebertaV2(Published):
         config["pos_att_type"] = foreign["pos_att_type"] if same and "pos_att_type" in foreign else terms
         return config
 
-    def config_fields(self, config: Any) -> Json:
+    def config_fields(self, config: DebertaConfig) -> Json:
         return vars(config) | {"feedforward": config.feedforward or 4 * config.width}
 
     def adapt_tensors(self, tensors: dict[str, Tensor], config: Json) -> dict[str, Tensor]:
@@ -160,7 +162,7 @@ class Deberta(DebertaV2):
         "self_attention.position_bias.query": "attention.self.pos_q_proj",
     }
 
-    def tensor_specs(self, network: Any) -> TensorSpecs:
+    def tensor_specs(self, network: TextEncoder) -> TensorSpecs:
         specs = dict(super().tensor_specs(network))
         for name, spec in specs.items():
             module, _, kind = name.rpartition(".")

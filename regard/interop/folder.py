@@ -16,6 +16,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import nn
 
+from regard.data.processor import Processor
 from regard.errors import UserError
 from regard.interop import generation_config as decoding
 from regard.interop import peft
@@ -30,6 +31,7 @@ from regard.interop.marian import Marian
 from regard.interop.model_card import Training, card_of
 from regard.interop.native import PREFIX, NativeLayout
 from regard.interop.peft import Base
+from regard.interop.processors import FILES, load_processor, special_token_keys
 from regard.interop.safetensors import (
     INDEX,
     SHARDS,
@@ -43,10 +45,8 @@ from regard.interop.safetensors import (
     write_weights,
 )
 from regard.interop.sentence_transformers import Pooling
-from regard.interop.tokenizer_files import load_vocabulary, special_token_keys
 from regard.layers.protocols import Network
 from regard.models.registry import FAMILIES
-from regard.text.vocabulary import FILES, Vocabulary
 
 PUBLISHED = (Marian(), GPT1(), GPT2(), GPTNeo(), Llama(), Bert(), Roberta(), Camembert(), DistilBert(), Albert(),
              Deberta(), DebertaV2())  # fmt: skip
@@ -63,7 +63,7 @@ class Loaded(NamedTuple):
     """The contents of a folder; `generation` and `config` as in its files, so that saving again keeps them."""
 
     network: nn.Module
-    vocabulary: Vocabulary
+    processor: Processor
     generation: Json
     config: Json
     base: Base | None = None  # the base model of an adapter
@@ -80,7 +80,7 @@ def layout_of(network: nn.Module, config: Json | None = None) -> Layout:
 def save(
     folder: Path,
     network: nn.Module,
-    vocabulary: Vocabulary,
+    processor: Processor,
     generation: Json,
     config: Json | None = None,
     base: Base | None = None,
@@ -95,7 +95,8 @@ def save(
     family = FAMILIES[layout.family]
     foreign = config if config and config["model_type"] == layout.model_type else {}
     written = layout.describe(network, foreign)
-    written |= special_token_keys(vocabulary.target, family.is_encoder_decoder, foreign | written)
+    if processor.target is not None:
+        written |= special_token_keys(processor.target, family.is_encoder_decoder, foreign | written)
     written |= {"dtype": "float32"}
     with _replacing(folder) as tmp:
         if base is None:
@@ -105,14 +106,12 @@ def save(
                 specs = layout.tensor_specs(layout.read(written))  # of the network without adapters
             peft.write(tmp, network, specs, base, PEFT_TASKS.get(network.task, "FEATURE_EXTRACTION"))  # type: ignore[arg-type]
             write_json(tmp / peft.BASE, base.to_json(folder))
-        vocabulary.save(tmp)
-        if not family.is_encoder:
-            ids = special_token_keys(vocabulary.target, family.is_encoder_decoder, foreign | generation)
+        processor.save(tmp)
+        if not family.is_encoder and processor.target is not None:
+            ids = special_token_keys(processor.target, family.is_encoder_decoder, foreign | generation)
             write_json(tmp / "generation_config.json", decoding.to_file(generation) | ids)
         write_json(tmp / "config.json", written)
-        card = card_of(
-            cast(Network, network), vocabulary, layout.model_type, base.folder.name if base else "", training
-        )
+        card = card_of(cast(Network, network), processor, layout.model_type, base.folder.name if base else "", training)
         (tmp / "README.md").write_text(card, encoding="utf-8")
 
 
@@ -136,7 +135,7 @@ def _replacing(folder: Path) -> Iterator[Path]:
 def load(
     folder: Path, device: str | torch.device = "cpu", merged: bool = True, model_type: str | None = None
 ) -> Loaded:
-    """The network (in float32, in evaluation mode), its vocabulary and settings; any mismatch is an error.
+    """The network (in float32, in evaluation mode), its processor and settings; any mismatch is an error.
 
     An adapter is merged into its base model. With `merged` = False the network is the base model, with the adapter's
     head. `model_type` is for a config.json without one.
@@ -164,10 +163,11 @@ def load(
     load_tensors(network, layout.tensor_specs(network), tensors, folder)
     settings = config_folder / "generation_config.json"
     generation = read_json(settings) if settings.exists() else decoding.of_config(config)
-    text_folder = folder if base is None or any((folder / name).exists() for name in FILES) else base.folder
-    vocabulary = load_vocabulary(text_folder, config, generation, network)
-    decoding.check(generation, str(settings if settings.exists() else path), vocabulary.target.size)
-    return Loaded(network.to(device).eval(), vocabulary, generation, config, base)
+    processor_folder = folder if base is None or any((folder / name).exists() for name in FILES) else base.folder
+    processor = load_processor(processor_folder, config, generation, network)
+    if processor.target is not None:
+        decoding.check(generation, str(settings if settings.exists() else path), processor.target.size)
+    return Loaded(network.to(device).eval(), processor, generation, config, base)
 
 
 def _model_type(config: Json, requested: str | None) -> str:

@@ -10,6 +10,8 @@ from regard.errors import UserError
 from regard.interop.config_keys import ACTIVATIONS, Json, Key
 from regard.interop.layout import PublishedCausalLM
 from regard.interop.safetensors import TensorSpec
+from regard.layers.autoregressive import TransformerLM
+from regard.models.gpt import GPTConfig
 from regard.models.registry import DEEPEST
 
 FUSED = ("self_attention.query", "self_attention.key", "self_attention.value")
@@ -66,7 +68,7 @@ class OpenAI(GPTLayout):
             return TensorSpec(names, FUSED.index(module), len(FUSED), transposed)
         return TensorSpec(names, transposed=transposed)
 
-    def matches(self, network: Any) -> bool:
+    def matches(self, network: TransformerLM) -> bool:
         return super().matches(network) and "l" not in _letters(network.config)
 
 
@@ -84,7 +86,7 @@ class GPT1(OpenAI):
     embedding = "tokens_embed"
     outer_modules = {"embed.positions.table": "positions_embed"}
 
-    def matches(self, network: Any) -> bool:
+    def matches(self, network: TransformerLM) -> bool:
         return super().matches(network) and network.config.feedforward in (0, 4 * network.config.width)
 
 
@@ -148,13 +150,13 @@ class GPTNeo(GPTLayout):
             raise UserError(f"attention_types = {types} and attention_layers = {layers} contradict each other")
         return fields | {"attention_pattern": patterns.pop()}
 
-    def describe(self, network: Any, foreign: Json) -> Json:
+    def describe(self, network: TransformerLM, foreign: Json) -> Json:
         layers = [ATTENTION_TYPES[letter] for letter in _letters(network.config)]
         types = foreign.get("attention_types") or [[layers, 1]]
         return super().describe(network, foreign) | {"attention_types": types, "attention_layers": layers}
 
 
-def _letters(config: Any) -> str:
+def _letters(config: GPTConfig) -> str:
     """The pattern, repeated to a letter per block."""
     return (config.attention_pattern * config.depth)[: config.depth]
 

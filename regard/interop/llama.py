@@ -1,11 +1,12 @@
 """Llama: its config keys and tensor names; RoPE parameters in the older form of config.json and in the newer."""
 
 import re
-from typing import Any
 
 from regard.errors import UserError
 from regard.interop.config_keys import ACTIVATIONS, Json, Key, Keys, keys_from, read_fields, require_values, unsupported
 from regard.interop.layout import PublishedCausalLM
+from regard.layers.autoregressive import TransformerLM
+from regard.models.llama import LlamaConfig
 
 ROPE_TYPES = {"default": "none", "linear": "linear", "llama3": "llama3"}  # theirs → ours
 ORIGINAL = "original_max_position_embeddings"
@@ -63,7 +64,7 @@ class Llama(PublishedCausalLM):
     }
     ignored = re.compile(r".*rotary_emb\.inv_freq")
 
-    def matches(self, network: Any) -> bool:
+    def matches(self, network: TransformerLM) -> bool:
         return super().matches(network) and network.config.width % network.config.heads == 0
 
     def read_fields(self, config: Json) -> Json:
@@ -86,7 +87,7 @@ class Llama(PublishedCausalLM):
         fields |= {"rope_scaling": stretch} | read_fields(rope, ROPE_KEYS[stretch])
         return fields | read_fields(config | rope, {"rope_theta": Key("rope_theta", 10000.0)})
 
-    def describe(self, network: Any, foreign: Json) -> Json:
+    def describe(self, network: TransformerLM, foreign: Json) -> Json:
         """With RoPE parameters in both forms, unless the loaded config has them."""
         config = super().describe(network, foreign)
         if not foreign.keys().isdisjoint(("rope_theta", "rope_scaling", "rope_parameters")):
@@ -100,7 +101,7 @@ class Llama(PublishedCausalLM):
             "rope_parameters": {"rope_theta": ours.rope_theta, **rope},
         }
 
-    def config_fields(self, config: Any) -> Json:
+    def config_fields(self, config: LlamaConfig) -> Json:
         return vars(config) | {
             "key_heads": config.key_heads or config.heads,
             "head_width": config.head_width or config.width // config.heads,

@@ -6,7 +6,6 @@ logits. Source and target end with </s>; the decoder starts with `decoder_start_
 
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from regard.errors import UserError
 from regard.interop.config_keys import ACTIVATIONS, Json, Key, checked
 from regard.interop.layout import Published
 from regard.interop.safetensors import TensorSpec
+from regard.models.transformer import Transformer, TransformerConfig
 
 SHARED = "model.shared.weight"
 SOURCE = "model.encoder.embed_tokens.weight"
@@ -79,16 +79,16 @@ class Marian(Published):
         "feedforward_residual.norm": "final_layer_norm",
     }
 
-    def outer_names(self, config: Any) -> dict[str, tuple[str, ...]]:
+    def outer_names(self, config: TransformerConfig) -> dict[str, tuple[str, ...]]:
         return EMBEDDINGS[config.tied] | {"output.bias": (BIAS,)}
 
     def tensor_spec(self, module: str, kind: str, names: tuple[str, ...]) -> TensorSpec:
         return TensorSpec(names, leading_axis=names == (BIAS,))
 
-    def matches(self, network: Any) -> bool:
+    def matches(self, network: Transformer) -> bool:
         return super().matches(network) and network.config.positions in ("sinusoid", "sinusoid_halves")
 
-    def canonical(self, network: Any) -> nn.Module:
+    def canonical(self, network: Transformer) -> nn.Module:
         """With the sines before the cosines: the model's width is permuted, in every tensor."""
         if network.config.positions == "sinusoid_halves":
             return network
@@ -116,14 +116,14 @@ class Marian(Published):
             )
         return fields | {"target_vocabulary": target, "tied": ("all" if shared else "output") if tied else "none"}
 
-    def describe(self, network: Any, foreign: Json) -> Json:
+    def describe(self, network: Transformer, foreign: Json) -> Json:
         return super().describe(network, foreign) | {
             "decoder_vocab_size": network.config.target_vocabulary,
             "share_encoder_decoder_embeddings": network.config.tied == "all",
             "tie_word_embeddings": network.config.tied != "none",
         }
 
-    def config_fields(self, config: Any) -> Json:
+    def config_fields(self, config: TransformerConfig) -> Json:
         sides = {f"decoder_{name}": name for name in ("heads", "depth", "feedforward")}
         return vars(config) | {ours: getattr(config, ours) or getattr(config, name) for ours, name in sides.items()}
 

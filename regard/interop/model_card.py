@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard.config.recipe import Recipe
+from regard.data.processor import Processor
 from regard.interop.heads import UNPUBLISHED_NOTE, head_of, is_unpublished
 from regard.interop.layout import PRETRAINING
 from regard.interop.native import PREFIX
@@ -69,7 +70,7 @@ class Training(NamedTuple):
 
 
 def card_of(
-    network: Network, vocabulary: Vocabulary, model_type: str, base: str = "", training: Training | None = None
+    network: Network, processor: Processor, model_type: str, base: str = "", training: Training | None = None
 ) -> str:
     """The text of README.md; that of an adapter names its base model."""
     card = TASK_CARDS[network.task]
@@ -87,14 +88,14 @@ pipeline_tag: {card.pipeline_tag}{metrics}
 
 # {type(network).__name__} ({model_type})
 
-{card.kind}, {parameters:,} parameters, {_sizes(network, vocabulary)}.
+{card.kind}, {parameters:,} parameters{_sizes(network, processor)}.
 Architecture: `config.json`.{decoding}{adapter}
 {_training(training) if training else ""}
     import regard
     model = regard.load("FOLDER")
     print(model.{verb}({inputs}))
     model.trace({inputs}).explore()          # the attention weights of every head
-{"" if base else _with_transformers(network, vocabulary, model_type)}
+{"" if base else _with_transformers(network, processor, model_type)}
 ## Limitations
 
 {card.limitation} At most {network.max_positions:,} tokens at once.
@@ -102,15 +103,15 @@ The model has learned what is in its training data, biases included.
 """
 
 
-def _sizes(network: Network, vocabulary: Vocabulary) -> str:
-    sizes = f"vocabulary {vocabulary.target.size:,}"
-    if network.task == "translate" and vocabulary.joint:
-        return f"{sizes} (source and target)"
-    if network.task == "translate":
-        return f"vocabulary {vocabulary.source.size:,} (source) and {vocabulary.target.size:,} (target)"
+def _sizes(network: Network, processor: Processor) -> str:
+    sizes = [] if processor.target is None else [f"vocabulary {processor.target.size:,}"]
+    if isinstance(processor, Vocabulary) and network.task == "translate":
+        separate = f"vocabulary {processor.source.size:,} (source) and {processor.target.size:,} (target)"
+        sizes = [f"{sizes[0]} (source and target)" if processor.joint else separate]
     labels = getattr(network, "labels", ()) if network.task in ("classify", "tag") else ()
     more = f", … ({len(labels)} labels)" if len(labels) > MAX_LABELS else ""
-    return sizes + (f", labels: {', '.join(labels[:MAX_LABELS])}{more}" if labels else "")
+    sizes += [f"labels: {', '.join(labels[:MAX_LABELS])}{more}"] if labels else []
+    return "".join(f", {size}" for size in sizes)
 
 
 def _training(training: Training) -> str:
@@ -133,20 +134,20 @@ def _public(path: str) -> str:
     return Path(path).name if Path(path).is_absolute() else path
 
 
-def transformers_problem(network: Network, vocabulary: Vocabulary, model_type: str) -> str:
+def transformers_problem(network: Network, processor: Processor, model_type: str) -> str:
     """Why transformers cannot open what is saved, as a message; "" if it can."""
     if model_type.startswith(PREFIX):
         return f"transformers cannot open this checkpoint: model_type '{model_type}' exists only in regard"
     if is_unpublished(network):
         return UNPUBLISHED_NOTE
-    if network.task == "translate" and not vocabulary.joint:
+    if isinstance(processor, Vocabulary) and network.task == "translate" and not processor.joint:
         return "transformers cannot open this checkpoint: it has separate tokenizers for source and target"
     return ""
 
 
-def _with_transformers(network: Network, vocabulary: Vocabulary, model_type: str) -> str:
+def _with_transformers(network: Network, processor: Processor, model_type: str) -> str:
     """How transformers opens the same folder, or why it cannot."""
-    if problem := transformers_problem(network, vocabulary, model_type):
+    if problem := transformers_problem(network, processor, model_type):
         return f"\nNote: {problem}.\n"
     task = network.task
     auto = "AutoModelForPreTraining" if head_of(network) == PRETRAINING else TASK_CARDS[task].auto_class

@@ -78,7 +78,7 @@ def declare(library: Any) -> Any:
 
 
 def is_outdated(library: Path) -> bool:
-    """Whether C sources beside it have changed since it was built; an installed package has none."""
+    """Whether C sources next to it have changed since it was built; an installed package has none."""
     sources = [*library.parent.glob("*.c"), *library.parent.glob("*.h")]
     return any(source.stat().st_mtime > library.stat().st_mtime for source in sources)
 

@@ -14,7 +14,7 @@ from regard.attention.positions import Rotary
 from regard.attention.recording import scope
 from regard.layers.blocks import Stack
 from regard.layers.embedding import Embedding
-from regard.layers.inputs import TokenBatch
+from regard.layers.inputs import Batch, TokenBatch
 from regard.layers.pytree import State
 
 EMPTY = State(None, None)  # of a language model, before any token
@@ -24,7 +24,7 @@ class AutoregressiveModel(nn.Module, ABC):
     """A family implements `start` and `decode`; steps and the teacher-forced pass follow from them."""
 
     task = "translate"  # what the network is for, unless a recipe names another task
-    input_type = TokenBatch
+    input_type: type[Batch] = TokenBatch
 
     config: Any
     output: nn.Module
@@ -37,7 +37,7 @@ class AutoregressiveModel(nn.Module, ABC):
     @property
     def dummy_inputs(self) -> tuple:
         """The smallest arguments of `forward`, for example to list the attention sites."""
-        source = self.input_type.minimal(next(self.parameters()).device)
+        source = TokenBatch.minimal(next(self.parameters()).device)
         return source, source.tokens
 
     @abstractmethod
@@ -89,7 +89,7 @@ class TransformerLM(AutoregressiveModel):
 
     @property
     def dummy_inputs(self) -> tuple:
-        return (self.input_type.minimal(next(self.parameters()).device).tokens,)
+        return (TokenBatch.minimal(next(self.parameters()).device).tokens,)
 
     def start(self, source: TokenBatch) -> State:
         """The state after each prompt except its last token, which is the first input of `step`."""

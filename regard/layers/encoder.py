@@ -1,10 +1,12 @@
-"""Encoders: networks with a hidden state for each position, computed from the full text.
+"""Encoders: networks with a hidden state for each position, computed from the full input.
 
     tokens, positions, segments ─▶ embed ─▶ projection ─▶ blocks ─▶ states ─▶ pooler ─▶ one vector for the text
+    pixels or frames            ─▶ …                              ─▶ states ─▶ pool   ─▶ one vector for the input
 
 Shapes: tokens, segments (batch, length), states (batch, length, width).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
@@ -16,9 +18,9 @@ from regard.attention.recording import scope
 from regard.errors import UserError
 from regard.layers.blocks import ACTIVATIONS, Stack
 from regard.layers.dropout import Dropout
-from regard.layers.inputs import TokenBatch
+from regard.layers.inputs import Batch, TokenBatch
 
-Pool = Callable[[Tensor, TokenBatch], Tensor]
+Pool = Callable[[Tensor, Any], Tensor]  # states and the batch they are of → one vector for each input
 
 
 class InputEmbedding(nn.Module):
@@ -64,16 +66,44 @@ class Pooler(nn.Module):
         return self.activation(self.dense(states[:, 0]))
 
 
-class Encoder(nn.Module):
-    """An encoder-only network: every position attends to the full text.
+class Encoder(nn.Module, ABC):
+    """An encoder-only network of any modality: every position depends on the full input.
 
-    Its config has `width`, `max_positions`, `dropout`, `pooler_activation` and `output_activation`, which heads need.
+    Its config has `width` and `dropout`, which heads need.
     """
 
     task = "embed"
-    input_type = TokenBatch
+    input_type: type[Batch]
 
     config: Any
+
+    @property
+    @abstractmethod
+    def dummy_inputs(self) -> tuple:
+        """The smallest arguments of `forward`, for example to list the attention sites."""
+
+    @property
+    @abstractmethod
+    def max_positions(self) -> int:
+        """The longest input, in positions."""
+
+    @abstractmethod
+    def encode(self, inputs: Any) -> Tensor:
+        """The hidden state of each position. Padding does not affect them; its own states are undefined."""
+
+    def forward(self, inputs: Any) -> Tensor:
+        return self.encode(inputs)
+
+    @abstractmethod
+    def classification_pool(self) -> Pool:
+        """The pooling for classification: the one it was trained with, or a new one."""
+
+
+class TextEncoder(Encoder):
+    """An encoder of tokens. Its config also has `max_positions`, `pooler_activation` and `output_activation`."""
+
+    input_type = TokenBatch
+
     embed: InputEmbedding
     embedding_projection: nn.Module  # the identity, unless embeddings are narrower than states
     encoder: nn.Module  # a `Stack` of Transformer blocks, or a recurrent encoder
@@ -81,22 +111,16 @@ class Encoder(nn.Module):
 
     @property
     def dummy_inputs(self) -> tuple:
-        """The smallest arguments of `forward`, for example to list the attention sites."""
-        return (self.input_type.minimal(next(self.parameters()).device),)
+        return (TokenBatch.minimal(next(self.parameters()).device),)
 
     @property
     def max_positions(self) -> int:
-        """The longest text."""
         return self.config.max_positions
 
     def encode(self, text: TokenBatch) -> Tensor:
-        """The hidden state of each position. Padding does not affect them; its own states are undefined."""
         with scope("encoder"):
             x = self.embedding_projection(self.embed(text.tokens, text.segments))
             return self.encoder(x, padding_mask(text))[0]
-
-    def forward(self, text: TokenBatch) -> Tensor:
-        return self.encode(text)
 
     def pooled(self, states: Tensor, text: TokenBatch | None = None) -> Tensor:
         """The pooled vector of each text (batch, width), from its states."""
@@ -111,7 +135,6 @@ class Encoder(nn.Module):
         return self
 
     def classification_pool(self) -> Pool:
-        """The pooling for classification: the pooler it was trained with, or a new one."""
         return self.pooled if self.pooler is not None else Pooler(self.config.width, self.config.pooler_activation)
 
 
@@ -128,7 +151,7 @@ def spaced(layers: int, kept: int) -> list[int]:
 def shorten(network: nn.Module, depth: int) -> None:
     """Keep `depth` evenly spaced layers of an encoder, in place: a smaller student. Sanh et al. 2019, section 3."""
     body = getattr(network, "body", network)
-    if not isinstance(body, Encoder) or not isinstance(body.encoder, Stack):
+    if not isinstance(body, TextEncoder) or not isinstance(body.encoder, Stack):
         raise UserError(f"model.depth = {depth}: only encoders of Transformer blocks can be shortened; remove it")
     if getattr(body.config, "hidden_groups", 0):
         raise UserError(f"model.depth = {depth}: the layers of model.from share their weights, so none can be removed")

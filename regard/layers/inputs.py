@@ -13,27 +13,12 @@ Ids = Sequence[int] | np.ndarray
 
 
 class Batch(Protocol):
-    """What every batch has, whatever its modality. Batches of images and audio go next to `TokenBatch`."""
-
-    @property
-    def lengths(self) -> Tensor:
-        """(batch,): the positions of each sequence, without padding."""
-        ...
-
-    @property
-    def real(self) -> Tensor:
-        """(batch, length): False where padded."""
-        ...
+    """What every batch has, whatever its modality. Sequences also have `lengths` and `real`."""
 
     @property
     def batch_size(self) -> int: ...
 
     def to(self, device: torch.device | str) -> Self: ...
-
-    @classmethod
-    def minimal(cls, device: torch.device | str = "cpu") -> Self:
-        """The smallest input that a network accepts."""
-        ...
 
 
 class TokenBatch(NamedTuple):
@@ -59,6 +44,38 @@ class TokenBatch(NamedTuple):
     def minimal(cls, device: torch.device | str = "cpu") -> "TokenBatch":
         """One sequence of one token: the smallest input that a network accepts."""
         return cls(torch.zeros(1, 1, dtype=torch.long, device=device), torch.ones(1, dtype=torch.long, device=device))
+
+
+class ImageBatch(NamedTuple):
+    """Images of one size, normalised."""
+
+    pixels: Tensor  # (batch, channels, height, width)
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.pixels)
+
+    def to(self, device: torch.device | str) -> "ImageBatch":
+        return to_device(self, device)
+
+
+class AudioBatch(NamedTuple):
+    """Feature frames of recordings, padded on the right."""
+
+    frames: Tensor  # (batch, length, bins)
+    lengths: Tensor  # (batch)
+
+    @property
+    def real(self) -> Tensor:
+        """False where padded."""
+        return torch.arange(self.frames.shape[1], device=self.frames.device) < self.lengths[:, None]
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.frames)
+
+    def to(self, device: torch.device | str) -> "AudioBatch":
+        return to_device(self, device)
 
 
 def pad(rows: Sequence[Ids], padding: int, first: Sequence[int] = (), last: Sequence[int] = ()) -> TokenBatch:

@@ -5,7 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from regard.layers.inputs import Batch, TokenBatch
+from regard.layers.inputs import Batch
 from regard.layers.pytree import State
 
 
@@ -41,7 +41,7 @@ class Network(Protocol):
 class EncoderModel(Network, Protocol):
     """A network with a state for each position of its input."""
 
-    def encode(self, text: TokenBatch) -> Tensor:
+    def encode(self, inputs: Any) -> Tensor:
         """(batch, length, width)."""
         ...
 

@@ -18,7 +18,7 @@ from torch import nn
 from regard.attention.positions import Learned
 from regard.attention.variants import multihead
 from regard.layers.blocks import ACTIVATIONS, Block, FeedForward, PostNorm, Stack, init_weights
-from regard.layers.encoder import Encoder, InputEmbedding, Pooler
+from regard.layers.encoder import InputEmbedding, Pooler, TextEncoder
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ PRESETS: dict[str, dict] = {
 }
 
 
-class Bert(Encoder):
+class Bert(TextEncoder):
     def __init__(self, config: BertConfig):
         super().__init__()
         self.config = config

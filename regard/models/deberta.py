@@ -21,7 +21,7 @@ from regard.attention.positions import Learned, Rotation
 from regard.attention.variants import disentangled
 from regard.layers.blocks import ACTIVATIONS, Block, FeedForward, PostNorm, Stack, init_weights
 from regard.layers.dropout import Dropout
-from regard.layers.encoder import Encoder, InputEmbedding
+from regard.layers.encoder import InputEmbedding, TextEncoder
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ PRESETS: dict[str, dict] = {
 }
 
 
-class Deberta(Encoder):
+class Deberta(TextEncoder):
     pooler = None  # classifiers bring their own
 
     def __init__(self, config: DebertaConfig):

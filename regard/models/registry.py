@@ -9,6 +9,7 @@ from torch import nn
 from regard.config.aliases import current_model_keys, suggestion
 from regard.errors import UserError, nearest
 from regard.layers.encoder import Encoder
+from regard.layers.inputs import Batch
 from regard.models import bert, bytenet, convs2s, deberta, gpt, llama, seq2seq, transformer
 from regard.models import rnn_encoder as recurrent
 
@@ -37,6 +38,11 @@ class Family(NamedTuple):
     def is_encoder_decoder(self) -> bool:
         """Whether it is an encoder–decoder."""
         return not self.is_causal_lm and not self.is_encoder
+
+    @property
+    def input_type(self) -> type[Batch]:
+        """The batches that it takes."""
+        return self.network.input_type  # type: ignore[attr-defined]
 
     @property
     def vocabularies(self) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from regard.attention.recording import scope
-from regard.layers.encoder import Encoder, InputEmbedding, Pool
+from regard.layers.encoder import InputEmbedding, Pool, TextEncoder
 from regard.layers.inputs import TokenBatch
 from regard.layers.pooling import POOLINGS, LastStatePooling, attention_pooling, mean_pooling
 from regard.layers.recurrent import CELLS, RNNEncoder
@@ -59,7 +59,7 @@ PRESETS: dict[str, dict] = {
 }
 
 
-class Recurrent(Encoder):
+class Recurrent(TextEncoder):
     def __init__(self, config: RecurrentConfig):
         super().__init__()
         self.config = config

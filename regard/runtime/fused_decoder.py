@@ -74,7 +74,7 @@ class FusedDecoder(Stack):
 
 
 def is_supported(stack: Stack) -> bool:
-    """Whether the kernels know blocks like these, all of one kind of norm."""
+    """Whether the kernels support these blocks, all with one type of norm."""
     blocks = [block for block in stack.blocks if isinstance(block, Block) and _is_supported_block(block)]
     norms = {type(block.self_attention_residual) for block in blocks}
     return ops.available() and len(blocks) == len(stack.blocks) and len(norms) == 1

@@ -10,7 +10,7 @@ from regard.attention.core import Attention
 from regard.kernels import ops
 from regard.layers.autoregressive import TransformerLM
 from regard.layers.blocks import FeedForward, Stack
-from regard.layers.encoder import Encoder
+from regard.layers.encoder import TextEncoder
 from regard.runtime import fused_decoder, unpadded
 from regard.runtime.fused_decoder import FusedDecoder
 from regard.runtime.linear import (
@@ -40,7 +40,7 @@ def optimize_for_inference(network: Network, precision: str = "float32") -> Netw
         require_int8()
         network.requires_grad_(False)  # int8 layers have no gradients
     with torch.no_grad():
-        for encoder in [module for module in network.modules() if isinstance(module, Encoder)]:
+        for encoder in [module for module in network.modules() if isinstance(module, TextEncoder)]:
             if unpadded.is_supported(encoder.encoder):
                 optimize_encoder(encoder, precision)
             elif precision == "int8" and torch.backends.mkldnn.is_available():
@@ -63,7 +63,7 @@ def small_batch_int8() -> type[WeightOnlyInt8Linear | FbgemmInt8Linear]:
     return WeightOnlyInt8Linear if ops.available() else FbgemmInt8Linear
 
 
-def optimize_encoder(encoder: Encoder, precision: str) -> None:
+def optimize_encoder(encoder: TextEncoder, precision: str) -> None:
     """Its blocks, over real tokens alone."""
     stack = encoder.encoder
     assert isinstance(stack, Stack)

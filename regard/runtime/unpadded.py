@@ -77,7 +77,7 @@ class Layout(NamedTuple):
 
 
 def is_supported(stack: nn.Module) -> TypeGuard[Stack]:
-    """Whether all blocks of a stack are of the kinds that `apply_block` computes."""
+    """Whether all blocks of a stack are of the types that `apply_block` computes."""
     return isinstance(stack, Stack) and all(map(_is_supported_block, stack.blocks))
 
 

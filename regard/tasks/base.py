@@ -19,9 +19,11 @@ from torch import Tensor, nn
 
 from regard.config.recipe import Recipe
 from regard.data.cache import Report
-from regard.data.sampler import BatchOptions, Measured, batches_per_epoch, epochs, shares
+from regard.data.processor import Processor
+from regard.data.sampler import BatchOptions, Measured, batches_per_epoch, epoch_shares, epochs
 from regard.errors import UserError
 from regard.interop.folder import Loaded
+from regard.layers.inputs import TokenBatch
 from regard.layers.protocols import Network
 from regard.layers.pytree import select_rows
 from regard.models.registry import FAMILIES, Family
@@ -77,6 +79,7 @@ class Task(ABC, Generic[S]):
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss", "mse"})
     batches_per_epoch: int
     data: Any  # the task's own options
+    processor: Any  # a `Processor`; of text tasks a `Vocabulary`
     training: S
     validation: S | None
     teacher: Teacher | None = None
@@ -85,13 +88,13 @@ class Task(ABC, Generic[S]):
 
     @staticmethod
     def supports(family: Family) -> bool:
-        """Whether models of this family can be trained on the task; by default encoders."""
-        return family.is_encoder
+        """Whether models of this family can be trained on the task; by default encoders of text."""
+        return family.is_encoder and family.input_type is TokenBatch
 
     @staticmethod
     @abstractmethod
-    def train_tokenizer(recipe: Recipe) -> Vocabulary:
-        """The processor of a new model, trained on the training split."""
+    def create_processor(recipe: Recipe) -> Processor:
+        """The processor of a new model: for text a tokenizer, trained on the training split."""
 
     @staticmethod
     def attach_head(loaded: Loaded, recipe: Recipe) -> Loaded:
@@ -100,13 +103,13 @@ class Task(ABC, Generic[S]):
 
     # ── data ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, network: Network, cache: Path) -> None:
+    def __init__(self, recipe: Recipe, processor: Processor, network: Network, cache: Path) -> None:
         self.recipe = recipe
         self.options: Any = recipe.train
         self.data = recipe.data
         self.cache = cache
-        self.vocabulary = vocabulary
-        self.tokenizer = vocabulary.target
+        self.processor = processor
+        self.tokenizer = processor.target
         self.bind(network)
         self.score_name = self.scores[0] if recipe.train.score == "auto" else recipe.train.score
         if self.score_name not in self.scores:
@@ -213,7 +216,7 @@ class Task(ABC, Generic[S]):
             return loss
         with torch.no_grad():
             expected = self.predict_batch(self.teacher.network, batch)
-        return self.teacher.loss(loss, predicted, expected, batch.text.real, self.num_targets(batch))
+        return self.teacher.loss(loss, predicted, expected, self.num_targets(batch))
 
     @abstractmethod
     def validate(self, network: nn.Module) -> dict[str, float]:
@@ -257,8 +260,12 @@ class SampleTask(Task[M]):
         """These samples of a split as one batch."""
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[Any]:
-        for indices in shares(self.training, self.batching, start, rank, world):
-            yield self.collate(self.training, indices)
+        for epoch, indices in epoch_shares(self.training, self.batching, start, rank, world):
+            yield self.training_batch(indices, epoch)
+
+    def training_batch(self, indices: Sequence[int], epoch: int) -> Any:
+        """These training samples as one batch, where the task has augmentation as it is in this epoch."""
+        return self.collate(self.training, indices)
 
     def epoch(self, batches: int) -> float:
         return epochs(self.training, self.batching, batches)

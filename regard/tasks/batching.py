@@ -39,7 +39,7 @@ def show_text(text: Any) -> str:
 
 
 def too_long(text: Any, tokens: int, max_positions: int, index: int | None = None) -> UserError:
-    """The error about an input of more tokens than the network reads."""
+    """The error about an input of more tokens than the network accepts."""
     return UserError(
         f"has {tokens} tokens, the model reads at most {max_positions}: {show_text(text)[:60]!r}…; shorten it, or "
         "truncate it with --truncate (truncate=True)",

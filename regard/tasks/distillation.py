@@ -16,10 +16,11 @@ from torch import Tensor
 
 from regard.config.recipe import DistilOptions
 from regard.data.cache import hash_file
+from regard.data.processor import Processor
 from regard.errors import UserError
 from regard.interop import folder as folders
 from regard.interop.safetensors import SHARDS, SINGLE
-from regard.text.vocabulary import Vocabulary
+from regard.layers.inputs import TokenBatch
 
 
 class Predicted(NamedTuple):
@@ -27,6 +28,7 @@ class Predicted(NamedTuple):
 
     states: Tensor
     logits: tuple[Tensor, ...]
+    real: Tensor | slice = slice(None)  # the positions without padding
 
 
 class Teacher:
@@ -41,7 +43,7 @@ class Teacher:
         self.hashes = hashes
         self.scale = scale
 
-    def loss(self, task_loss: Tensor, student: Predicted, teacher: Predicted, real: Tensor, count: int) -> Tensor:
+    def loss(self, task_loss: Tensor, student: Predicted, teacher: Predicted, count: int) -> Tensor:
         """The loss summed over the `count` targets of a batch, as `task_loss` is."""
         options = self.options
         loss = options.task_weight * task_loss
@@ -53,7 +55,8 @@ class Teacher:
             ]
             loss = loss + options.kl_weight * count * sum(losses)
         if options.cosine_weight:
-            similarity = F.cosine_similarity(student.states[real].float(), teacher.states[real].float(), dim=-1)
+            states = (predicted.states[student.real].float() for predicted in (student, teacher))
+            similarity = F.cosine_similarity(*states, dim=-1)
             loss = loss + options.cosine_weight * count * (1 - similarity).mean()
         return loss
 
@@ -81,7 +84,7 @@ SOFT_LOSSES = {
 
 
 def read_teacher(
-    folder: Path, options: DistilOptions, student: Any, vocabulary: Vocabulary, device: torch.device
+    folder: Path, options: DistilOptions, student: Any, processor: Processor, device: torch.device
 ) -> Teacher:
     """The teacher in a folder; it must have the tokens, labels and problem type of its student."""
     loaded = folders.load(folder)
@@ -92,7 +95,10 @@ def read_teacher(
             f"{named} is a {type(network).__name__}, its student a {type(student).__name__}: a teacher is trained for "
             "the same task, and on pairs if the student is"
         )
-    if loaded.vocabulary.target.table != vocabulary.target.table:
+    if student.input_type is not TokenBatch:
+        if loaded.processor.source.content() != processor.source.content():
+            raise UserError(f"{named} preprocesses inputs in another way than its student (preprocessor_config.json)")
+    elif loaded.processor.target.table != processor.target.table:
         raise UserError(f"{named} reads other tokens than its student: let both have one tokenizer (tokenizer.folder)")
     for name in ("labels", "problem_type"):
         if getattr(network, name, None) != getattr(student, name, None):

@@ -42,7 +42,7 @@ def encode_texts(
     """Texts as rows; the second text of a pair has token type 1 if the tokenizer has token types."""
     check_texts(texts, pairs=True)
     rows = []
-    for index, (text, encoding) in enumerate(zip(texts, tokenizer.inner.encode_batch(list(texts)), strict=True)):
+    for index, (text, encoding) in enumerate(zip(texts, tokenizer.encodings(texts), strict=True)):
         ids = list(encoding.ids)
         types = list(encoding.type_ids)
         excess = len(ids) - max_positions
@@ -70,7 +70,7 @@ def collate(rows: Sequence[EncodedText], padding: int = 0) -> TokenBatch:
 
 @torch.no_grad()
 def trace_encoder(network: EncoderModel, tokenizer: Tokenizer, row: EncodedText, prove: bool = False) -> Trace:
-    """The attention while an encoder reads a text."""
+    """The attention of an encoder to a text."""
     text = collate([row]).to(next(network.parameters()).device)
     with record(prove) as recorder:
         network.encode(text)

@@ -35,8 +35,10 @@ class GenerationPredictor(Predictor):
     def eos_ids(self) -> tuple[int, ...]:
         """The tokens that end an output: the tokenizer's, and those that the checkpoint names."""
         named = self.model.generation.get("eos_token_id", self.model.config.get("eos_token_id"))
-        named = [named] if isinstance(named, int) else named or []
-        ids = dict.fromkeys((self.tokenizer.end, *named))
+        named = named if isinstance(named, list) else [named]
+        if wrong := [token for token in named if type(token) is not int and token is not None]:
+            raise UserError(f"eos_token_id: {wrong[0]!r} in config.json or generation_config.json is not a token id")
+        ids = dict.fromkeys((self.tokenizer.end, *(token for token in named if token is not None)))
         return tuple(token for token in ids if 0 <= token < self.vocab_size)
 
     def decode_options(self, **options: Any) -> DecodeOptions:

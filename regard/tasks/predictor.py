@@ -11,12 +11,12 @@ import torch
 
 from regard.attention.trace import Trace
 from regard.config.recipe import Recipe
+from regard.data.processor import Processor
 from regard.errors import UserError, nearest
 from regard.interop.sentence_transformers import Pooling
 from regard.progress import Progress
 from regard.tasks.batching import EncodedText
 from regard.tasks.registry import TASKS, options_of, task_of
-from regard.text.vocabulary import Vocabulary
 
 Options = dict[str, Any]  # of `run`, by name
 
@@ -95,7 +95,7 @@ class LoadedModel(Protocol):
     """What predictors and evaluations need of `regard.load`'s model."""
 
     network: Any
-    vocabulary: Vocabulary
+    processor: Processor
     generation: dict[str, Any]
     config: dict[str, Any]
     recipe: Recipe | None
@@ -120,7 +120,7 @@ class Predictor(ABC):
     task: ClassVar[str]
     description: ClassVar[str]  # of a model of this task, as in "a classifier"
     options: ClassVar[tuple[str, ...]] = ()  # of `run`, besides those of Inference
-    text_columns: ClassVar[tuple[str, ...]] = ("text",)  # of a file of inputs; the first that the file has
+    text_columns: tuple[str, ...] = ("text",)  # of a file of inputs; the first that the file has
     streams: ClassVar[bool] = False  # whether `stream` is defined
     batch_size: ClassVar[int] = 64  # default of `run`
     sorts_by_length: ClassVar[bool] = True  # whether many inputs are sorted before they are batched
@@ -128,8 +128,8 @@ class Predictor(ABC):
     def __init__(self, model: LoadedModel) -> None:
         self.model = model
         self.network = model.network
-        self.vocabulary = model.vocabulary
-        self.tokenizer = model.vocabulary.target
+        self.processor: Any = model.processor
+        self.tokenizer = model.processor.target
 
     @classmethod
     def accepts(cls, model: LoadedModel) -> bool:

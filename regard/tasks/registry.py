@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from regard.config.recipe import Recipe
+    from regard.data.processor import Processor
     from regard.tasks.base import Task
-    from regard.text.vocabulary import Vocabulary
 
 TASKS = {  # name → package : class
     "answer": "regard.tasks.answer:Answer",
@@ -83,8 +83,8 @@ def require_support(task: str, family: str) -> None:
         )
 
 
-def build(recipe: "Recipe", vocabulary: "Vocabulary", network: Any, cache: "Path | None" = None) -> "Task":
+def build(recipe: "Recipe", processor: "Processor", network: Any, cache: "Path | None" = None) -> "Task":
     """The recipe's task with its data prepared for this network."""
     from regard.data.cache import cache_folder
 
-    return task_of(recipe.task)(recipe, vocabulary, network, cache or cache_folder())
+    return task_of(recipe.task)(recipe, processor, network, cache or cache_folder())

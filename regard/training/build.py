@@ -1,4 +1,4 @@
-"""From a recipe to a trained run: vocabulary, data, network and training loop."""
+"""From a recipe to a trained run: processor, data, network and training loop."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,6 +11,7 @@ from regard.errors import UserError
 from regard.interop import folder as folders
 from regard.interop.folder import Loaded
 from regard.interop.model_card import Training
+from regard.interop.processors import read_processor
 from regard.interop.sentence_transformers import supported_pooling, write_pooling
 from regard.layers.dropout import set_dropout
 from regard.layers.encoder import shorten
@@ -21,7 +22,6 @@ from regard.runtime.machine import choose_device
 from regard.tasks.base import Task
 from regard.tasks.distillation import read_teacher
 from regard.tasks.registry import TASKS, build, require_support, task_of
-from regard.text.vocabulary import Vocabulary
 from regard.training import checkpoint
 from regard.training.display import Display
 from regard.training.distributed import rank
@@ -60,9 +60,9 @@ def _train(loaded: Loaded, task: Task, recipe: Recipe, run: Path, display: Displ
     """Train, and warn if the result is not better than a constant prediction."""
 
     def write_model(folder: Path) -> None:
-        network, vocabulary, generation, config, base, pooling = loaded
+        network, processor, generation, config, base, pooling = loaded
         training = Training(recipe, *validation_metrics(folder))
-        folders.save(folder, network, vocabulary, generation, config, base, training)
+        folders.save(folder, network, processor, generation, config, base, training)
         if pooling and isinstance(network, MaskedLM):  # which embeds texts as its body does
             write_pooling(folder, pooling, network.config.width)
 
@@ -105,26 +105,28 @@ def prepare_task(recipe: Recipe, loaded: Loaded) -> Task:
     if recipe.distil.teacher and not task_of(recipe.task).supports_distillation:
         possible = ", ".join(name for name in TASKS if task_of(name).supports_distillation)
         raise UserError(f"distil.teacher: task = '{recipe.task}' does not support distillation; possible: {possible}")
-    task = build(recipe, loaded.vocabulary, loaded.network)
+    task = build(recipe, loaded.processor, loaded.network)
     if recipe.distil.teacher:
         folder = find_model(recipe.distil.teacher).folder
         device = choose_device(recipe.train.device)
-        task.teacher = read_teacher(folder, recipe.distil, loaded.network, loaded.vocabulary, device)
+        task.teacher = read_teacher(folder, recipe.distil, loaded.network, loaded.processor, device)
     return task
 
 
 def _new_network(recipe: Recipe, newest: Path | None) -> Loaded:
-    """A new network, with the vocabulary of the checkpoint, else of the folder in the recipe, else a trained one."""
+    """A new network, with the processor of the checkpoint, else of the folder in the recipe, else a trained one."""
     require_support(recipe.task, recipe.model["family"])
     models.outline(recipe.model, joint=recipe.tokenizer.joint)  # refuses an invalid model before tokenizer training
     task = task_of(recipe.task)
     named = recipe.tokenizer.folder
     folder = newest or (find_model(named).folder if named else None)
-    vocabulary = Vocabulary.load(folder) if folder else task.train_tokenizer(recipe)
-    sizes = models.sizes(recipe.model["family"], vocabulary.source.size, vocabulary.target.size)
+    input_type = models.FAMILIES[recipe.model["family"]].input_type
+    processor = read_processor(folder, input_type) if folder else task.create_processor(recipe)
+    vocabularies = (getattr(side, "size", 0) for side in (processor.source, processor.target))
+    sizes = models.sizes(recipe.model["family"], *vocabularies)
     torch.manual_seed(recipe.seed)
     network = models.build(recipe.model, **sizes)
-    return task.attach_head(Loaded(network, vocabulary, _changed_options(recipe.decode), {}), recipe)
+    return task.attach_head(Loaded(network, processor, _changed_options(recipe.decode), {}), recipe)
 
 
 def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:

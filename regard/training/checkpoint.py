@@ -10,8 +10,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from regard.data.cache import hash_file
 from regard.errors import UserError
 
@@ -38,7 +36,7 @@ def write(run: Path, step: int, fill: Callable[[Path], None]) -> Path:
     aside.mkdir()
     try:
         fill(aside)
-    except (OSError, SafetensorError) as error:
+    except (OSError, UserError) as error:
         raise UserError(f"{aside}: cannot be written ({error}); the checkpoints before it are untouched") from None
     files = {path.relative_to(aside).as_posix(): _describe(path) for path in sorted(aside.rglob("*")) if path.is_file()}
     for name in files:
@@ -70,7 +68,7 @@ def damage(folder: Path) -> str:
     try:
         files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
         readable = all(entry.keys() == {"size", "sha256"} for entry in files.values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         files = {}
         readable = False
     if not readable:
@@ -113,7 +111,7 @@ def best(run: Path) -> tuple[Path, list[str]]:
             problem = damage(folder)
             if not problem:
                 return folder, []
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             problem = f"{pointer}: unreadable; it should name the best step"
         damaged.append(problem)
     folder, refused = newest(run)

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from regard.errors import escape_controls
 from regard.training.distributed import rank
 
 SHOWN_SAMPLES = 3
@@ -65,14 +66,14 @@ class Display:
         for source, reference, answer in samples:
             for name, text in (("source", source), ("reference", reference), ("answer", answer)):
                 shown = text if len(text) <= SHOWN else f"{text[: SHOWN - 1].rstrip()}…"
-                self.console.print(f"  [dim]{name:>9}[/dim]  {escape(shown)}")
+                self.console.print(f"  [dim]{name:>9}[/dim]  {escape(escape_controls(shown))}")
             self.console.print()
 
     def note(self, text: str) -> None:
-        self.console.print(escape(text))
+        self.console.print(escape(escape_controls(text)))
 
     def warn(self, text: str) -> None:
-        self.console.print(f"[yellow]warning:[/yellow] {escape(text)}")
+        self.console.print(f"[yellow]warning:[/yellow] {escape(escape_controls(text))}")
 
 
 def _time(seconds: float) -> str:

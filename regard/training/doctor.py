@@ -61,7 +61,7 @@ def examine(recipe: Recipe) -> Findings:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a run: the bytes of its parts, and the median seconds and the targets of a step."""
+    """Of a run: its bytes by component, and the median seconds and the targets of a step."""
 
     parameters: int
     weight_bytes: int

@@ -15,7 +15,7 @@ from torch import nn
 from regard.config.recipe import TrainOptions
 from regard.errors import UserError
 from regard.layers.blocks import Stack
-from regard.layers.encoder import Encoder
+from regard.layers.encoder import TextEncoder
 from regard.layers.lora import adapters
 from regard.layers.recurrent import RNNEncoder
 from regard.models import registry as models
@@ -40,7 +40,7 @@ def layer_groups(network: nn.Module) -> LayerGroups:
                 assign([block], top)
             assign([child.final], top)
             assign([child], 0)
-        elif isinstance(child, RNNEncoder) and isinstance(body, Encoder):
+        elif isinstance(child, RNNEncoder) and isinstance(body, TextEncoder):
             for directions in zip_longest(child.forwards, child.backwards):
                 top += 1
                 assign(filter(None, directions), top)

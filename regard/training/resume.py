@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.interop.native import current_name
+from regard.interop.safetensors import write_file
 from regard.models.seq2seq import Seq2Seq
 from regard.training.optim import EMA, AdamW
 
@@ -41,7 +42,7 @@ def save(folder: Path, progress: Progress, network: nn.Module, optimizer: AdamW,
     for name, parameter in network.named_parameters():
         tensors |= {f"optimizer/{name}/{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(contiguous, folder / "training.safetensors")
+    write_file(folder / "training.safetensors", contiguous)
     (folder / "training.json").write_text(json.dumps(asdict(progress), indent=2) + "\n")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.layers.inputs import TokenBatch
+from regard.layers.inputs import Batch
 
 
 class Head(nn.Module):
@@ -28,13 +28,13 @@ class Head(nn.Module):
         self.body = body
 
     @property
-    def input_type(self) -> type[TokenBatch]:
+    def input_type(self) -> type[Batch]:
         return self.body.input_type
 
     @property
     def dummy_inputs(self) -> tuple:
         """The smallest arguments of `forward`, for example to list the attention sites."""
-        return (self.input_type.minimal(next(self.parameters()).device),)
+        return self.body.dummy_inputs[:1]
 
     @property
     def config(self) -> Any:
@@ -42,9 +42,9 @@ class Head(nn.Module):
 
     @property
     def max_positions(self) -> int:
-        """The longest text."""
+        """The longest input."""
         return self.body.max_positions
 
-    def encode(self, text: TokenBatch) -> Tensor:
+    def encode(self, inputs: Any) -> Tensor:
         """The hidden state of each position."""
-        return self.body.encode(text)
+        return self.body.encode(inputs)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.layers.blocks import ACTIVATIONS, init_weights
-from regard.layers.encoder import Encoder
+from regard.layers.encoder import TextEncoder
 from regard.layers.inputs import TokenBatch
 from regard.models.heads.base import Head
 
@@ -34,7 +34,7 @@ class MaskedLM(Head):
 
     task = "fill"
 
-    def __init__(self, body: Encoder):
+    def __init__(self, body: TextEncoder):
         super().__init__(body)
         self.lm_head = MLMHead(body.config, body.embed.table)
 
@@ -78,7 +78,7 @@ class Pretraining(MaskedLM):
     Label 0: two consecutive texts, or in their order. Label 1: a random second text, or swapped.
     """
 
-    def __init__(self, body: Encoder):
+    def __init__(self, body: TextEncoder):
         super().__init__(body)
         config = body.config
         self.pair_pooler = PairPooler(config.width, config.pooler_activation) if body.pooler is None else None

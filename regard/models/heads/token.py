@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from regard.layers.blocks import init_weights
 from regard.layers.dropout import Dropout
-from regard.layers.encoder import Encoder
+from regard.layers.encoder import TextEncoder
 from regard.layers.inputs import TokenBatch
 from regard.models.heads.base import Head
 
@@ -16,7 +16,7 @@ class TokenClassifier(Head):
 
     task = "tag"
 
-    def __init__(self, body: Encoder, labels: Sequence[str]):
+    def __init__(self, body: TextEncoder, labels: Sequence[str]):
         super().__init__(body)
         self.labels = tuple(labels)
         self.dropout = Dropout(body.config.dropout)
@@ -42,6 +42,6 @@ class SpanClassifier(TokenClassifier):
 
     task = "answer"
 
-    def __init__(self, body: Encoder, allows_no_answer: bool = False):
+    def __init__(self, body: TextEncoder, allows_no_answer: bool = False):
         super().__init__(body, ("start", "end"))
         self.allows_no_answer = allows_no_answer  # whether it was trained on unanswerable questions

@@ -77,7 +77,7 @@ def _prepare(model: LoadedModel, scored: Recipe, split: str) -> Windows:
     length = (trained.max_length if trained else 0) or min(MAX_WINDOW, model.network.max_positions)
     data = AnswerData.of(scored)
     data = replace(data, stride=(trained or data).stride or max(1, length // 2))
-    return prepare(data, split, model.vocabulary.target, cache_folder(), length, Path(scored.origin))
+    return prepare(data, split, model.processor.target, cache_folder(), length, Path(scored.origin))
 
 
 def _answer(network: SpanClassifier, windows: Windows, batch_size: int, progress: Progress) -> list[Answered]:

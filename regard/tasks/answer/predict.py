@@ -37,7 +37,7 @@ class SpanAnswer:
 
     @property
     def truncated(self) -> bool:
-        """Never: a long passage is read in windows."""
+        """Never: a long passage is split into windows."""
         return False
 
 
@@ -117,7 +117,7 @@ class AnswerPredictor(EncoderPredictor):
         )
 
     def segments(self, prediction: SpanAnswer, value: Any, options: Mapping[str, Any]) -> list[Segment]:
-        """Each answer with its score, and its sentence with the answer highlighted; "…" where the passage goes on."""
+        """Each answer with its score, and its sentence with the answer highlighted; "…" where the passage continues."""
         context = parse_question(value, None, options.get("context")).context
         segments = []
         for answer in (prediction, *prediction.alternatives):

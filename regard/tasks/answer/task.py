@@ -55,7 +55,7 @@ class Answer(SampleTask[Windows]):
     scores = ("f1", "exact_match", "loss")
 
     @staticmethod
-    def train_tokenizer(recipe: Recipe) -> Vocabulary:
+    def create_processor(recipe: Recipe) -> Vocabulary:
         """Trained on the questions and passages of the training split, each passage once."""
         questions = read(AnswerData.of(recipe), "train", Path(recipe.origin))
         grouped = groupby(questions, lambda question: question.context)

@@ -172,7 +172,7 @@ class WindowWriter:
     def add(self, questions: Sequence[Question]) -> None:
         self.writer.report.read += len(questions)
         texts = list(dict.fromkeys(question.context for question in questions))
-        encoded = self.tokenizer.inner.encode_batch(texts, add_special_tokens=False)
+        encoded = self.tokenizer.encodings(texts, special_tokens=False)
         contexts = dict(zip(texts, encoded, strict=True))
         rows = self.tokenizer.encode_many([question.text for question in questions])
         for question, row in zip(questions, rows, strict=True):

@@ -11,8 +11,8 @@ from regard.data.targets import targets_of, validated
 from regard.errors import UserError
 from regard.metrics.bootstrap import paired_test
 from regard.progress import counted
-from regard.tasks.classify.dataset import split_pair
 from regard.tasks.classify.files import read
+from regard.tasks.classify.modality import modality_of
 from regard.tasks.classify.options import ClassifyData
 from regard.tasks.classify.problem_type import problem_type_of
 from regard.tasks.predictor import LoadedModel
@@ -32,12 +32,12 @@ CHANGED = "data.train is not the file that was trained on: some samples scored h
 
 
 class Selection(NamedTuple):
-    """Labelled texts, where they come from, and how many were skipped because they have no text or no label."""
+    """Labelled inputs, where they come from, and how many were skipped because they have no input or no label."""
 
     name: str
     records: list[Record]
     skipped: int
-    inputs: list[str | tuple[str, ...]]  # texts or pairs of texts
+    inputs: list[Any]  # as `run` takes them
     changed: bool  # whether some may have been trained on
     truncate: bool = False  # as in the model's training
 
@@ -71,11 +71,12 @@ def select(
     recipe, split = resolve_split(model.recipe, "classify", file, " with text and label", **options)
     data = ClassifyData.of(recipe)
     targets = targets_of(network.problem_type, network.labels)
-    records = list(validated(read(data, split, Path(recipe.origin)), targets))
+    modality = modality_of(network.input_type)(recipe, data, model.processor, network)
+    records = list(validated(read(data, split, Path(recipe.origin), type(modality)), targets))
     complete = [record for record in records if record.source.strip() and record.target]
     if not complete:
         raise UserError(f"{file or split}: no samples to score")
-    inputs = [split_pair(record.source, bool(data.text_pair)) for record in complete]
+    inputs = [modality.value(record.source) for record in complete]
     changed = file is None and split_changed(model, split)
     return Selection(file or split, complete, len(records) - len(complete), inputs, changed, data.truncate)
 

@@ -1,9 +1,10 @@
-"""Labelled text in files: one or two texts and a label; which split a sample is in; the labels of a file."""
+"""Labelled samples in files: which split a sample is in, and the labels of a file; and tables of labelled text."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -24,19 +25,72 @@ MAX_DECIMAL_LABELS = 20  # more labels that all look like DECIMAL must be values
 DECIMAL = re.compile(r"-?\d+[.,]\d+")
 
 
-def read(data: ClassifyData, split: str, base_dir: Path | None = None) -> Iterator[Record]:
-    """Every sample of a split in the order of its file: its text is the source, its label the target."""
-    return (record for record in read_all(data, split, base_dir) if not record.left_out)
+class Reader(Protocol):
+    """How samples of one modality are read."""
+
+    @staticmethod
+    def files(path: Path) -> Mapping[str, Path]:
+        """The files that a path of a recipe names."""
+        ...
+
+    @staticmethod
+    def records(data: ClassifyData, split: str, base_dir: Path | None) -> Iterator[Record]:
+        """Every sample of the file that contains a split: its input is the source, its label the target."""
+        ...
 
 
-def read_all(data: ClassifyData, split: str, base_dir: Path | None = None) -> Iterator[Record]:
+class TextTable:
+    """Tables with one or two columns of text and one of labels."""
+
+    files = staticmethod(expand)
+
+    @staticmethod
+    def records(data: ClassifyData, split: str, base_dir: Path | None) -> Iterator[Record]:
+        targets = TARGETS[data.problem_type]
+        text = data.text or "text"
+        label = data.label or "label"
+        by_text = ("source",) if data.text_pair else ("source", text)  # of two texts, the first is a column like others
+        group = "" if data.split_by in (CONTAINING, *by_text) else data.split_by
+        required = {"data.text": text, "data.label": label, "data.text_pair": data.text_pair, "data.split_by": group}
+        required = {option: name for option, name in required.items() if name}
+        path = file_of(data, split, base_dir)
+        for fields, location in rows(path, data.columns, required, {label: targets.json_types}):
+            source = fields[text]
+            if data.text_pair:
+                source = f"{source.replace(PAIR_SEPARATOR, ' ')}{PAIR_SEPARATOR}{fields[data.text_pair]}"
+            value = normalise(source) if data.split_by == CONTAINING else fields[group] if group else source
+            yield Record(source, parse_label(data, fields[label], location), "", value, location)
+
+
+def parse_label(data: ClassifyData, label: str, location: str) -> str:
+    """A label, several labels or a number in a file, as the target of a record."""
+
+    def clean(label: str) -> str:
+        return (label.split(data.label_prefix_until)[0] if data.label_prefix_until else label).strip()
+
+    return TARGETS[data.problem_type].parse(label, clean, data.label_separator, location)
+
+
+# ── splits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read(
+    data: ClassifyData, split: str, base_dir: Path | None = None, reader: type[Reader] = TextTable
+) -> Iterator[Record]:
+    """Every sample of a split in the order of its file: its input is the source, its label the target."""
+    return (record for record in read_all(data, split, base_dir, reader) if not record.left_out)
+
+
+def read_all(
+    data: ClassifyData, split: str, base_dir: Path | None = None, reader: type[Reader] = TextTable
+) -> Iterator[Record]:
     """Every sample of a split, and of train also those that are left out because of held-out ones."""
     find_split = None
     if not own_file(data, split):
-        files = expand(file_of(data, "train", base_dir)).values()
+        files = reader.files(file_of(data, "train", base_dir)).values()
         versions = tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files)
-        find_split = _split_finder(data, base_dir, versions)
-    for record in _records(data, split, base_dir):
+        find_split = _split_finder(data, base_dir, reader, versions)
+    for record in reader.records(data, split, base_dir):
         assigned = find_split(record.group) if find_split else split
         if assigned == split:
             yield record
@@ -45,43 +99,22 @@ def read_all(data: ClassifyData, split: str, base_dir: Path | None = None) -> It
 
 
 @lru_cache(maxsize=1)  # all splits of a file follow from reading it once
-def _split_finder(data: ClassifyData, base_dir: Path | None, versions: object) -> Callable[[str], str]:
+def _split_finder(
+    data: ClassifyData, base_dir: Path | None, reader: type[Reader], versions: object
+) -> Callable[[str], str]:
     """The function from a group to its split, for these versions of the files."""
     held_out = fractions(data)
 
     def choose(groups: Set[str] | None = None) -> Callable[[str], str]:
         if not data.stratify or data.problem_type != "single_label" or not any(held_out):
             return partial(split_of, validation=held_out[0], test=held_out[1])
-        labelled = _with_labels(_records(data, "train", base_dir), data, set())
+        labelled = _with_labels(reader.records(data, "train", base_dir), data, set())
         pairs = ((record.group, record.target) for record in labelled if groups is None or record.group in groups)
         return stratified_split(pairs, *held_out).split_of
 
     if data.split_by == CONTAINING and any(held_out):
-        return assign_splits((record.group for record in _records(data, "train", base_dir)), choose)
+        return assign_splits((record.group for record in reader.records(data, "train", base_dir)), choose)
     return choose()
-
-
-def _records(data: ClassifyData, split: str, base_dir: Path | None) -> Iterator[Record]:
-    """Every sample of the file that contains a split."""
-    targets = TARGETS[data.problem_type]
-    text = data.text or "text"
-    label = data.label or "label"
-    by_text = ("source",) if data.text_pair else ("source", text)  # of two texts, the first is a column like others
-    group = "" if data.split_by in (CONTAINING, *by_text) else data.split_by
-    required = {"data.text": text, "data.label": label, "data.text_pair": data.text_pair, "data.split_by": group}
-    required = {option: name for option, name in required.items() if name}
-
-    def clean(label: str) -> str:
-        return (label.split(data.label_prefix_until)[0] if data.label_prefix_until else label).strip()
-
-    path = file_of(data, split, base_dir)
-    for fields, location in rows(path, data.columns, required, {label: targets.json_types}):
-        source = fields[text]
-        if data.text_pair:
-            source = f"{source.replace(PAIR_SEPARATOR, ' ')}{PAIR_SEPARATOR}{fields[data.text_pair]}"
-        value = normalise(source) if data.split_by == CONTAINING else fields[group] if group else source
-        target = targets.parse(fields[label], clean, data.label_separator, location)
-        yield Record(source, target, "", value, location)
 
 
 # ── labels ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -100,10 +133,10 @@ def _with_labels(records: Iterable[Record], data: ClassifyData, labels: set[str]
             yield record
 
 
-def learn_labels(data: ClassifyData, base_dir: Path | None = None) -> tuple[str, ...]:
+def learn_labels(data: ClassifyData, base_dir: Path | None = None, reader: type[Reader] = TextTable) -> tuple[str, ...]:
     """Every label of the training file in alphabetical order, also one that only a held-out split has."""
     labels: set[str] = set()
-    for _ in _with_labels(_records(data, "train", base_dir), data, labels):
+    for _ in _with_labels(reader.records(data, "train", base_dir), data, labels):
         pass
     path = file_of(data, "train", base_dir)
     if len(labels) < 2:
@@ -117,9 +150,11 @@ def learn_labels(data: ClassifyData, base_dir: Path | None = None) -> tuple[str,
     return tuple(sorted(labels))
 
 
-def learn_scale(data: ClassifyData, base_dir: Path | None = None) -> tuple[float, float]:
+def learn_scale(
+    data: ClassifyData, base_dir: Path | None = None, reader: type[Reader] = TextTable
+) -> tuple[float, float]:
     """The mean of the training split's numbers, and the power of two nearest their standard deviation."""
-    records = validated(read(data, "train", base_dir), RegressionTargets())
+    records = validated(read(data, "train", base_dir, reader), RegressionTargets())
     values = np.array([float(record.target) for record in records if record.target])
     if not len(values) or values.std() == 0:
         only = f"the one value {values[0]:g}" if len(values) else "no number"

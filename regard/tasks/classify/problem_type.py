@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.data.pairs import PairDataset
-from regard.data.targets import RegressionTargets, Targets, targets_of
+from regard.data.targets import Labelled, RegressionTargets, Targets, targets_of
 from regard.errors import UserError
 from regard.metrics import classification, correlation
 from regard.models.heads.sequence import Classifier
@@ -78,11 +77,11 @@ class ProblemType(ABC):
         """A prediction in the form of a target."""
         return prediction.label
 
-    def balance(self, dataset: PairDataset, targets: Targets) -> None:
+    def balance(self, dataset: Labelled, targets: Targets) -> None:
         """Let rare labels count as much as frequent ones."""
         self.weights = targets.balanced_weights(dataset)
 
-    def inspect(self, splits: Mapping[str, PairDataset], findings: Findings) -> None:
+    def inspect(self, splits: Mapping[str, Labelled], findings: Findings) -> None:
         """How many samples each label has in each split; a warning for rare ones."""
         labels = self.network.labels
         targets = targets_of(self.network.problem_type, labels)
@@ -227,7 +226,7 @@ class Regression(ProblemType):
     def value_of(prediction: Value) -> float:
         return prediction.value
 
-    def inspect(self, splits: Mapping[str, PairDataset], findings: Findings) -> None:
+    def inspect(self, splits: Mapping[str, Labelled], findings: Findings) -> None:
         """The distribution of the targets in each split."""
         table = {}
         for name, split in splits.items():

@@ -1,34 +1,32 @@
 """Classification and regression as a training task."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from regard.config.recipe import Recipe
-from regard.data.pairs import PairDataset
+from regard.data.processor import Processor
 from regard.data.targets import targets_of
+from regard.interop.folder import Loaded
 from regard.models.heads.sequence import Classifier
-from regard.models.registry import Family
-from regard.tasks.base import Preview, SampleTask, train_shared_tokenizer
-from regard.tasks.batching import by_length, show_text
-from regard.tasks.classify.dataset import Encoders, LabelledBatch, PairEncoder, collate, prepare, split_pair
+from regard.models.registry import FAMILIES, Family
+from regard.tasks.base import Preview, SampleTask
+from regard.tasks.batching import by_length
 from regard.tasks.classify.evaluate import evaluate_task
-from regard.tasks.classify.files import PAIR_SEPARATOR, read
-from regard.tasks.classify.head import attach_head
+from regard.tasks.classify.modality import LabelledBatch, LabelledSamples, modality_of
 from regard.tasks.classify.options import ClassifyData, ClassifyTrain
 from regard.tasks.classify.predict import BATCH, ClassifyPredictor, classify
 from regard.tasks.classify.problem_type import training_problem_type
 from regard.tasks.distillation import Predicted
-from regard.tasks.inspection import Findings, inspect_coverage, inspect_leaks, inspect_lengths, inspect_samples
+from regard.tasks.inspection import Findings, inspect_samples
 from regard.tasks.predictor import Inference
-from regard.text.vocabulary import Vocabulary
 
 
-class Classify(SampleTask[PairDataset]):
-    """Classification or regression of texts and pairs of texts."""
+class Classify(SampleTask[LabelledSamples]):
+    """Classification or regression of inputs of any modality."""
 
     data: ClassifyData
     options: ClassifyTrain
@@ -36,16 +34,16 @@ class Classify(SampleTask[PairDataset]):
     predictor = ClassifyPredictor
     evaluate = staticmethod(evaluate_task)
     name = "classify"
-    unit = "texts"
     supports_distillation = True
 
-    attach_head = staticmethod(attach_head)
+    @staticmethod
+    def create_processor(recipe: Recipe) -> Processor:
+        return modality_of(FAMILIES[recipe.model["family"]].input_type).create_processor(recipe)
 
     @staticmethod
-    def train_tokenizer(recipe: Recipe) -> Vocabulary:
-        records = read(ClassifyData.of(recipe), "train", Path(recipe.origin))
-        texts = (text for record in records for text in record.source.split(PAIR_SEPARATOR))
-        return train_shared_tokenizer(texts, recipe)
+    def attach_head(loaded: Loaded, recipe: Recipe) -> Loaded:
+        network: Any = loaded.network
+        return modality_of(network.input_type).attach_head(loaded, recipe)
 
     @staticmethod
     def supports(family: Family) -> bool:
@@ -56,7 +54,8 @@ class Classify(SampleTask[PairDataset]):
         self.scores = self.problem_type.scores
         self.constant = self.problem_type.constant
         self.targets = targets_of(network.problem_type, network.labels)
-        self.encoders = Encoders(PairEncoder(self.tokenizer, bool(self.data.text_pair)), self.targets)
+        self.modality = modality_of(network.input_type)(self.recipe, self.data, self.processor, network)
+        self.unit = self.modality.unit
         self.labels = network.labels if network.problem_type != "regression" else ()
 
     def prepare(self) -> None:
@@ -69,13 +68,18 @@ class Classify(SampleTask[PairDataset]):
         """How many samples of each split were kept and skipped, in words; and the labels."""
         return super().reports | ({"labels": ", ".join(self.labels)} if self.labels else {})
 
-    def dataset(self, split: str) -> PairDataset | None:
+    def dataset(self, split: str) -> LabelledSamples | None:
         if not getattr(self.data, split):
             return None
-        return prepare(self.data, split, self.encoders, self.cache, self.length, Path(self.recipe.origin))
+        return self.modality.prepare(split, self.targets, self.cache, self.length)
 
-    def collate(self, split: PairDataset, indices: Sequence[int]) -> LabelledBatch:
-        return collate(split, indices, self.encoders)
+    def training_batch(self, indices: Sequence[int], epoch: int) -> LabelledBatch:
+        return self.collate(self.training, indices, epoch)
+
+    def collate(self, split: LabelledSamples, indices: Sequence[int], epoch: int | None = None) -> LabelledBatch:
+        inputs = self.modality.collate(split, indices, epoch)
+        labels = self.targets.tensor([split.target(index) for index in indices])
+        return LabelledBatch(inputs, labels, torch.tensor(list(indices), dtype=torch.int64))
 
     def num_targets(self, batch: LabelledBatch) -> int:
         return len(batch.labels)
@@ -92,8 +96,8 @@ class Classify(SampleTask[PairDataset]):
         return self.with_distillation(loss, predicted, batch)
 
     def predict_batch(self, network: Classifier, batch: LabelledBatch) -> Predicted:
-        states, logits = network.label(batch.text)
-        return Predicted(states, (logits.float(),))
+        states, logits = network.label(batch.inputs)
+        return Predicted(states, (logits.float(),), getattr(batch.inputs, "real", slice(None)))
 
     @torch.no_grad()
     def validate(self, network: Classifier) -> dict[str, float]:
@@ -105,7 +109,7 @@ class Classify(SampleTask[PairDataset]):
         labels: dict[int, Tensor] = {}
         for indices in by_length(self.validation.source_lengths[:count].tolist(), BATCH):
             batch = self.collate(self.validation, indices).to(next(network.parameters()).device)
-            logits |= zip(indices, network(batch.text).float().cpu(), strict=True)
+            logits |= zip(indices, network(batch.inputs).float().cpu(), strict=True)
             labels |= zip(indices, batch.labels.cpu(), strict=True)
         in_order = range(count)
         return self.problem_type.validation_metrics(
@@ -122,23 +126,21 @@ class Classify(SampleTask[PairDataset]):
         if self.validation is None:
             return []
         samples = [self.validation.text(index) for index in range(min(count, len(self.validation)))]
-        texts = [split_pair(sample.source, self.encoders.source.paired) for sample in samples]
-        predictions = classify(network, self.encoders.source, texts, Inference(truncate=True))
+        inputs = [self.modality.value(sample.source) for sample in samples]
+        predictions = classify(self.modality, inputs, Inference(truncate=True))
         references = [", ".join(self.targets.labels_of(sample.target)) for sample in samples]
-        return list(map(Preview, map(show_text, texts), references, map(str, predictions)))
+        return list(map(Preview, map(self.modality.show, inputs), references, map(str, predictions)))
 
-    def inspect(self, splits: Mapping[str, PairDataset], findings: Findings) -> None:
+    def inspect(self, splits: Mapping[str, LabelledSamples], findings: Findings) -> None:
         inspect_samples(splits, findings, self.data.max_length)
-        inspect_lengths(splits, findings)
+        self.modality.inspect(splits, findings)
         self.problem_type.inspect(splits, findings)
-        inspect_coverage(splits, self.vocabulary, ("source",), findings)
-        inspect_leaks(splits, findings)
 
 
 def _lm_loss(network: Classifier, states: Tensor, batch: LabelledBatch) -> Tensor:
     """The mean loss of each text's tokens after the first, summed over the texts."""
-    real = batch.text.real[:, 1:]
+    real = batch.inputs.real[:, 1:]
     logits = network.body.output(states[:, :-1][real]).float()
-    losses = F.cross_entropy(logits, batch.text.tokens[:, 1:][real], reduction="none")
-    counts = (batch.text.lengths - 1).clamp(min=1)[:, None].expand(real.shape)[real]
+    losses = F.cross_entropy(logits, batch.inputs.tokens[:, 1:][real], reduction="none")
+    counts = (batch.inputs.lengths - 1).clamp(min=1)[:, None].expand(real.shape)[real]
     return (losses / counts).sum()

@@ -56,8 +56,9 @@ def predict(network: MaskedLM, batch: MaskedBatch) -> Predicted:
     states = network.encode(batch.text)
     logits = network.lm_head(states[batch.at]).float()
     if batch.labels is None or not isinstance(network, Pretraining):
-        return Predicted(states, (logits,))
-    return Predicted(states, (logits, network.nsp_logits(states, batch.text).float()))
+        return Predicted(states, (logits,), batch.text.real)
+    pairs = network.nsp_logits(states, batch.text).float()
+    return Predicted(states, (logits, pairs), batch.text.real)
 
 
 class RowScores(NamedTuple):
@@ -118,7 +119,7 @@ def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> 
     request.allow("a masked language model", "source")
     model = models[0]
     network: MaskedLM = model.network
-    tokenizer = model.vocabulary.target
+    tokenizer = model.processor.target
     options: dict[str, Any] = {}
     if model.recipe is None:  # of published networks, ALBERT, whose layers share weights, has sentence order prediction
         pair_task = "sop" if getattr(network.config, "hidden_groups", 0) else "nsp"

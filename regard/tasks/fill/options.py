@@ -18,7 +18,7 @@ class FillData(DocumentOptions):
         super().__post_init__()
         require(
             0 < self.mask_probability < 1,
-            f"data.mask_probability = {self.mask_probability}: must lie between 0 and 1",
+            f"data.mask_probability = {self.mask_probability}: must be between 0 and 1",
         )
 
 

@@ -41,7 +41,7 @@ class Fill(Task[TokenStream | SentenceDataset]):
     supports_distillation = True
 
     @staticmethod
-    def train_tokenizer(recipe: Recipe) -> Vocabulary:
+    def create_processor(recipe: Recipe) -> Vocabulary:
         return train_shared_tokenizer(tokenizer_texts(FillData.of(recipe), "train", Path(recipe.origin)), recipe)
 
     @staticmethod
@@ -63,7 +63,7 @@ class Fill(Task[TokenStream | SentenceDataset]):
                     f"{named}: the model has no token types for two segments: give pair_task = 'none', or "
                     "model.token_types = 2 where the model is new"
                 )
-        mask_token_of(loaded.vocabulary.target)
+        mask_token_of(loaded.processor.target)
         if recipe.model.get("lora_rank") and not isinstance(network, kind):
             raise UserError(
                 f"model.lora_rank = {recipe.model['lora_rank']}: the model has no masked LM head yet, and an adapter "

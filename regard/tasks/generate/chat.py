@@ -92,7 +92,7 @@ class Conversation:
             )
         from regard.decoding.prefix_cache import PrefixCache  # torch
 
-        tokenizer = model.vocabulary.target
+        tokenizer = model.processor.target
         template = template_of(tokenizer)
         self.predictor = model.predictor("generate")
         self.limit: int = model.network.max_positions  # the context, in tokens

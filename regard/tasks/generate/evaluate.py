@@ -35,7 +35,7 @@ def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> 
     model = models[0]
     if not request.get("shots"):
         request.allow("text by a causal language model (few-shot evaluation: --shots)", "source", "target", "stride")
-        chosen = select(model.recipe, request.file, request.get("source"), model.vocabulary.target)
+        chosen = select(model.recipe, request.file, request.get("source"), model.processor.target)
         return Evaluation(evaluate(model, chosen, request.get("stride", 0), request.batch_size, request.quiet))
     request.allow("few-shot prompts", "source", "target", "plot", *few_shot.OPTIONS)
     specified = {name: request.options[name] for name in few_shot.OPTIONS if name in request.options}
@@ -59,7 +59,7 @@ def evaluate(
     spans = list(windows(stream, length + 1, stride))
     with counted("reading", len(spans), quiet) as progress:
         sums = list(window_log_probabilities(model.network, stream.tokens, iter(spans), batch_size, progress))
-    signature = f"tokens:{model.vocabulary.target.signature}|context:{length}|stride:{stride}|{SIGNATURE}"
+    signature = f"tokens:{model.processor.target.signature}|context:{length}|stride:{stride}|{SIGNATURE}"
     facts = {"split": name, "tokens": len(stream), "bytes": stream.bytes, "windows": len(spans)}
     return facts | {"scores": scores(sums, stream.bytes, signature)}
 

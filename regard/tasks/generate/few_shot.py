@@ -66,7 +66,7 @@ def evaluate(
     model: LoadedModel, benchmark: Benchmark, shots: Sequence[int], batch_size: int = 32, quiet: bool = True
 ) -> dict[str, Any]:
     """Accuracy for each number of shots: over all questions, and over each category where there are several."""
-    tokenizer = model.vocabulary.target
+    tokenizer = model.processor.target
     template = benchmark.template
     limit = model.network.max_positions
     reject_long(limit, max(shots), lambda k: max_tokens(tokenizer, benchmark.questions(k), template))

@@ -42,7 +42,7 @@ class GeneratePredictor(GenerationPredictor):
             from regard.model import load  # upward, for a folder's name
 
             model = load(draft, device=str(self.model.device)) if isinstance(draft, str | Path) else draft
-            if model.task != self.task or model.vocabulary.target.table != self.tokenizer.table:
+            if model.task != self.task or model.processor.target.table != self.tokenizer.table:
                 raise UserError(
                     "the draft model must be a causal language model with the vocabulary of the model it drafts for"
                 )

@@ -35,7 +35,7 @@ class Generate(Task[TokenStream]):
     predictor = GeneratePredictor
     evaluate = staticmethod(evaluate_task)
     name = "generate"
-    train_tokenizer = staticmethod(train_vocabulary)
+    create_processor = staticmethod(train_vocabulary)
     attach_head = staticmethod(reject_classifier)
 
     @staticmethod

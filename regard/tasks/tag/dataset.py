@@ -69,7 +69,7 @@ class Window(NamedTuple):
 
 def tokenize_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> list[WordTokens]:
     """Words as tokens, tokenized within their sentence; a word of which nothing is left becomes unknown."""
-    encodings = tokenizer.inner.encode_batch([" ".join(words) for words in sentences], add_special_tokens=False)
+    encodings = tokenizer.encodings([" ".join(words) for words in sentences], special_tokens=False)
     tokenized = []
     for words, encoding in zip(sentences, encodings, strict=True):
         word_ends = np.cumsum([len(word) + 1 for word in words])  # the space after a word belongs to it

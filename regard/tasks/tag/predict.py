@@ -3,7 +3,7 @@
     [CLS] Ada love ##lace wrote [SEP] ─▶ encoder ─▶ logits of the tags, at the first token of each word
            B    I            O
 
-A long text is read in overlapping windows; each word is predicted where it has most context.
+A long text is split into overlapping windows; each word is predicted where it has most context.
 
 Shapes: logits (batch, length, tags), then (words, tags).
 """

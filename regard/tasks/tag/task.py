@@ -37,7 +37,7 @@ class Tag(SampleTask[TagDataset]):
     constant = MAJORITY
 
     @staticmethod
-    def train_tokenizer(recipe: Recipe) -> Vocabulary:
+    def create_processor(recipe: Recipe) -> Vocabulary:
         sentences = read(TagData.of(recipe), "train", Path(recipe.origin), recipe.seed)
         return train_shared_tokenizer((" ".join(sentence.words) for sentence in sentences), recipe)
 

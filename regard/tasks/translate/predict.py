@@ -48,28 +48,28 @@ class TranslatePredictor(GenerationPredictor):
     def predict(self, inputs: list[Any], options: Options, inference: Inference) -> list[Translation]:
         alignments = options.pop("alignments", False)
         decode = self.decode_options(**options)
-        return translate(self.network, self.vocabulary, inputs, decode, inference, alignments)
+        return translate(self.network, self.processor, inputs, decode, inference, alignments)
 
     def generate(self, rows: list[list[int]], options: Options) -> list[list[int]]:
         capacity = self.network.max_positions - 1  # one position is for the end token
         sources = []
         for row in map(self.check_ids, rows):
-            source = row[:-1] if row and row[-1] == self.vocabulary.source.end else row
+            source = row[:-1] if row and row[-1] == self.processor.source.end else row
             if len(source) > capacity:
                 raise UserError(f"{len(source)} ids are more than the {capacity} that the model reads")
             sources.append(source)
-        hypotheses = generate(self.network, self.vocabulary, sources, self.decode_options(**options))
+        hypotheses = generate(self.network, self.processor, sources, self.decode_options(**options))
         return [best.tokens for best, *_ in hypotheses]
 
     def encode_inputs(self, texts: list[Any], truncate: bool = False) -> list[EncodedText]:
-        end = [self.vocabulary.source.end]
-        rows = encode(self.network, self.vocabulary, texts, truncate)
+        end = [self.processor.source.end]
+        rows = encode(self.network, self.processor, texts, truncate)
         return [row._replace(tokens=row.tokens + end) for row in rows]
 
     def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: Options) -> Trace:
-        (row,) = encode(self.network, self.vocabulary, [value], truncate)
+        (row,) = encode(self.network, self.processor, [value], truncate)
         if target is None:
-            hypotheses = generate(self.network, self.vocabulary, [row.tokens], self.decode_options(**options))
+            hypotheses = generate(self.network, self.processor, [row.tokens], self.decode_options(**options))
             output = hypotheses[0][0].tokens
         else:
             output = self.tokenizer.encode(target)
@@ -77,7 +77,7 @@ class TranslatePredictor(GenerationPredictor):
             raise UserError(
                 f"the target has {len(output)} tokens, the model generates at most {self.network.max_positions - 1}"
             )
-        return trace(self.network, self.vocabulary, row.tokens, output, prove)
+        return trace(self.network, self.processor, row.tokens, output, prove)
 
     def extra_columns(self, names: Sequence[str]) -> tuple[str, ...]:
         return (self.data.prefix,) if self.data.prefix in names else ()

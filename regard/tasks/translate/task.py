@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from regard.config.recipe import DecodeOptions
 from regard.errors import UserError
+from regard.layers.inputs import TokenBatch
 from regard.layers.protocols import Seq2SeqModel
 from regard.metrics import bleu
 from regard.models.registry import Family
@@ -29,12 +30,12 @@ class Translate(SampleTask[PairDataset]):
     evaluate = staticmethod(evaluate_task)
     name = "translate"
     scores = ("bleu", "chrf", "exact", "loss")
-    train_tokenizer = staticmethod(train_vocabulary)
+    create_processor = staticmethod(train_vocabulary)
     attach_head = staticmethod(reject_classifier)
 
     @staticmethod
     def supports(family: Family) -> bool:
-        return family.is_encoder_decoder
+        return family.is_encoder_decoder and family.input_type is TokenBatch
 
     def max_tokens(self, requested: int, limit: int) -> int:
         capacity = limit - 1
@@ -46,10 +47,10 @@ class Translate(SampleTask[PairDataset]):
         return requested
 
     def dataset(self, split: str) -> PairDataset | None:
-        return corpus(self.recipe, split, self.vocabulary, self.cache)
+        return corpus(self.recipe, split, self.processor, self.cache)
 
     def collate(self, split: PairDataset, indices: Sequence[int]) -> Batch:
-        return collate_samples(split, indices, self.vocabulary)
+        return collate_samples(split, indices, self.processor)
 
     def num_targets(self, batch: Batch) -> int:
         return int((batch.target.lengths - 1).sum())
@@ -90,12 +91,12 @@ class Translate(SampleTask[PairDataset]):
     def inspect(self, splits: Mapping[str, PairDataset], findings: Findings) -> None:
         inspect_samples(splits, findings, self.data.max_length)
         inspect_lengths(splits, findings)
-        inspect_coverage(splits, self.vocabulary, ("source", "target"), findings)
+        inspect_coverage(splits, self.processor, ("source", "target"), findings)
         inspect_leaks(splits, findings)
 
     def _translate(self, network: nn.Module, samples: list[Sample]) -> list[Translation]:
         assert isinstance(network, Seq2SeqModel)
-        return translate(network, self.vocabulary, [sample.source for sample in samples], DecodeOptions())
+        return translate(network, self.processor, [sample.source for sample in samples], DecodeOptions())
 
 
 def _first(dataset: PairDataset, count: int) -> list[Sample]:

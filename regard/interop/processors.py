@@ -1,18 +1,76 @@
-"""The tokenizers of a checkpoint folder, and their agreement with its config.json."""
+"""The processor of a checkpoint folder, and its agreement with config.json.
+
+text             tokenizer files                          Vocabulary
+images, audio    preprocessor_config.json + tokenizer     FeatureProcessor
+"""
 
 from copy import copy
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from regard.data.processor import InputProcessor, Processor
 from regard.errors import UserError
 from regard.interop.config_keys import Json
+from regard.layers.inputs import AudioBatch, Batch, ImageBatch, TokenBatch
 from regard.models.registry import FAMILIES, family_of
 from regard.text.tokenizer import MISSING, IdOnlyTokenizer, Tokenizer
+from regard.text.vocabulary import FILES as TOKENIZER_FILES
 from regard.text.vocabulary import Vocabulary
 
 TOKENIZERS = ("tokenizer.json", "source.spm", "merges.txt", "vocab.txt")
 
 MAX_PADDING = 1023  # rows of a language model's embedding beyond the tokenizer's tokens
+
+PREPROCESSOR = "preprocessor_config.json"
+FILES = (*TOKENIZER_FILES, PREPROCESSOR)  # of all processors
+
+INPUT_PROCESSORS: dict[type[Batch], str] = {  # imported when used: their libraries are optional
+    ImageBatch: "regard.image.processor:ImageProcessor",
+    AudioBatch: "regard.audio.processor:AudioProcessor",
+}
+
+
+@dataclass(frozen=True)
+class FeatureProcessor:
+    """The processor of a model of images or audio; `target` is the tokenizer of its output, if that is text."""
+
+    source: InputProcessor
+    target: Tokenizer | None = None
+    files: ClassVar[tuple[str, ...]] = FILES
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.target is not None:
+            Vocabulary(self.target, self.target).save(folder)
+        self.source.save(folder)
+
+    def content(self) -> str:
+        return f"{self.source.content()} {self.target.content() if self.target is not None else ''}"
+
+
+def read_processor(folder: Path, input_type: type[Batch]) -> Processor:
+    """The processor in a folder, for networks with this input."""
+    if input_type is TokenBatch:
+        return Vocabulary.load(folder)
+    module, _, name = INPUT_PROCESSORS[input_type].partition(":")
+    source = getattr(import_module(module), name).load(folder)
+    return FeatureProcessor(source, Vocabulary.load(folder).target if _has_tokenizer(folder) else None)
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).exists() for name in TOKENIZERS)
+
+
+def load_processor(folder: Path, config: Json, generation: Json, network: Any) -> Processor:
+    """A folder's processor; what config.json says about its tokens must match."""
+    if network.input_type is TokenBatch:
+        return load_vocabulary(folder, config, generation, network)
+    processor = read_processor(folder, network.input_type)
+    if not FAMILIES[family_of(network)].vocabularies:
+        return processor
+    return FeatureProcessor(processor.source, load_vocabulary(folder, config, generation, network).target)
 
 
 def load_vocabulary(folder: Path, config: Json, generation: Json, network: Any) -> Vocabulary:
@@ -20,7 +78,7 @@ def load_vocabulary(folder: Path, config: Json, generation: Json, network: Any) 
 
     Without tokenizer files the model accepts token ids only.
     """
-    if not any((folder / name).exists() for name in TOKENIZERS):
+    if not _has_tokenizer(folder):
         vocabulary = _id_only(folder, generation | config, network)
     else:
         vocabulary = Vocabulary.load(folder)
