@@ -65,7 +65,7 @@ def prepared(folder: str) -> tuple[Any, nn.Module, Any]:
 
     recipe = load_recipe(Path(folder) / "recipe.toml", [f"output={folder}/run"])
     loaded = prepare_network(recipe)
-    task = build(recipe, loaded.vocabulary, loaded.network, Path(folder) / "cache")
+    task = build(recipe, loaded.processor, loaded.network, Path(folder) / "cache")
     return recipe, loaded.network, task
 
 
@@ -131,7 +131,7 @@ class Plain(nn.Module):
 def theirs(folder: str, threads: int) -> Work:
     torch.set_num_threads(threads)
     _, network, task = prepared(folder)
-    vocabulary, padding = task.vocabulary.target.size, task.vocabulary.target.pad
+    vocabulary, padding = task.processor.target.size, task.processor.target.pad
     torch.manual_seed(1)
     model = Plain(vocabulary)
     ours, theirs = (sum(each.numel() for each in module.parameters()) for module in (network, model))

@@ -153,7 +153,7 @@ def _machine(run: Path) -> dict[str, Any]:
 
 def _lengths(model: Any, sources: list[str]) -> dict[str, float]:
     """Mean length of the test sources, in words and in the model's tokens."""
-    tokens = model.vocabulary.source.encode_many(sources)
+    tokens = model.processor.source.encode_many(sources)
     return {
         "words": round(statistics.mean(len(source.split()) for source in sources), 2),
         "tokens": round(statistics.mean(map(len, tokens)), 2),

@@ -103,7 +103,7 @@ def reference(**fields: Any) -> Any:
 
 
 def write_reference(model: Any, folder: Path, words: Vocabulary) -> None:
-    """As transformers saves it, with a tokenizer beside."""
+    """As transformers saves it, with a tokenizer."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the reference library, about itself
         model.save_pretrained(folder)

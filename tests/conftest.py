@@ -1,4 +1,4 @@
-"""What every test stands on: one thread, a fixed seed, its own cache, and the data beside the repository."""
+"""The environment of every test: one thread, a fixed seed, its own cache, and the data next to the repository."""
 
 import os
 import random
@@ -11,7 +11,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 for variable, folder in (("REGARD_DATA", "data"), ("REGARD_WEIGHTS", "weights")):
     if variable not in os.environ and (SHARED / folder).is_dir():
         os.environ[variable] = str(SHARED / folder)
-os.environ["OMP_NUM_THREADS"] = "1"  # tests run side by side, also in the processes they start
+os.environ["OMP_NUM_THREADS"] = "1"  # tests run in parallel, also in the processes they start
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads would not survive a fork
 os.environ["HF_HUB_OFFLINE"] = "1"  # the reference library may not reach for the network
 

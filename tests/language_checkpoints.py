@@ -48,7 +48,7 @@ def language_model(kind: str, **fields: Any) -> Any:
 
 
 def write(model: Any, folder: Path, words: Vocabulary | None = None) -> Path:
-    """As transformers saves it, with a tokenizer beside."""
+    """As transformers saves it, with a tokenizer."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the reference library, about itself
         model.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""The package layout: which modules exist at the root, which way imports point, and what importing a part loads."""
+"""The package layout: which modules exist at the root, which way imports point, and what importing a package loads."""
 
 import ast
 import subprocess
@@ -72,7 +72,7 @@ def test_every_package_has_a_level() -> None:
     assert packages <= LEVEL.keys()
 
 
-def test_no_module_has_a_name_that_says_nothing() -> None:
+def test_no_module_has_an_empty_name() -> None:
     assert not [path for _, path in modules() if path.stem in ("utils", "helpers", "common", "misc")]
 
 

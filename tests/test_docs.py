@@ -21,6 +21,7 @@ from needs import need
 
 from regard.attention.variants import SCORES
 from regard.cli.main import app
+from regard.config.options import AugmentOptions
 from regard.config.recipe import (
     ADAPTERS,
     DataOptions,
@@ -46,13 +47,13 @@ SECTIONS = {  # the tables that all tasks share; [data] and [train] of a task ma
     "distil": DistilOptions,
     "decode": DecodeOptions,
 }
+OF_TASKS = {"data": DataOptions, "train": TrainOptions, "augment": AugmentOptions}  # tables with keys of each task
 
 
 def of_all_tasks(section: str) -> list[Field[Any]]:
     """The keys of a table, with those that single tasks add; where defaults differ by task, the common one."""
-    common = {"data": DataOptions, "train": TrainOptions}[section]
     own = {option.name: option for task in TASKS for option in fields(getattr(tables_of(task), section))}
-    return list((own | {option.name: option for option in fields(common)}).values())
+    return list((own | {option.name: option for option in fields(OF_TASKS[section])}).values())
 
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -184,7 +185,7 @@ def commands(page: Path) -> Iterator[Command]:
 
 
 @every_page
-def test_every_verb_and_option_is_one_of_the_command_line(page: Path) -> None:
+def test_every_documented_command_and_option_exists(page: Path) -> None:
     for command in commands(page):
         for word in command.words:
             if word.startswith("-"):
@@ -192,7 +193,7 @@ def test_every_verb_and_option_is_one_of_the_command_line(page: Path) -> None:
 
 
 @every_page
-def test_every_recipe_ships_and_takes_the_overrides_shown(page: Path) -> None:
+def test_every_recipe_exists_and_accepts_the_overrides_shown(page: Path) -> None:
     for command in commands(page):
         recipe, *overrides = [word for word in command.words if not word.startswith("-")] or ["RECIPE"]
         if command.verb not in (("train",), ("doctor",)) or recipe.isupper() or recipe.endswith(".toml"):
@@ -221,7 +222,7 @@ def test_figures_of_the_road_are_those_measured() -> None:
     assert found
 
 
-def test_every_verb_and_every_option_is_documented() -> None:
+def test_every_command_and_every_option_is_documented() -> None:
     page = ROOT / "docs" / "cli.md"
     shared = section(page, "## Shared options")
     for verb, below in verbs().items():
@@ -267,13 +268,14 @@ def assert_documented(shown: dict[str, str], options: list[Field[Any]], prefix: 
 
 def test_every_key_of_a_recipe_is_documented_with_its_default() -> None:
     page = ROOT / "docs" / "recipes.md"
-    top = [each for each in fields(Recipe) if each.name not in (*SECTIONS, "data", "train", "model")]
+    top = [each for each in fields(Recipe) if each.name not in (*SECTIONS, *OF_TASKS, "model")]
     assert_documented(table(section(page, "## Top level")), top, "")
     for name, options in SECTIONS.items():
         assert is_dataclass(options)
         assert_documented(table(section(page, f"## {name}")), list(fields(options)), f"{name}.")
-    for name in ("data", "train"):
-        assert_documented(table(section(page, f"## {name}")), of_all_tasks(name), f"{name}.")
+    for name in OF_TASKS:
+        if options := of_all_tasks(name):
+            assert_documented(table(section(page, f"## {name}")), options, f"{name}.")
 
 
 def test_every_key_of_a_family_is_documented_with_its_default() -> None:
@@ -287,7 +289,7 @@ def test_every_key_of_a_family_is_documented_with_its_default() -> None:
 
 def test_every_dotted_key_anywhere_is_a_key() -> None:
     keys = {f"{name}.{each.name}" for name, options in SECTIONS.items() for each in fields(options)}
-    keys |= {f"{name}.{each.name}" for name in ("data", "train") for each in of_all_tasks(name)}
+    keys |= {f"{name}.{each.name}" for name in OF_TASKS for each in of_all_tasks(name)}
     keys |= {f"model.{each.name}" for family in FAMILIES.values() for each in fields(family.config)}
     keys |= {f"model.{name}" for name in CHOICES}
     for page in PAGES:
@@ -297,7 +299,7 @@ def test_every_dotted_key_anywhere_is_a_key() -> None:
                 assert match[1] in keys, f"{page.name}: `{span}`"
 
 
-def test_every_preset_score_and_way_is_documented() -> None:
+def test_every_preset_score_and_context_is_documented() -> None:
     models, attention, data = ((ROOT / "docs" / name).read_text() for name in ("models.md", "attention.md", "data.md"))
     for name, family in FAMILIES.items():
         shown = section(ROOT / "docs" / "models.md", f"## {name}").split("### Presets")[1]
@@ -353,7 +355,7 @@ def test_the_first_screen_of_the_readme_names_the_tasks() -> None:
 
 
 def nav_pages(entry: Any) -> Iterator[str]:
-    """The pages of a part of mkdocs.yml's nav."""
+    """The pages of a section of mkdocs.yml's nav."""
     if isinstance(entry, str):
         yield entry
     else:

@@ -1,4 +1,4 @@
-"""What `regard.load` gives of an encoder: vectors, hidden words, traces, labels, and errors that teach."""
+"""What `regard.load` gives of an encoder: embeddings, masked tokens, traces, labels, and errors with a fix."""
 
 import json
 import subprocess
@@ -39,12 +39,12 @@ def folder(place: Path, head: Any = lambda body: body, **fields: Any) -> Path:
 
 
 def states(model: Any, text: str) -> np.ndarray:
-    ids = model.vocabulary.target.inner.encode(text).ids
+    ids = model.processor.target.inner.encode(text).ids
     with torch.no_grad():
         return model.module(input_ids=torch.tensor([ids])).last_hidden_state[0].numpy()
 
 
-def test_vectors_are_pooled_as_asked_whatever_the_batch(tmp_path: Path) -> None:
+def test_vectors_are_pooled_as_requested_in_any_batch(tmp_path: Path) -> None:
     model: Any = regard.load(folder(tmp_path))
     assert model.task == "embed"
     ways = {"mean": lambda each: each.mean(0), "cls": lambda each: each[0], "max": lambda each: each.max(0)}
@@ -63,7 +63,7 @@ def test_vectors_are_pooled_as_asked_whatever_the_batch(tmp_path: Path) -> None:
         model.run(TEXTS, temperature=1.0)
 
 
-def test_a_folder_says_how_it_embeds_and_so_does_its_copy(tmp_path: Path) -> None:
+def test_the_pooling_of_a_folder_survives_save(tmp_path: Path) -> None:
     place = folder(tmp_path)
     modules = [{"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{word}"}
                for number, (word, path) in enumerate(
@@ -84,7 +84,7 @@ def test_a_folder_says_how_it_embeds_and_so_does_its_copy(tmp_path: Path) -> Non
         regard.load(place)
 
 
-def test_folders_of_sentence_transformers_6_embed_as_they_say(tmp_path: Path) -> None:
+def test_folders_of_sentence_transformers_6_have_their_pooling(tmp_path: Path) -> None:
     place = folder(tmp_path)
     modules = [{"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.{name}"}
                for index, (name, path) in enumerate({
@@ -113,13 +113,13 @@ def test_folders_of_sentence_transformers_6_embed_as_they_say(tmp_path: Path) ->
             regard.load(place)
 
 
-def test_hidden_words_are_told_likeliest_first(tmp_path: Path) -> None:
+def test_masked_tokens_are_predicted_most_probable_first(tmp_path: Path) -> None:
     model: Any = regard.load(folder(tmp_path, MaskedLM, pooler=False))
     assert model.task == "fill"
     texts = ["the [MASK] and [MASK]", "hello [MASK]"]
     answers = model.run(texts, best=3)
     for text, answer in zip(texts, answers, strict=True):
-        ids = model.vocabulary.target.inner.encode(text).ids
+        ids = model.processor.target.inner.encode(text).ids
         with torch.no_grad():
             chances = model.module(input_ids=torch.tensor([ids])).logits[0, :, : len(PIECES)].softmax(-1)
         hidden = [place for place, token in enumerate(ids) if token == PIECES.index("[MASK]")]
@@ -139,9 +139,9 @@ def test_hidden_words_are_told_likeliest_first(tmp_path: Path) -> None:
         model.run("the spaces")
 
 
-def test_pairs_are_read_in_two_segments(tmp_path: Path) -> None:
+def test_pairs_have_two_segments(tmp_path: Path) -> None:
     model: Any = regard.load(folder(tmp_path))
-    pair = model.vocabulary.target.inner.encode("hello", "the quotes")
+    pair = model.processor.target.inner.encode("hello", "the quotes")
     assert set(pair.type_ids) == {0, 1}
     with torch.no_grad():
         found = model.module(input_ids=torch.tensor([pair.ids]), token_type_ids=torch.tensor([pair.type_ids]))
@@ -152,18 +152,18 @@ def test_pairs_are_read_in_two_segments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["single_label", "multi_label", "regression"])
-def test_a_trace_reads_and_tells_what_a_run_does(kind: str, tmp_path: Path) -> None:
+def test_a_trace_has_the_prediction_of_run(kind: str, tmp_path: Path) -> None:
     """A line with a tab is a pair to both, and the answer is of the same kind."""
     names = ["x"] if kind == "regression" else ["x", "y", "z"]
     model: Any = regard.load(folder(tmp_path, lambda body: Classifier(body, names, paired=True, problem_type=kind)))
     line = "hello\tthe quotes"
     trace = model.trace(line)
     assert trace.answer == model.run(line).text == model.trace(("hello", "the quotes")).answer
-    pair = model.vocabulary.target.inner.encode(*line.split("\t"))
+    pair = model.processor.target.inner.encode(*line.split("\t"))
     assert len(trace.weights(trace.sites[0], head=0)) == len(pair.ids)
 
 
-def test_what_is_no_text_is_told_by_its_number(tmp_path: Path) -> None:
+def test_an_input_that_is_not_text_is_an_error_with_its_index(tmp_path: Path) -> None:
     vectors: Any = regard.load(folder(tmp_path / "single_label"))
     labels: Any = regard.load(folder(tmp_path / "two", lambda body: Classifier(body, ["x", "y"])))
     for wrong in ("\ud800", 3, ("hello", None), ("a", "b", "c"), None):
@@ -173,12 +173,12 @@ def test_what_is_no_text_is_told_by_its_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("segments", [0, 1])
-def test_what_knows_no_second_segment_reads_two_texts_as_one(segments: int, tmp_path: Path) -> None:
-    """Whatever its tokenizer says of them: as RoBERTa and DistilBERT do with BERT's."""
+def test_without_token_types_a_pair_has_one_segment(segments: int, tmp_path: Path) -> None:
+    """Whatever its tokenizer's segments are: as RoBERTa and DistilBERT with BERT's."""
     model: Any = regard.load(
         folder(tmp_path, lambda body: Classifier(body, ["x", "y"], paired=True), segments=segments)
     )
-    texts = model.predictor().texts
+    texts = model.predictor().modality.encoder
     text = texts.sequences(texts.rows([("hello", "the quotes")]))
     assert text.segments is not None and set(text.segments[0].tolist()) == {0, 1}
     with torch.no_grad():
@@ -186,7 +186,7 @@ def test_what_knows_no_second_segment_reads_two_texts_as_one(segments: int, tmp_
     assert model.embed([("hello", "the quotes")]).shape == (1, 22)
 
 
-def test_a_trace_has_the_pieces_of_what_was_read(tmp_path: Path) -> None:
+def test_a_trace_has_the_tokens_of_the_input(tmp_path: Path) -> None:
     model: Any = regard.load(folder(tmp_path, lambda body: Classifier(body, ["x", "y"])))
     trace = model.trace("hello quotes", prove=True)
     assert trace.sites == ["encoder.blocks.0.self", "encoder.blocks.1.self"]
@@ -196,7 +196,7 @@ def test_a_trace_has_the_pieces_of_what_was_read(tmp_path: Path) -> None:
     assert trace.answer == model.run("hello quotes").label
 
 
-def test_what_an_encoder_cannot_do_is_said(tmp_path: Path) -> None:
+def test_what_an_encoder_cannot_do_is_an_error(tmp_path: Path) -> None:
     model: Any = regard.load(folder(tmp_path))
     for wrong, word in (
         (lambda: model.generate([1, 2]), "not available for task"),
@@ -211,14 +211,14 @@ def test_what_an_encoder_cannot_do_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["single_label", "multi_label", "regression"])
-def test_labels_and_numbers_are_told_by_their_kind(kind: str, tmp_path: Path) -> None:
+def test_predictions_have_the_type_of_the_problem(kind: str, tmp_path: Path) -> None:
     """Also of pairs, whose second text is in a segment of its own; and by a folder that was saved and loaded."""
     names = ["x"] if kind == "regression" else ["x", "y", "z"]
     model: Any = regard.load(folder(tmp_path, lambda body: Classifier(body, names, problem_type=kind)))
     inputs: list[Any] = [("hello", "the quotes"), *TEXTS]
     for given, answer in zip(inputs, model.run(inputs), strict=True):
         pair = given if isinstance(given, tuple) else (given,)
-        encoded = model.vocabulary.target.inner.encode(*pair)
+        encoded = model.processor.target.inner.encode(*pair)
         with torch.no_grad():
             ids, types = torch.tensor([encoded.ids]), torch.tensor([encoded.type_ids])
             (logits,) = model.module(input_ids=ids, token_type_ids=types).logits
@@ -252,8 +252,8 @@ HEADS: dict[str, tuple[Any, Any]] = {
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 @pytest.mark.parametrize("task", HEADS)
-def test_two_threads_read_the_same_bits(task: str, precision: str, tmp_path: Path) -> None:
-    """Each group of texts is read as before, whoever reads it and beside whom."""
+def test_two_threads_compute_the_same_bits(task: str, precision: str, tmp_path: Path) -> None:
+    """Each group of texts has the same result in any thread and any company."""
     head, given = HEADS[task]
     model: Any = regard.load(folder(tmp_path, head), precision=precision)
     texts = [given(" ".join(["hello quotes the spaces"] * (1 + number % 4))) for number in range(150)]

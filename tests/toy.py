@@ -1,6 +1,6 @@
-"""A small task and network that train in milliseconds: a word is told from its neighbours. Also a program, for kills.
+"""A small task that trains in milliseconds: a word is predicted from its neighbours. Also a program, for kills.
 
-python tests/toy.py RUN key=value …     trains, or goes on where RUN stands, and prints the weights' sha256
+python tests/toy.py RUN key=value …     trains, or resumes RUN, and prints the weights' sha256
 """
 
 import hashlib

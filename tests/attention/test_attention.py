@@ -1,4 +1,4 @@
-"""The core's laws: masks, bands, zeros, traces. Sizes are prime, so that no axis can stand in for another."""
+"""The core's laws: masks, bands, zeros, traces. Sizes are prime, so that no two axes can be swapped."""
 
 import math
 
@@ -116,7 +116,7 @@ RULES: dict[str, Rule | None] = {
 @pytest.mark.parametrize("band", [1 << 22, 2 * LENGTH * BATCH], ids=["one band", "many bands"])
 @pytest.mark.parametrize("queries", [LENGTH, QUERIES, 1])
 @pytest.mark.parametrize("name", RULES)
-def test_every_way_down_to_the_kernel_is_the_same_mathematics(name, queries, band, bias, monkeypatch):
+def test_every_kernel_path_computes_the_same(name, queries, band, bias, monkeypatch):
     """Flag, key mask and bands against weights written out in full."""
     monkeypatch.setattr(core, "BAND", band)
     attention, rule = multihead(WIDTH, HEADS), RULES[name]
@@ -133,7 +133,7 @@ def test_every_way_down_to_the_kernel_is_the_same_mathematics(name, queries, ban
     torch.testing.assert_close(look.weights(slice(1, 3), slice(2, 3)), weights[:, 2:3, 1:3], atol=1e-6, rtol=0)
 
 
-def test_a_memory_grown_in_pieces_is_the_same_memory():
+def test_a_memory_extended_step_by_step_is_the_same_memory():
     attention = multihead(WIDTH, HEADS)
     x = torch.randn(BATCH, LENGTH, WIDTH)
     whole = attention(x, attention.remember(x), causal)
@@ -144,8 +144,8 @@ def test_a_memory_grown_in_pieces_is_the_same_memory():
     torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=1e-5, rtol=0)
 
 
-def test_a_memory_that_forgot_its_beginning_keeps_its_places():
-    """A sliding memory under a window gives what the whole memory gives."""
+def test_a_memory_without_its_oldest_entries_keeps_its_positions():
+    """A sliding memory under a window gives the same as the complete memory."""
     attention = multihead(WIDTH, HEADS)
     x = torch.randn(BATCH, LENGTH, WIDTH)
     rule = causal & Window(3)
@@ -203,6 +203,6 @@ def test_sinusoids_are_the_papers():
     assert torch.equal(halves[:, :5], table[:, 0::2]) and torch.equal(halves[:, 5:], table[:, 1::2])
 
 
-def test_positions_go_on_where_they_stopped():
+def test_positions_continue_after_the_past():
     for positions in (Sinusoid(10), Learned(10, 701)):
         assert torch.equal(torch.cat([positions(0, 300), positions(300, 401)]), positions(0, 701))

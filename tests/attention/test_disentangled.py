@@ -51,7 +51,7 @@ def attention(request) -> Attention:
 
 
 def spelled_out(attention: Attention, x: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Equation 4, place by place: the weights, and what comes out."""
+    """Equation 4, position by position: weights and outputs."""
     relation: Any = attention.position_bias
     query, key, value = attention.project(x)
     vectors = relation.distances.norm(relation.distances.table.weight)
@@ -93,8 +93,8 @@ def test_it_is_the_papers_equation(attention: Attention, band: int, monkeypatch:
 
 
 @torch.no_grad()
-def test_what_came_before_is_a_distance_away(attention: Attention) -> None:
-    """Step by step, with a memory, places are as far apart as all at once."""
+def test_the_past_is_at_its_distance(attention: Attention) -> None:
+    """Step by step, with a memory, relative positions are the same as all at once."""
     x = torch.randn(2, LENGTH, WIDTH)
     whole, _ = attention.self_attend(x, causal)
     first, memory = attention.self_attend(x[:, :7], causal)
@@ -103,7 +103,7 @@ def test_what_came_before_is_a_distance_away(attention: Attention) -> None:
         found, memory = attention.self_attend(part, causal, past=memory)
         parts.append(found)
     alike(torch.cat(parts, 1), whole)
-    short = memory.keep_last(4)  # the others are forgotten; those left stand where they stood
+    short = memory.keep_last(4)  # the others are dropped; the rest keep their positions
     extra = torch.randn(2, 1, WIDTH)
     later, grown = attention.self_attend(extra, causal, past=short)
     assert isinstance(grown, Memory) and grown.start == LENGTH - 4
@@ -175,7 +175,9 @@ LAYERS: dict[str, tuple[int, list[str], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("version", "terms", "fields"), LAYERS.values(), ids=LAYERS)
 @torch.no_grad()
-def test_a_layer_of_transformers_sees_and_says_the_same(version: int, terms: list[str], fields: dict[str, Any]) -> None:
+def test_a_layer_of_transformers_has_equal_weights_and_outputs(
+    version: int, terms: list[str], fields: dict[str, Any]
+) -> None:
     theirs, ours, vectors = reference(version, terms, **fields)
     x, lengths = torch.randn(2, LENGTH, WIDTH), torch.tensor([LENGTH, 8])
     real = torch.arange(LENGTH) < lengths[:, None]
@@ -201,7 +203,7 @@ def test_gradients_are_those_of_the_equation(attention: Attention) -> None:
 
 
 @torch.no_grad()
-def test_a_long_text_goes_by_in_bands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_text_is_computed_in_bands(monkeypatch: pytest.MonkeyPatch) -> None:
     """No tensor has all heads' terms of all pairs; and the trace of a long row is exact."""
     length, largest = 700, 0
     monkeypatch.setattr(core, "BAND", 1 << 16)

@@ -1,4 +1,4 @@
-"""Axes of a trace: the task says what the positions of each site are."""
+"""Axes of a trace: the task defines what the positions of each site are."""
 
 import torch
 

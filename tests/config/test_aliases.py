@@ -45,7 +45,7 @@ def keys() -> set[str]:
     return present | {"model.lora_rank", "model.lora_alpha", "model.lora_targets"}
 
 
-def test_other_names_stand_for_keys_and_are_none() -> None:
+def test_aliases_refer_to_keys_and_are_not_keys() -> None:
     by_family = {key for names in OLD_KEYS_BY_FAMILY.values() for key in names.values()}
     targets = {*ALIASES.values(), *VALUES, *OLD_KEYS.values(), *by_family}
     assert targets <= keys()
@@ -55,7 +55,7 @@ def test_other_names_stand_for_keys_and_are_none() -> None:
         assert name[0].partition(".")[0] == name[1].partition(".")[0]  # of the same section
 
 
-def test_a_recipe_in_other_words_is_the_same_recipe(path: Path, tmp_path: Path) -> None:
+def test_a_recipe_with_aliases_is_the_same_recipe(path: Path, tmp_path: Path) -> None:
     present = SMALL
     for name in ("hidden_size", "num_attention_heads", "per_device_train_batch_size", "num_train_epochs", "lr"):
         (key,) = {key for alias, key in ALIASES.items() if alias.endswith(f".{name}")}
@@ -69,7 +69,7 @@ def test_a_recipe_in_other_words_is_the_same_recipe(path: Path, tmp_path: Path) 
     assert "hidden_size" not in to_toml(recipe)
 
 
-def test_overrides_in_other_words(path: Path) -> None:
+def test_overrides_with_aliases(path: Path) -> None:
     recipe = load_recipe(path, ["train.lr=1e-4", "model.intermediate_size=99"])
     assert recipe.train.learning_rate == 1e-4
     assert recipe.model["feedforward"] == 99
@@ -84,7 +84,7 @@ def test_a_base_and_a_recipe_may_use_different_names(path: Path, tmp_path: Path)
     assert (recipe.train.learning_rate, recipe.model["width"], recipe.model["heads"]) == (5.0, 32, 4)
 
 
-def test_values_in_other_words(path: Path) -> None:
+def test_values_with_aliases(path: Path) -> None:
     overrides = ["model.family=llama", "model.hidden_act=silu"]
     assert load_recipe(path, overrides).model["activation"] == "swish"
 

@@ -1,4 +1,4 @@
-"""Recipes: what is written is what is read, and a wrong key is told by name, place and nearest right one."""
+"""Recipes: what is written is what is read, and an error names a wrong key, its location and the nearest key."""
 
 import string
 import subprocess
@@ -98,7 +98,7 @@ def test_a_written_recipe_is_read_back_equal(recipe: Recipe, tmp_path_factory: p
     assert load_recipe(file) == recipe
 
 
-def test_the_copy_in_the_run_still_finds_the_data_beside_the_original(path: Path, tmp_path: Path) -> None:
+def test_the_copy_in_the_run_finds_the_data_next_to_the_original(path: Path, tmp_path: Path) -> None:
     run = tmp_path / "elsewhere"
     run.mkdir()
     (run / "recipe.toml").write_text(to_toml(load_recipe(path)))
@@ -195,7 +195,7 @@ def test_an_override_replaces_the_choice_it_excludes(path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said(path: Path, override: str, said: str | None) -> None:
+def test_wrong_values_are_errors(path: Path, override: str, said: str | None) -> None:
     if said is None:
         assert load_recipe(path, [override]).model["width"] == "1979-05-27"
         return
@@ -219,7 +219,7 @@ def test_what_is_wrong_is_said(path: Path, override: str, said: str | None) -> N
         (SMALL.replace('family = "transformer"', "family = 'a'\nday = 2020-01-01"), "expected a table"),
     ],
 )
-def test_the_place_in_the_file_is_said(path: Path, given: str, said: str) -> None:
+def test_errors_name_file_and_line(path: Path, given: str, said: str) -> None:
     path.write_text(given)
     with pytest.raises(UserError) as error:
         load_recipe(path)
@@ -227,7 +227,7 @@ def test_the_place_in_the_file_is_said(path: Path, given: str, said: str) -> Non
     assert str(path) in str(error.value)
 
 
-def test_a_recipe_that_is_not_there() -> None:
+def test_a_missing_recipe_is_an_error() -> None:
     with pytest.raises(UserError, match=r"recipe file not found: no/such\.toml \(in .*\); built-in .* without \.toml"):
         load_recipe("no/such.toml")
 
@@ -248,7 +248,7 @@ def test_names_with_odd_characters_are_quoted() -> None:
     assert '"a b" = {"c.d" = [' in to_toml(recipe)
 
 
-def test_a_recipe_stands_on_another(path: Path) -> None:
+def test_a_recipe_extends_another(path: Path) -> None:
     child = path.parent / "child.toml"
     child.write_text('base = "small.toml"\nseed = 5\n[model]\nwidth = 64\n[train]\nepochs = 2\n')
     recipe, below = load_recipe(child), load_recipe(path)
@@ -263,7 +263,7 @@ def test_a_recipe_stands_on_another(path: Path) -> None:
     assert load_recipe(grandchild).model == {"family": "transformer", "preset": "big"}
 
 
-def test_where_a_run_goes_is_its_own_recipes(path: Path) -> None:
+def test_the_output_folder_is_not_inherited(path: Path) -> None:
     path.write_text('output = "runs/there"\norigin = "elsewhere"\n' + SMALL)
     child = path.parent / "child.toml"
     child.write_text('base = "small.toml"\n')
@@ -271,7 +271,7 @@ def test_where_a_run_goes_is_its_own_recipes(path: Path) -> None:
     assert (recipe.output, recipe.origin) == ("runs/child", str(path.parent))
 
 
-def test_a_base_may_be_one_that_ships(path: Path) -> None:
+def test_a_base_may_be_a_built_in_recipe(path: Path) -> None:
     path.write_text('base = "reverse"\n[train]\nmax_steps = 3\n')
     recipe, below = load_recipe(path), load_recipe("reverse")
     assert (recipe.train.max_steps, recipe.data, recipe.model) == (3, below.data, below.model)
@@ -286,13 +286,13 @@ def test_a_base_may_be_one_that_ships(path: Path) -> None:
         ('"none.toml"', r"small.toml:1: base = .*neither a file in the same folder"),
     ],
 )
-def test_a_base_that_cannot_be_is_said(path: Path, base: str, said: str) -> None:
+def test_an_impossible_base_is_an_error(path: Path, base: str, said: str) -> None:
     path.write_text(f"base = {base}\n" + SMALL)
     with pytest.raises(UserError, match=said):
         load_recipe(path)
 
 
-def test_a_wrong_key_of_the_base_is_told_at_its_place(path: Path) -> None:
+def test_a_wrong_key_of_the_base_is_an_error_with_its_location(path: Path) -> None:
     path.write_text(SMALL.replace("max_steps", "max_step"))
     child = path.parent / "child.toml"
     child.write_text('base = "small.toml"\n')
@@ -305,7 +305,7 @@ def test_a_wrong_key_of_the_base_is_told_at_its_place(path: Path) -> None:
 
 @pytest.fixture
 def declared(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
-    """The entry points of the group `regard.recipes`, in place of those that are installed."""
+    """The entry points of the group `regard.recipes`, instead of the installed ones."""
     points: list[EntryPoint] = []
     monkeypatch.setattr(recipe_files, "entry_points", lambda group: EntryPoints(points))
     return points
@@ -333,7 +333,7 @@ def test_recipes_of_a_declared_package_are_found_last(
 
 
 @pytest.mark.parametrize("module", ["no_such_package", "no_such_package.inside", "json.decoder"])
-def test_a_declared_package_that_is_gone_or_has_no_folder_is_passed_over(
+def test_a_declared_package_that_is_missing_or_has_no_folder_is_ignored(
     declared: list[EntryPoint], module: str
 ) -> None:
     declared.append(EntryPoint("gone", module, recipe_files.GROUP))

@@ -1,4 +1,4 @@
-"""Corpora: every way to write pairs down, errors with file and line, counted skips, parts by hash, constant memory."""
+"""Corpora: every file format, errors with file and line, counted skips, splits by hash, constant memory."""
 
 import gzip
 import json
@@ -68,7 +68,7 @@ def test_every_form_reads_the_same_pairs(tmp_path: Path, zipped: str, end: str, 
     assert pairs(tmp_path, f"o.jsonl{zipped}", **sides) == PAIRS
 
 
-def test_columns_without_names_go_by_their_order(tmp_path: Path) -> None:
+def test_columns_without_names_are_ordered(tmp_path: Path) -> None:
     write(tmp_path / "t.tsv", "\n".join("\t".join(pair) for pair in PAIRS))
     assert pairs(tmp_path, "t.tsv") == PAIRS
 
@@ -78,12 +78,12 @@ def test_a_field_of_csv_may_be_a_long_document(tmp_path: Path) -> None:
     assert pairs(tmp_path, "long.csv", source="source", target="target") == [("a, b " * 40_000, "x")]
 
 
-def test_semicolons_stand_between_fields_where_no_comma_does(tmp_path: Path) -> None:
+def test_semicolons_separate_fields_if_there_is_no_comma(tmp_path: Path) -> None:
     write(tmp_path / "excel.csv", 'source;target\n"a; b, c";x\nd;y\n')
     assert pairs(tmp_path, "excel.csv", source="source", target="target") == [("a; b, c", "x"), ("d", "y")]
 
 
-def test_a_row_over_several_lines_is_told_by_its_first(tmp_path: Path) -> None:
+def test_a_row_of_several_lines_is_located_by_its_first(tmp_path: Path) -> None:
     write(tmp_path / "over.csv", 'source,target\n"a\nb",x\n"c\nd\ne",y\nf\n')
     found = rows(tmp_path / "over.csv", required={"data.source": "source", "data.target": "target"})
     assert [next(found).location for _ in range(2)] == [f"{tmp_path}/over.csv:2", f"{tmp_path}/over.csv:4"]
@@ -122,7 +122,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_files_are_errors_with_their_place(tmp_path: Path, name: str) -> None:
+def test_broken_files_are_errors_with_their_location(tmp_path: Path, name: str) -> None:
     files, fields, message = BROKEN[name]
     for file, content in files.items():
         write(tmp_path / file, content)
@@ -142,7 +142,7 @@ def test_a_broken_gz_is_an_error(tmp_path: Path, damage: str) -> None:
         pairs(tmp_path, "x.tsv.gz")
 
 
-def test_a_folder_is_told_from_what_is_not_there(tmp_path: Path) -> None:
+def test_a_folder_is_distinguished_from_a_missing_file(tmp_path: Path) -> None:
     (tmp_path / "news").mkdir()
     with pytest.raises(UserError, match=r"'news' is a folder \(.*\), expected .* pattern such as news/\*\.csv$"):
         find("news", tmp_path)
@@ -153,7 +153,9 @@ def test_a_folder_is_told_from_what_is_not_there(tmp_path: Path) -> None:
     assert find("news/*.gz", tmp_path) == tmp_path / "news" / "*.gz"
 
 
-def test_files_are_found_beside_then_in_the_data_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_searched_next_to_the_recipe_then_in_the_data_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for folder in ("beside", "first", "second"):
         (tmp_path / folder).mkdir()
     monkeypatch.setenv("REGARD_DATA", f"{tmp_path / 'first'}:{tmp_path / 'second'}")
@@ -181,7 +183,7 @@ def test_a_prepared_corpus_holds_what_was_read(tmp_path: Path, cache: Path) -> N
     assert str(corpus.report).startswith("4 samples read, 4 kept")
 
 
-def test_what_is_skipped_is_counted_with_its_first_place(tmp_path: Path, cache: Path) -> None:
+def test_skipped_samples_are_counted_with_the_first_location(tmp_path: Path, cache: Path) -> None:
     rows = ["a\tb", "\tb", "", " \tb", "a\t\u3000", "a" * 12 + "\tb", "a\t" + "b" * 1_000_000, "a\tb"]
     write(tmp_path / "t.tsv", "\n".join(rows))
     corpus = prepare(TranslateData(train="t.tsv", max_length=11), "train", VOCABULARY, cache, tmp_path)
@@ -204,7 +206,7 @@ def test_what_is_skipped_is_counted_with_its_first_place(tmp_path: Path, cache: 
 
 
 @given(value=st.text(st.characters(exclude_categories=["Cs"])), first=st.floats(0, 0.4), second=st.floats(0, 0.4))
-def test_a_part_is_decided_by_the_value_alone(value: str, first: float, second: float) -> None:
+def test_a_split_is_determined_by_the_value_alone(value: str, first: float, second: float) -> None:
     part = split_of(value, first, second)
     assert part == split_of(value, first, second)
     if part != "test":
@@ -213,7 +215,7 @@ def test_a_part_is_decided_by_the_value_alone(value: str, first: float, second: 
         assert split_of(value, 0.0, second) == part
 
 
-def test_held_out_parts_share_no_value_and_lose_no_sample(tmp_path: Path) -> None:
+def test_held_out_splits_share_no_value_and_lose_no_sample(tmp_path: Path) -> None:
     rows = [f"s{number % 701}\tt{number}\tg{number % 97}" for number in range(2003)]
     write(tmp_path / "t.tsv", "\n".join(rows))
     columns = ("x", "y", "group")
@@ -296,7 +298,7 @@ def test_a_damaged_corpus_is_prepared_again(name: str, left: float, tmp_path: Pa
     assert path.read_bytes() == content
 
 
-def test_a_first_line_that_may_be_a_header_is_told(tmp_path: Path, cache: Path) -> None:
+def test_a_first_line_that_may_be_a_header_is_reported(tmp_path: Path, cache: Path) -> None:
     write(tmp_path / "t.tsv", "ein\tdrei\nvier\tzwei\n")
 
     def told(name: str = "t.tsv", **fields) -> tuple[int, bool]:

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from regard.config.recipe import TokenizerOptions
-from regard.data.processor import Processor
+from regard.data.processor import InputProcessor, Processor
+from regard.interop.processors import FeatureProcessor
 from regard.text.train_tokenizer import train_tokenizer
 from regard.text.vocabulary import Vocabulary
 
@@ -31,7 +32,14 @@ class Pixels:
 def test_processors_come_back_from_their_folder(tmp_path: Path) -> None:
     tokenizer = train_tokenizer(["a dog", "ein Hund"], TokenizerOptions(kind="characters"))
     other = train_tokenizer(["a cat"], TokenizerOptions(kind="characters"))
-    processors: list[Processor] = [Vocabulary(tokenizer, tokenizer), Vocabulary(tokenizer, other), Pixels(224)]
+    pixels = Pixels(224)
+    assert isinstance(pixels, InputProcessor)
+    processors: list[Processor] = [
+        Vocabulary(tokenizer, tokenizer),
+        Vocabulary(tokenizer, other),
+        FeatureProcessor(pixels),
+        FeatureProcessor(pixels, tokenizer),
+    ]
     for index, processor in enumerate(processors):
         folder = tmp_path / str(index)
         folder.mkdir()
@@ -39,5 +47,7 @@ def test_processors_come_back_from_their_folder(tmp_path: Path) -> None:
         processor.save(folder)
         written = [file.name for file in folder.iterdir()]
         assert written and {*written} <= {*processor.files}
-        assert type(processor).load(folder).content() == processor.content()
-    assert len({processor.content() for processor in processors}) == 3
+        target = None if processor.target is None else Vocabulary.load(folder).target
+        again = FeatureProcessor(Pixels.load(folder), target) if index > 1 else Vocabulary.load(folder)
+        assert again.content() == processor.content()
+    assert len({processor.content() for processor in processors}) == len(processors)

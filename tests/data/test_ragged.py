@@ -14,7 +14,7 @@ from regard.data import ragged
 from regard.data.cache import Report, cache_path, options_key
 from regard.data.ragged import TEXT, DatasetWriter, Layout, RaggedDataset, in_memory
 from regard.tasks.answer.options import AnswerData
-from regard.tasks.classify import dataset as labelled
+from regard.tasks.classify import texts as labelled
 from regard.tasks.classify.options import ClassifyData
 from regard.tasks.fill import sentences
 from regard.tasks.fill.options import FillData

@@ -72,7 +72,7 @@ def test_the_permutation_is_one(size: int, seed: int) -> None:
     assert np.array_equal(permute(window, size, keys), image[size // 3 : size // 2])
 
 
-def test_the_permutation_mixes_as_chance_does() -> None:
+def test_the_permutation_is_statistically_random() -> None:
     """Neighbours end up a third of the size apart on average, as in a uniformly drawn permutation."""
     size = 100_003
     image = permute(np.arange(size), size, np.random.SeedSequence(3).generate_state(6, np.uint64))

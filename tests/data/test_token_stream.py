@@ -1,4 +1,4 @@
-"""Running text: tokens do not show where it was cut, nothing is lost between parts, memory does not grow with it."""
+"""Raw text: chunk boundaries do not show in tokens, no text is lost between splits, memory is constant."""
 
 import gzip
 import json
@@ -80,7 +80,7 @@ def text_of(found: TokenStream) -> str:
 
 @pytest.mark.parametrize("size", [1, 61, 1 << 16])
 @pytest.mark.parametrize("kind", [*KINDS, "llama"])
-def test_tokens_do_not_show_the_cuts(
+def test_chunk_boundaries_do_not_show_in_tokens(
     tokenizers: dict[str, Tokenizer], kind: str, size: int, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need(kind in tokenizers, "set REGARD_WEIGHTS to a folder with stories260K")
@@ -97,7 +97,7 @@ def test_tokens_do_not_show_the_cuts(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(st.sampled_from("ab. '\n\n \t\r\u3000é日🙂1"), min_size=1), size=st.integers(1, 9))
 @pytest.mark.parametrize("kind", ["characters", "byte_bpe", "bpe"])
-def test_no_text_shows_its_cuts(
+def test_chunk_boundaries_never_show(
     tokenizers: dict[str, Tokenizer], kind: str, text: str, size: int, tmp_path: Path
 ) -> None:
     tokenizer, path = tokenizers[kind], write(tmp_path / "t.txt", text)
@@ -108,7 +108,7 @@ def test_no_text_shows_its_cuts(
 
 
 @pytest.mark.parametrize("kind", ["characters", "bytes", "byte_bpe"])
-def test_real_text_does_not_show_the_cuts(kind: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_boundaries_do_not_show_in_real_text(kind: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path(os.environ.get("REGARD_DATA", "nowhere").split(os.pathsep)[0])
     path = folder / "tinyshakespeare" / "input.txt.gz"
     need(path.is_file(), "set REGARD_DATA to a folder with tinyshakespeare/input.txt.gz")
@@ -123,7 +123,7 @@ def test_real_text_does_not_show_the_cuts(kind: str, cache: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("text", ["日" * 5003, "a" * 10_007, "ab  " * 2503 + "\n \n" * 101])
-def test_a_text_without_a_place_to_cut_is_cut_at_the_bound(
+def test_a_text_without_a_boundary_is_split_at_the_limit(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "MAX_CHUNK", 1009)
@@ -189,7 +189,7 @@ def test_blank_documents_are_counted(tmp_path: Path, cache: Path) -> None:
         prepared(tmp_path, cache, "code/*.py")
 
 
-def test_a_tokenizer_without_an_end_is_told(tmp_path: Path, cache: Path) -> None:
+def test_a_tokenizer_without_an_end_token_is_an_error(tmp_path: Path, cache: Path) -> None:
     import tokenizers as library
 
     model = library.models.WordLevel({"a": 0, "b": 1}, unk_token="a")
@@ -201,7 +201,7 @@ def test_a_tokenizer_without_an_end_is_told(tmp_path: Path, cache: Path) -> None
     assert "no end token" in str(found.report)
 
 
-def test_documents_made_on_the_spot_are_kept_by_their_key(cache: Path) -> None:
+def test_synthetic_documents_are_cached_by_their_key(cache: Path) -> None:
     found = prepare_documents(iter(["a", " ", "b\nc"]), "made/1", BYTES, cache)
     assert text_of(found) == "ab\nc"
     assert (found.documents, found.bytes, len(found)) == (2, 4, 6)
@@ -210,7 +210,7 @@ def test_documents_made_on_the_spot_are_kept_by_their_key(cache: Path) -> None:
     assert text_of(prepare_documents(iter(["d"]), "made/2", BYTES, cache)) == "d"
 
 
-def test_lessons_are_short_and_whole(tmp_path: Path) -> None:
+def test_sequences_are_short_and_complete(tmp_path: Path) -> None:
     text = made_up(5000)
     write(tmp_path / "t.txt", text)
     found = list(tokenizer_texts(DocumentOptions(train="t.txt"), "train", tmp_path))
@@ -220,7 +220,7 @@ def test_lessons_are_short_and_whole(tmp_path: Path) -> None:
     assert list(tokenizer_texts(DocumentOptions(train="d.jsonl"), "train", tmp_path)) == ["a\nb", "c"]
 
 
-# ── parts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── splits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 TEXTS = {
     "lines": made_up(2000),
@@ -233,7 +233,7 @@ TEXTS = {
 @pytest.mark.parametrize("zipped", ["", ".gz"])
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("shares", [(0.1, 0.0), (0.0, 0.2), (0.25, 0.25), (0.1, 0.05)])
-def test_parts_of_running_text_follow_each_other(
+def test_splits_of_raw_text_are_contiguous(
     name: str, zipped: str, shares: tuple[float, float], tmp_path: Path, cache: Path
 ) -> None:
     text, file = TEXTS[name], f"t.txt{zipped}"
@@ -253,7 +253,7 @@ def test_parts_of_running_text_follow_each_other(
         assert all(part.endswith("\n") for part in list(parts.values())[:-1])
 
 
-def test_parts_of_documents_are_decided_by_their_hash(tmp_path: Path, cache: Path) -> None:
+def test_splits_of_documents_are_determined_by_their_hash(tmp_path: Path, cache: Path) -> None:
     texts = [f"text {number}" for number in range(701)]
     write(tmp_path / "d.jsonl", "\n".join(json.dumps({"text": text, "book": text[-1]}) for text in texts))
     fields: dict[str, Any] = {"validation": 0.2, "test": 0.1}
@@ -275,7 +275,7 @@ def test_parts_of_documents_are_decided_by_their_hash(tmp_path: Path, cache: Pat
     assert min(each.documents for each in found) > 5
 
 
-def test_a_file_of_its_own_is_taken_whole(tmp_path: Path, cache: Path) -> None:
+def test_a_separate_file_is_used_completely(tmp_path: Path, cache: Path) -> None:
     write(tmp_path / "t.txt", "a\nb\nc\nd\n")
     write(tmp_path / "v.txt", "e\nf\n")
     fields = {"validation": "v.txt", "test": 0.5}
@@ -301,7 +301,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("size", [1, 1 << 16])
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_text_is_an_error_with_its_place(
+def test_broken_text_is_an_error_with_its_location(
     name: str, size: int, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content, fields, message = BROKEN[name]
@@ -312,7 +312,7 @@ def test_broken_text_is_an_error_with_its_place(
     assert list(cache.iterdir()) == []
 
 
-def test_a_held_out_part_also_knows_its_lines(tmp_path: Path, cache: Path) -> None:
+def test_a_held_out_split_has_line_numbers(tmp_path: Path, cache: Path) -> None:
     write(tmp_path / "t.txt", b"line\n" * 100 + b"\xff\n")
     assert prepared(tmp_path, cache, "t.txt", "train", validation=0.1).bytes < 500
     with pytest.raises(UserError, match=r"t\.txt:101: not UTF-8 \(byte 0xff at 1\)"):
@@ -327,7 +327,7 @@ def test_a_broken_gz_is_an_error(fields: dict, tmp_path: Path, cache: Path) -> N
         prepared(tmp_path, cache, "t.gz", **fields)
 
 
-def test_patterns_are_looked_for_like_files(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_are_searched_like_files(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGARD_DATA", str(tmp_path / "data"))
     with pytest.raises(UserError, match=r"'b/\*\.txt' matches no file; searched: .*beside.*data"):
         find("b/*.txt", tmp_path / "beside")

@@ -21,7 +21,7 @@ def decode(network: Any, prompt: list[int], writer: TextGenerator, options: Deco
 @torch.no_grad()
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_conversation_is_answered_as_if_read_anew_each_time(kind: str, temperature: float) -> None:
+def test_a_conversation_has_the_answers_of_a_new_computation(kind: str, temperature: float) -> None:
     network = made(MODELS[kind])
     writer = TextGenerator(network, Tokenizer.__new__(Tokenizer), eos_ids=TOKENS - 1)
     cache, first = PrefixCache(network), texts(1, 9)[0].tolist()
@@ -38,7 +38,7 @@ def test_a_conversation_is_answered_as_if_read_anew_each_time(kind: str, tempera
     assert decode(cache, first[:1], writer, DecodeOptions(max_new_tokens=4)).tokens
 
 
-def test_only_what_is_new_is_read() -> None:
+def test_only_new_tokens_are_computed() -> None:
     network = made(MODELS["llama"])
     writer, options = TextGenerator(network, Tokenizer.__new__(Tokenizer), eos_ids=-1), DecodeOptions(max_new_tokens=5)
     cache, prompt = PrefixCache(network), texts(1, 11)[0].tolist()

@@ -31,7 +31,7 @@ class Prefix(NamedTuple):
 
 
 class Tree:
-    """A toy generator whose logits are a random table's row for the whole prefix and the source."""
+    """A toy generator whose logits are a random table's row for the prefix and the source."""
 
     def __init__(self, vocabulary: int, depth: int, sources: int = 5, seed: int = 0, spread: float = 1.5):
         generator = torch.Generator().manual_seed(seed)
@@ -78,7 +78,7 @@ class Tree:
 def endings(
     tree: Tree, source: int, options: DecodeOptions, limit: int
 ) -> Iterator[tuple[tuple[int, ...], bool, float]]:
-    """All that can be said: tokens, finished, log probability."""
+    """All possible outputs: tokens, finished, log probability."""
 
     def decode_steps(prefix: list[int], total: float) -> Iterator[tuple[tuple[int, ...], bool, float]]:
         follow = tree.allowed(source, prefix, options) if len(prefix) < limit else {}
@@ -136,7 +136,7 @@ def test_a_full_beam_is_exhaustive_search(
         }
         expected = sorted(possible.values(), reverse=True)[:count]
         assert [each.score for each in hypotheses] == pytest.approx(expected, abs=1e-4)
-        for each in hypotheses:  # by score, not by place: equal ones may stand in any order
+        for each in hypotheses:  # by score, not by position: equal ones may be in any order
             assert each.score == pytest.approx(possible[tuple(each.tokens), each.finished], abs=1e-4)
         assert len({(tuple(each.tokens), each.finished) for each in hypotheses}) == len(hypotheses)
 
@@ -164,7 +164,7 @@ def test_laws_of_every_generator(options: DecodeOptions, seed: int) -> None:
 
 @law
 @given(st.integers(1, 3), st.sampled_from([{"num_beams": 3}, {"temperature": 2.0}, {}]), st.integers(0, 999))
-def test_no_ngram_comes_twice(size: int, way: dict[str, Any], seed: int) -> None:
+def test_no_ngram_is_repeated(size: int, way: dict[str, Any], seed: int) -> None:
     tree = Tree(3, 8, sources=2, seed=seed, spread=0.3)
     options = DecodeOptions(no_repeat_ngram_size=size, min_new_tokens=8, **way)
     for hypotheses in search(tree, torch.arange(2), BEGIN, END, options, 8):
@@ -219,7 +219,7 @@ def test_forced_first_tokens_are_followed_and_not_returned() -> None:
 
 
 @pytest.mark.parametrize("way", [{}, {"num_beams": 3}, {"temperature": 1.0}])
-def test_where_nothing_may_follow_the_hypothesis_stays_unfinished(way: dict[str, Any]) -> None:
+def test_a_hypothesis_without_an_allowed_token_stays_unfinished(way: dict[str, Any]) -> None:
     tree = Tree(3, 5)
     options = DecodeOptions(no_repeat_ngram_size=1, min_new_tokens=5, **way)
     for (hypotheses,) in search(tree, torch.arange(4), BEGIN, END, options, 5):
@@ -231,7 +231,7 @@ def test_a_beam_that_also_draws_is_refused() -> None:
         search(Tree(3, 2), torch.arange(2), BEGIN, END, DecodeOptions(num_beams=2, temperature=0.5), 2)
 
 
-def test_samples_come_as_often_as_the_softmax_says() -> None:
+def test_samples_have_the_frequencies_of_the_softmax() -> None:
     count, temperature, tree = 20_011, 1.7, Tree(5, 2)
     options = DecodeOptions(temperature=temperature, num_return_sequences=count, min_new_tokens=2)
     (hypotheses,) = search(tree, torch.tensor([2]), BEGIN, END, options, 2)
@@ -243,7 +243,7 @@ def test_samples_come_as_often_as_the_softmax_says() -> None:
         for follow, conditional in enumerate(second.tolist(), start=1):
             expected = count * probability * conditional
             chi_square += (seen[token, follow] - expected) ** 2 / expected
-    assert chi_square < 37.7  # 15 degrees of freedom: 0.1 % of honest samples lie above
+    assert chi_square < 37.7  # 15 degrees of freedom: 0.1 % of correct samples are above
     assert sum(seen.values()) == count
 
 

@@ -18,7 +18,7 @@ def stories() -> Model:
 def beginnings(model: Model, count: int) -> list[list[int]]:
     """Prompts of 5 to 40 tokens: the heads of stories the model makes up."""
     story = model.run("Once upon a time", temperature=1.2, max_new_tokens=40, num_return_sequences=count, seed=7)
-    prompt = model.vocabulary.target.prompt("Once upon a time")
+    prompt = model.processor.target.prompt("Once upon a time")
     return [[*prompt, *each.tokens][: 5 + index % 36] for index, each in enumerate((story, *story.alternatives))]
 
 
@@ -53,11 +53,11 @@ def test_the_answers_are_those_of_plain_search(stories: Model, way: str, count: 
 
 
 def test_text_that_repeats_itself_takes_fewer_steps(stories: Model) -> None:
-    """A model that copies is guessed well: what it is about to write stands in its prompt."""
+    """Prompt lookup suits a model that copies: its output occurs in its prompt."""
     from regard.config.recipe import DecodeOptions
 
     sentence = "Tom has a red ball. Tom has a red ball. Tom has a red ball. Tom has a red"
-    prompt = stories.vocabulary.target.prompt(sentence)
+    prompt = stories.processor.target.prompt(sentence)
     result = (
         stories.predictor()
         .text_generator(lookup=True)

@@ -32,7 +32,7 @@ def test_a_share_is_the_mean_over_queries_that_have_something_to_find() -> None:
 
 
 class Planted:
-    """A stand-in for a network: at one site each head's attention is what `look(tokens)` says."""
+    """A stand-in for a network: at one site each head's attention is given by `look(tokens)`."""
 
     max_positions = 40
 
@@ -55,7 +55,7 @@ def planted(attend: Any) -> Any:
 
 
 def induction(tokens: Tensor) -> Tensor:
-    """Head 0 looks at what followed the same token before, head 1 at the same token, head 2 at the token before."""
+    """Head 0 attends to the token after the last occurrence, head 1 to that occurrence, head 2 to the previous one."""
     rows, length = tokens.shape
     weights = torch.zeros(rows, 3, length, length)
     for row, line in enumerate(tokens.tolist()):
@@ -72,7 +72,7 @@ def test_prefix_matching_is_one_for_an_induction_head_and_nothing_else() -> None
     assert shares["decoder.blocks.0.self"].tolist() == [1, 0, 0]
 
 
-def test_a_uniform_head_matches_by_its_share_of_places() -> None:
+def test_a_uniform_head_matches_in_proportion_to_positions() -> None:
     def uniform(tokens: Tensor) -> Tensor:
         length = tokens.size(1)
         weights = torch.ones(length, length).tril()
@@ -82,7 +82,7 @@ def test_a_uniform_head_matches_by_its_share_of_places() -> None:
     assert float(shares) == pytest.approx(sum(1 / position for position in range(11, 21)) / 10)
 
 
-def test_answers_are_looked_for_from_the_last_token_of_each_prompt() -> None:
+def test_answers_are_scored_from_the_last_token_of_each_prompt() -> None:
     def attend(tokens: Tensor) -> Tensor:
         weights = torch.zeros(tokens.size(0), 1, tokens.size(1), tokens.size(1))
         weights[0, 0, 4, 1], weights[0, 0, 4, 3], weights[0, 0, 4, 4] = 0.5, 0.2, 0.3
@@ -114,7 +114,7 @@ def test_heads_of_a_model_with_questions_of_its_own() -> None:
     shape: dict[str, Any] = GPT | dict(max_positions=90)
     network = build(shape, vocabulary=words.size).eval()
     recipe = Recipe(task="generate", output="", data=DocumentOptions(train=1, synthetic="mappings"))
-    model: Any = SimpleNamespace(network=network, vocabulary=Vocabulary(words, words), recipe=recipe)
+    model: Any = SimpleNamespace(network=network, processor=Vocabulary(words, words), recipe=recipe)
     rows = head_scores(model)
     assert len(rows) == shape["heads"] * shape["depth"]
     assert list(rows[0]) == ["site", "head", "prefix_matching", "answers"]

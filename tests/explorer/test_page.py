@@ -72,7 +72,7 @@ def test_terminal_map_never_exceeds_the_console(width: int, columns: list[str]):
     )
 
 
-def test_terminal_map_says_what_it_leaves_out():
+def test_a_terminal_map_states_what_it_omits():
     weights = [[0.5, 0.0, *[0.0] * 56, 0.25, 0.25]]
     lines = printed(draw(weights, ["row"], [f"c{i}" for i in range(60)], "wide"), 40)
     assert "of 60 columns fit; the others hold 50 % of the attention" in " ".join(lines)
@@ -239,7 +239,7 @@ def test_lines_are_as_opaque_as_their_weights(visit: Any):
     assert drawn == pytest.approx(expected, abs=0.002)
 
 
-def test_a_column_tells_who_looked_at_it(visit: Any):
+def test_a_column_shows_the_queries_that_attend_to_it(visit: Any):
     example = a_map("m", SOURCE, TARGET)
     opened = visit([example])
     opened.page.locator("#keys button").nth(3).hover()
@@ -314,7 +314,7 @@ def test_right_to_left_text_runs_right_to_left(visit: Any):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_map_is_painted_in_the_scheme_of_the_reader(visit: Any, scheme: str):
+def test_the_map_follows_the_colour_scheme_of_the_browser(visit: Any, scheme: str):
     example = a_map("m", SOURCE, TARGET)
     opened = visit([example], color_scheme=scheme)
     pixels = opened.page.evaluate(
@@ -363,7 +363,7 @@ def test_everything_that_can_be_used_has_a_name(visit: Any):
         ([], ""),
     ],
 )
-def test_a_page_is_called_by_the_text_that_was_read(pieces: list[str], text: str) -> None:
+def test_the_title_of_a_page_is_the_input(pieces: list[str], text: str) -> None:
     assert text_of(pieces) == text
 
 
@@ -409,7 +409,9 @@ def test_a_trace_of_thousands_of_tokens_is_limited(
     opened.page.close()
 
 
-def test_what_is_asked_for_is_shown(long_trace: Trace, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_selected_layers_heads_and_rows_are_shown(
+    long_trace: Trace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     sites = long_trace.sites[2:4]
     path = long_trace.explore(tmp_path / "page.html", sites, [3, 11], slice(10, 20), slice(None, 20))
     for site, name in zip(embedded(path)["maps"][0]["sites"], sites, strict=True):

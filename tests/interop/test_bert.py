@@ -114,7 +114,7 @@ def opened(folder: Path, head: str) -> Any:
 
 
 def rows(segments: int) -> dict[str, Tensor]:
-    """Ragged rows with garbage under the padding, which stands behind them."""
+    """Ragged rows with garbage in the padding, which is on the right."""
     lengths = torch.tensor([17, 1, 9, 14])
     places = torch.arange(17).expand(4, 17)
     types = torch.randint(0, segments, (4, 17)) if segments else torch.zeros(4, 17, dtype=torch.int64)
@@ -155,7 +155,7 @@ def told(model: Any, inputs: dict[str, Tensor], kind: str, first: int = 0) -> di
 
 
 def agree(found: Any, expected: dict[str, Tensor], mask: Tensor) -> None:
-    """What transformers says is said here, wherever a token stands."""
+    """Outputs equal those of transformers at every position."""
     assert expected
     for name, value in expected.items():
         ours = getattr(found, name)
@@ -182,7 +182,7 @@ def test_they_compute_as_transformers_does_in_both_directions(
     of_texts = {name: value for name, value in expected.items() if value.shape[:2] != (4, 17)}  # theirs read padding
     agree(asked(loaded.network, left), told(model, left, kind, first) | of_texts, left["attention_mask"])
 
-    save(ours, loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
+    save(ours, loaded.network, loaded.processor, loaded.generation, config=loaded.config)
     again = told(opened(ours, head), right, kind, first)
     assert all(torch.equal(again[name], value) for name, value in expected.items())
     before, after = load_file(theirs / "model.safetensors"), load_file(ours / "model.safetensors")
@@ -230,7 +230,7 @@ def goes_out_and_in(network: Any, kind: str, head: str, place: Path) -> None:
     expected = vars(HFModule(network)(**given))
     for name, value in vars(HFModule(loaded.network)(**given)).items():
         assert value is expected[name] or torch.equal(value, expected[name]), name
-    save(place / "second", loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
+    save(place / "second", loaded.network, loaded.processor, loaded.generation, config=loaded.config)
     for path in (place / "first").iterdir():
         assert path.read_bytes() == (place / "second" / path.name).read_bytes(), path.name
     if not kind.startswith("regard-"):
@@ -241,7 +241,7 @@ def goes_out_and_in(network: Any, kind: str, head: str, place: Path) -> None:
 @pytest.mark.parametrize("head", MADE)
 @pytest.mark.parametrize(("kind", "model"), OURS.values(), ids=OURS)
 @torch.no_grad()
-def test_a_network_of_ours_goes_out_and_in(kind: str, model: dict[str, Any], head: str, tmp_path: Path) -> None:
+def test_a_network_of_ours_survives_save_and_load(kind: str, model: dict[str, Any], head: str, tmp_path: Path) -> None:
     """Under a published name where it is that mathematics, which transformers then opens; saved again, to the byte."""
     unused_pooler = head not in ("Model", "ForSequenceClassification")
     body = build(model | ({"pooler": False} if unused_pooler else {}), vocabulary=TOKENS)
@@ -251,7 +251,7 @@ def test_a_network_of_ours_goes_out_and_in(kind: str, model: dict[str, Any], hea
 
 @torch.no_grad()
 def test_old_files_are_read(tmp_path: Path) -> None:
-    """Norms as gamma and beta, buffers of places, the decoder written out, and neither head nor kind said."""
+    """Norms as gamma and beta, position buffers, an untied decoder, and neither head nor model type."""
     model, inputs = reference("bert", "ForPreTraining"), rows(2)
     write(model, tmp_path)
     found = load_file(tmp_path / "model.safetensors")
@@ -277,7 +277,7 @@ def test_old_files_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("head", ["ForMaskedLM", "ForQuestionAnswering", "ForSequenceClassification", "Model"])
 @torch.no_grad()
-def test_a_file_says_itself_what_its_config_does_not(head: str, tmp_path: Path) -> None:
+def test_facts_missing_in_the_config_are_inferred_from_the_weights(head: str, tmp_path: Path) -> None:
     model = reference("bert", head)
     change(write(model, tmp_path), architectures=None)
     network, inputs = load(tmp_path).network, rows(2)
@@ -288,7 +288,7 @@ def test_a_pooler_that_a_head_does_not_need_is_kept_or_not_missed(tmp_path: Path
     write(reference("albert", "ForMaskedLM"), tmp_path / "a")
     retensor(tmp_path / "a", **{"albert.pooler.weight": torch.ones(22, 22), "albert.pooler.bias": torch.ones(22)})
     loaded = load(tmp_path / "a")
-    save(tmp_path / "b", loaded.network, loaded.vocabulary, {}, config=loaded.config)
+    save(tmp_path / "b", loaded.network, loaded.processor, {}, config=loaded.config)
     before, after = load_file(tmp_path / "a/model.safetensors"), load_file(tmp_path / "b/model.safetensors")
     assert before.keys() == after.keys()
     write(reference("bert", "Model"), tmp_path / "c")
@@ -313,7 +313,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("fields", "word"), REFUSED.values(), ids=REFUSED)
-def test_what_would_compute_otherwise_is_refused_by_name(fields: dict[str, Any], word: str, tmp_path: Path) -> None:
+def test_config_keys_that_change_the_computation_are_errors_by_name(
+    fields: dict[str, Any], word: str, tmp_path: Path
+) -> None:
     change(write(reference("bert", "Model"), tmp_path), **fields)
     with pytest.raises(UserError, match=word):
         load(tmp_path)
@@ -325,6 +327,6 @@ def test_a_folder_without_a_tokenizer_is_for_work_on_ids(tmp_path: Path) -> None
         (tmp_path / "a" / name).unlink()
     loaded = load(tmp_path / "a")
     with pytest.raises(UserError, match="no tokenizer"):
-        loaded.vocabulary.target.encode("a text")
-    save(tmp_path / "b", loaded.network, loaded.vocabulary, {}, config=loaded.config)
+        loaded.processor.target.encode("a text")
+    save(tmp_path / "b", loaded.network, loaded.processor, {}, config=loaded.config)
     assert not (tmp_path / "b/tokenizer.json").exists()

@@ -107,7 +107,7 @@ def test_it_computes_as_transformers_does_in_both_directions(
     of_texts = {name: value for name, value in expected.items() if value.shape[:2] != (4, 17)}  # theirs read padding
     agree(asked(loaded.network, left), told(model, left, kind) | of_texts, left["attention_mask"])
 
-    save(ours, loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
+    save(ours, loaded.network, loaded.processor, loaded.generation, config=loaded.config)
     again = told(opened(ours, head), right, kind)
     assert all(torch.equal(again[name], value) for name, value in expected.items())
     before, after = load_file(theirs / "model.safetensors"), load_file(ours / "model.safetensors")
@@ -143,7 +143,7 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("head", MADE)
 @pytest.mark.parametrize(("kind", "model"), OURS.values(), ids=OURS)
 @torch.no_grad()
-def test_a_network_of_ours_goes_out_and_in(kind: str, model: dict[str, Any], head: str, tmp_path: Path) -> None:
+def test_a_network_of_ours_survives_save_and_load(kind: str, model: dict[str, Any], head: str, tmp_path: Path) -> None:
     """Under a published name where it is that mathematics, which transformers then opens; saved again, to the byte."""
     network = MADE[head](build(model, vocabulary=TOKENS)).eval()
     goes_out_and_in(network, kind, head, tmp_path)
@@ -154,19 +154,19 @@ def test_a_network_of_ours_goes_out_and_in(kind: str, model: dict[str, Any], hea
 def test_the_newer_head_is_read_and_written_under_its_legacy_names(
     kind: str, fields: dict[str, Any], tmp_path: Path
 ) -> None:
-    """transformers says the same words after either, and knows the legacy names in every version."""
+    """transformers predicts the same tokens with either, and reads the legacy names in every version."""
     model = reference(kind, "ForMaskedLM", **fields, legacy=False)
     loaded, inputs = load(write(model, tmp_path / "theirs")), rows(0)
     expected = told(model, inputs, kind)
     agree(asked(loaded.network, inputs), expected, inputs["attention_mask"])
-    save(tmp_path / "ours", loaded.network, loaded.vocabulary, {}, config=loaded.config)
+    save(tmp_path / "ours", loaded.network, loaded.processor, {}, config=loaded.config)
     agree(opened(tmp_path / "ours", "ForMaskedLM")(**inputs), expected, inputs["attention_mask"])
     assert "cls.predictions.bias" in load_file(tmp_path / "ours/model.safetensors")
 
 
 @torch.no_grad()
 def test_files_as_published_are_read(tmp_path: Path) -> None:
-    """Neither head nor `legacy` said, terms as one text, and tensors that only pre-training used."""
+    """Without head and `legacy`, terms as one text, and with tensors of pre-training."""
     model, inputs = reference(V2, "ForMaskedLM", **V3, legacy=False), rows(0)
     write(model, tmp_path)
     found = load_file(tmp_path / "model.safetensors")
@@ -183,8 +183,8 @@ def test_files_as_published_are_read(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_labels_are_told_by_a_file_that_still_has_its_words(tmp_path: Path) -> None:
-    """As after training on: what told hidden words stands beside the classifier."""
+def test_a_classifier_with_a_masked_lm_head_loads(tmp_path: Path) -> None:
+    """As after fine-tuning: the masked LM head is still next to the classifier."""
     model, inputs = reference(V1, "ForSequenceClassification", **BOTH), rows(0)
     write(model, tmp_path)
     found = load_file(tmp_path / "model.safetensors")
@@ -213,7 +213,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("kind", "fields", "word"), REFUSED.values(), ids=REFUSED)
-def test_what_would_compute_otherwise_is_refused_by_name(
+def test_config_keys_that_change_the_computation_are_errors_by_name(
     kind: str, fields: dict[str, Any], word: str, tmp_path: Path
 ) -> None:
     change(write(reference(kind, "Model", **(BOTH if kind == V1 else V3)), tmp_path), **fields)
@@ -222,7 +222,7 @@ def test_what_would_compute_otherwise_is_refused_by_name(
 
 
 @torch.no_grad()
-def test_a_relation_of_two_texts_is_kept_beside_berts_names(tmp_path: Path) -> None:
+def test_the_next_sentence_head_is_kept_with_berts_names(tmp_path: Path) -> None:
     """No published class has it: it is for those that are trained here; others read their words, and their labels."""
     body: Any = build({**DEBERTA, "token_types": 2}, vocabulary=TOKENS)
     network: Any = Pretraining(body).eval()

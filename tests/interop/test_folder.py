@@ -70,7 +70,7 @@ def test_marian_computes_as_transformers_does_in_both_directions(fields: dict[st
     expected = reference_logits(model, source, target)
     assert alike(loaded.network(source, target), expected)
 
-    save(tmp_path / "ours", loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
+    save(tmp_path / "ours", loaded.network, loaded.processor, loaded.generation, config=loaded.config)
     assert alike(reference_logits(open_reference(tmp_path / "ours"), source, target), expected)
     assert (tmp_path / "ours" / "README.md").exists()
 
@@ -114,7 +114,7 @@ def test_saving_again_writes_the_same_bytes(model: dict[str, Any], tmp_path: Pat
     before = torch.random.get_rng_state()
     loaded = load(tmp_path / "first")
     assert torch.equal(before, torch.random.get_rng_state())
-    save(tmp_path / "second", loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
+    save(tmp_path / "second", loaded.network, loaded.processor, loaded.generation, config=loaded.config)
     names = sorted(path.name for path in (tmp_path / "first").iterdir())
     assert names == sorted(path.name for path in (tmp_path / "second").iterdir())
     for name in names:
@@ -125,11 +125,11 @@ def test_saving_again_writes_the_same_bytes(model: dict[str, Any], tmp_path: Pat
     assert sum(tensor.numel() for tensor in tensors.values()) == sum(p.numel() for p in network.parameters())
 
 
-def test_what_a_foreign_config_says_beyond_the_computation_is_kept(tmp_path: Path) -> None:
+def test_config_keys_that_do_not_change_the_computation_are_kept(tmp_path: Path) -> None:
     write_reference(reference(), tmp_path / "a", vocabulary())
     change(tmp_path / "a", task_specific_params={"x": 1}, attention_dropout=0.25, activation_function="silu")
     loaded = load(tmp_path / "a")
-    save(tmp_path / "b", loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
+    save(tmp_path / "b", loaded.network, loaded.processor, loaded.generation, config=loaded.config)
     written = json.loads((tmp_path / "b/config.json").read_text())
     assert {key: loaded.config[key] for key in loaded.config if key != "dtype"}.items() <= written.items()
 
@@ -157,7 +157,7 @@ def test_half_precision_and_position_tables_are_read(dtype: torch.dtype, tmp_pat
 
 
 @torch.no_grad()
-def test_shards_are_read_like_the_whole(tmp_path: Path) -> None:
+def test_shards_are_read_like_a_single_file(tmp_path: Path) -> None:
     model = reference()
     write_reference(model, tmp_path, vocabulary())
     source, target = batch()
@@ -176,7 +176,7 @@ def test_decoding_finds_what_transformers_finds(eager: float, beams: int, tmp_pa
     loaded = load(tmp_path)
     source, _ = batch()
     options = DecodeOptions(num_beams=beams, length_penalty=0.7)
-    tokenizer = loaded.vocabulary.target
+    tokenizer = loaded.processor.target
     assert tokenizer.begin == 0
     found = search(loaded.network, source, tokenizer.begin, tokenizer.end, options, 17)  # type: ignore[arg-type]
     with warnings.catch_warnings():
@@ -193,7 +193,7 @@ def test_decoding_finds_what_transformers_finds(eager: float, beams: int, tmp_pa
     assert (ended > 0) == (eager > 0)
 
 
-def test_generation_settings_are_said_in_each_others_words(tmp_path: Path) -> None:
+def test_generation_settings_are_converted_both_ways(tmp_path: Path) -> None:
     from transformers import GenerationConfig
 
     network = build(MODELS["marian"], source_vocabulary=53, target_vocabulary=53)
@@ -259,20 +259,20 @@ def test_a_save_that_fails_leaves_the_model_that_was_there(tmp_path: Path, monke
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_auto_tokenizer_cuts_text_as_we_do(tmp_path: Path) -> None:
+def test_auto_tokenizer_tokenizes_as_we_do(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     network = build(MODELS["marian"], source_vocabulary=53, target_vocabulary=53)
     save(tmp_path, network, vocabulary(), {})
     theirs: Any = AutoTokenizer.from_pretrained(tmp_path)
     text = "w1 w48 w17 nothing w3"
-    assert theirs(text, add_special_tokens=False)["input_ids"] == load(tmp_path).vocabulary.source.encode(text)
+    assert theirs(text, add_special_tokens=False)["input_ids"] == load(tmp_path).processor.source.encode(text)
     assert theirs(text)["input_ids"][-1] == 2
     assert (theirs.pad_token_id, theirs.bos_token_id, theirs.eos_token_id) == (0, 1, 2)
 
 
 @torch.no_grad()
-def test_a_folder_with_sentencepiece_models_goes_in_and_out(tmp_path: Path) -> None:
+def test_a_folder_with_sentencepiece_models_survives_load_and_save(tmp_path: Path) -> None:
     from transformers import MarianTokenizer
 
     words = sentencepiece_folder(tmp_path / "a")
@@ -282,15 +282,15 @@ def test_a_folder_with_sentencepiece_models_goes_in_and_out(tmp_path: Path) -> N
         warnings.simplefilter("ignore")
         model.save_pretrained(tmp_path / "a")
     loaded = load(tmp_path / "a")
-    assert (loaded.vocabulary.target.begin, loaded.vocabulary.target.end) == (pad, 0)
+    assert (loaded.processor.target.begin, loaded.processor.target.end) == (pad, 0)
     source, target = batch(size, size)
     assert alike(loaded.network(source, target), reference_logits(model, source, target))
-    save(tmp_path / "b", loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
+    save(tmp_path / "b", loaded.network, loaded.processor, loaded.generation, config=loaded.config)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs: Any = MarianTokenizer.from_pretrained(tmp_path / "b")
     text = "the cat saw 7 dogs"
-    assert theirs(text)["input_ids"] == [*loaded.vocabulary.source.encode(text), 0]
+    assert theirs(text)["input_ids"] == [*loaded.processor.source.encode(text), 0]
     assert load(tmp_path / "b").config == loaded.config | {"dtype": "float32"}
     assert alike(
         reference_logits(open_reference(tmp_path / "b"), source, target), reference_logits(model, source, target)

@@ -89,7 +89,7 @@ def test_keys_of_a_former_head_are_not_kept(tmp_path: Path) -> None:
     assert config_of(tmp_path / "a")["no_answer"] is True
     loaded: Any = load(tmp_path / "a")
     loaded.network.allows_no_answer = False
-    save(tmp_path / "b", loaded.network, loaded.vocabulary, {}, config=loaded.config)
+    save(tmp_path / "b", loaded.network, loaded.processor, {}, config=loaded.config)
     assert "no_answer" not in config_of(tmp_path / "b")
 
 

@@ -17,7 +17,7 @@ from regard.models.registry import FAMILIES, build
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 @torch.no_grad()
-def test_the_adapter_gives_the_same_wherever_padding_lies(model: dict[str, Any]) -> None:
+def test_outputs_are_the_same_with_padding_on_either_side(model: dict[str, Any]) -> None:
     network = build(model, source_vocabulary=53, target_vocabulary=53).eval()
     source, target = batch()
     right = HFModule(network)(source.tokens, target, source.real.long())
@@ -65,8 +65,8 @@ LANGUAGE_MODELS = {
 
 @pytest.mark.parametrize("model", LANGUAGE_MODELS.values(), ids=LANGUAGE_MODELS)
 @torch.no_grad()
-def test_a_language_models_row_is_the_same_wherever_its_padding_lies(model: dict[str, Any]) -> None:
-    """And whatever lies under the padding: also more of it than the model has places for."""
+def test_a_row_of_a_language_model_is_the_same_with_padding_on_either_side(model: dict[str, Any]) -> None:
+    """And whatever the padding contains, also more of it than the maximum length."""
     network: Any = build(model, vocabulary=53).eval()
     rows = [torch.randint(0, 53, (length,)) for length in (13, 1, 7)]
     ids, mask = torch.full((3, 29), -100), torch.zeros(3, 29, dtype=torch.long)
@@ -104,7 +104,7 @@ CONTINUING = {
 
 
 @pytest.mark.parametrize(("inputs", "message"), CONTINUING.values(), ids=CONTINUING)
-def test_a_language_models_adapter_says_what_is_wrong(inputs: dict[str, Any], message: str) -> None:
+def test_wrong_inputs_of_a_language_model_are_errors(inputs: dict[str, Any], message: str) -> None:
     network = build(LANGUAGE_MODELS["llama"], vocabulary=53)
     with pytest.raises(UserError, match=message):
         HFModule(network)(**({"input_ids": torch.full((2, 3), 5)} | inputs))
@@ -125,7 +125,7 @@ ADAPTER = {
 
 
 @pytest.mark.parametrize(("inputs", "message"), ADAPTER.values(), ids=ADAPTER)
-def test_the_adapter_says_what_is_wrong(inputs: dict[str, Any], message: str) -> None:
+def test_wrong_inputs_are_errors(inputs: dict[str, Any], message: str) -> None:
     network = build(MODELS["transformer"], source_vocabulary=53, target_vocabulary=53)
     ids = torch.full((2, 3), 5)
     with pytest.raises(UserError, match=message):

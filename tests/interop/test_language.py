@@ -84,7 +84,7 @@ def test_they_compute_as_transformers_does_in_both_directions(
     expected = logits_of(model, tokens)
     assert alike(loaded.network(tokens), expected)
 
-    save(ours, loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
+    save(ours, loaded.network, loaded.processor, loaded.generation, config=loaded.config)
     assert torch.equal(logits_of(open_in_transformers(ours), tokens), logits_of(open_in_transformers(theirs), tokens))
     before, after = load_file(theirs / "model.safetensors"), load_file(ours / "model.safetensors")
     assert before.keys() == after.keys()
@@ -129,7 +129,7 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("kind", "model"), OURS.values(), ids=OURS)
 @torch.no_grad()
-def test_a_network_of_ours_goes_out_and_in(kind: str, model: dict[str, Any], tmp_path: Path) -> None:
+def test_a_network_of_ours_survives_save_and_load(kind: str, model: dict[str, Any], tmp_path: Path) -> None:
     """Under a published name where it is that mathematics, which transformers then opens; saved again, to the byte."""
     network, tokens = build(model, vocabulary=TOKENS).eval(), text()
     for parameter in network.parameters():  # norms and biases too: ones and zeros would hide a wrong order
@@ -138,7 +138,7 @@ def test_a_network_of_ours_goes_out_and_in(kind: str, model: dict[str, Any], tmp
     assert json.loads((tmp_path / "first/config.json").read_text())["model_type"] == kind
     loaded = load(tmp_path / "first")
     assert torch.equal(loaded.network(tokens), network(tokens))
-    save(tmp_path / "second", loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
+    save(tmp_path / "second", loaded.network, loaded.processor, loaded.generation, config=loaded.config)
     for path in (tmp_path / "first").iterdir():
         assert path.read_bytes() == (tmp_path / "second" / path.name).read_bytes(), path.name
     if not kind.startswith("regard-"):
@@ -150,7 +150,7 @@ def test_a_network_of_ours_goes_out_and_in(kind: str, model: dict[str, Any], tmp
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt1", "neo", "llama, grouped", "llama, llama3"])
 @torch.no_grad()
-def test_step_by_step_it_writes_what_transformers_writes(name: str, tmp_path: Path) -> None:
+def test_greedy_decoding_equals_that_of_transformers(name: str, tmp_path: Path) -> None:
     kind, fields = ODD[name]
     model, prompt = language_model(kind, eos_token_id=None, **fields), text(11, 2)
     network: Any = load(write(model, tmp_path)).network
@@ -221,7 +221,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @torch.no_grad()
-def test_rotary_speeds_are_read_in_every_form(form: dict[str, Any], tmp_path: Path) -> None:
+def test_rope_parameters_are_read_in_every_form(form: dict[str, Any], tmp_path: Path) -> None:
     write(language_model("llama"), tmp_path / "a")
     path = tmp_path / "a/config.json"
     config = json.loads(path.read_text())
@@ -230,7 +230,7 @@ def test_rotary_speeds_are_read_in_every_form(form: dict[str, Any], tmp_path: Pa
     loaded, tokens = load(tmp_path / "a"), text()
     expected = logits_of(open_in_transformers(tmp_path / "a"), tokens)
     assert alike(loaded.network(tokens), expected)
-    save(tmp_path / "b", loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
+    save(tmp_path / "b", loaded.network, loaded.processor, loaded.generation, config=loaded.config)
     assert torch.equal(logits_of(open_in_transformers(tmp_path / "b"), tokens), expected)
     written = json.loads((tmp_path / "b/config.json").read_text())
     assert all(written[key] == value for key, value in form.items() if value is not None)
@@ -258,20 +258,20 @@ def test_what_changes_no_computation_is_kept(tmp_path: Path) -> None:
     loaded = load(tmp_path / "a")
     network: Any = loaded.network
     assert network.config.dropout == 0.4
-    save(tmp_path / "b", loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
+    save(tmp_path / "b", loaded.network, loaded.processor, loaded.generation, config=loaded.config)
     assert kept.items() <= json.loads((tmp_path / "b/config.json").read_text()).items()
 
 
 @torch.no_grad()
-def test_a_table_may_have_more_rows_than_there_are_tokens(tmp_path: Path) -> None:
+def test_an_embedding_may_have_more_rows_than_the_vocabulary(tmp_path: Path) -> None:
     model, tokens = language_model("gpt2", vocab_size=64), text()
     loaded = load(write(model, tmp_path / "a", vocabulary(TOKENS)))
     assert alike(loaded.network(tokens), logits_of(model, tokens))
-    save(tmp_path / "b", loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
+    save(tmp_path / "b", loaded.network, loaded.processor, loaded.generation, config=loaded.config)
     assert alike(load(tmp_path / "b").network(tokens), logits_of(model, tokens))
 
 
-def test_a_special_token_that_is_not_there_is_null(tmp_path: Path) -> None:
+def test_a_missing_special_token_is_null(tmp_path: Path) -> None:
     """Left out, transformers would take GPT-2's own 50256 for it."""
     words = tokenizer(TOKENS)
     words.pad = words.begin = -1
@@ -283,7 +283,7 @@ def test_a_special_token_that_is_not_there_is_null(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "gpt3"])
-def test_the_card_says_how_it_is_opened(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_model_card_states_how_to_load_it(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path, build(OURS[kind][1], vocabulary=TOKENS), vocabulary(TOKENS), {})
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert re.search(r"Causal language model, [\d,]+ parameters, vocabulary 53\.", card)

@@ -30,15 +30,15 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def test_a_package_is_found_by_its_name_and_not_run(package: Path) -> None:
+def test_a_package_is_found_by_its_name_and_not_imported(package: Path) -> None:
     assert regard.load(NAME).folder == package / "model"
     assert regard.load(package.name).folder == package / "model"
 
 
-def test_an_adapter_finds_its_base_in_the_package_of_another_place(
+def test_an_adapter_finds_its_base_in_a_package_of_another_path(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its folder was written down whole; elsewhere the package's name in it says enough."""
+    """Its absolute path was recorded; elsewhere the package name in it is enough."""
     start(recipe(lay_out(tmp_path), f'from = "{NAME}"\nlora_rank = 2', 3), quiet=True)
     before = regard.load(tmp_path / "run").run(texts())
     moved = tmp_path / "other" / package.name
@@ -49,7 +49,7 @@ def test_an_adapter_finds_its_base_in_the_package_of_another_place(
     assert regard.load(tmp_path / "run").run(texts()) == before
 
 
-def test_the_search_says_where_it_looked(package: Path, tmp_path: Path) -> None:
+def test_the_error_lists_the_searched_folders(package: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no folder .*no-such.* and no installed package 'no_such'"):
         regard.load("no-such")
     with pytest.raises(

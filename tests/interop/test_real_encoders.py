@@ -29,7 +29,7 @@ def reactions(name: str) -> tuple[Any, dict[str, Any]]:
 
 @pytest.mark.parametrize("name", REACTIONS)
 @torch.no_grad()
-def test_a_published_encoder_says_the_published_words(name: str) -> None:
+def test_a_published_encoder_predicts_the_published_tokens(name: str) -> None:
     loaded, expected = reactions(name)
     network, ids = loaded.network, expected["ids"]
     text = pad([ids], 0)
@@ -37,15 +37,15 @@ def test_a_published_encoder_says_the_published_words(name: str) -> None:
     found = network(text)
     words = found.mlm if isinstance(network, Pretraining) else found
     assert (words[0, :3, :8] - torch.tensor(expected["logits_first3x8"])).abs().max() <= PRINTED
-    assert [loaded.vocabulary.target.name(token) for token in ids] == expected["tokens"]
+    assert [loaded.processor.target.name(token) for token in ids] == expected["tokens"]
 
 
 @pytest.mark.parametrize("name", REACTIONS)
 @torch.no_grad()
-def test_hidden_words_are_found_as_published(name: str) -> None:
+def test_masked_tokens_are_predicted_as_published(name: str) -> None:
     """Each token hidden in turn, all rows at once; its word is asked for where it is hidden and nowhere else."""
     loaded, expected = reactions(name)
-    network, ids, tokenizer = loaded.network, expected["ids"], loaded.vocabulary.target
+    network, ids, tokenizer = loaded.network, expected["ids"], loaded.processor.target
     places = list(range(1, len(ids) - 1))
     text = pad([[*ids[:place], tokenizer.table["[MASK]"], *ids[place + 1 :]] for place in places], 0)
     at = torch.zeros_like(text.tokens, dtype=torch.bool)
@@ -61,14 +61,14 @@ def test_hidden_words_are_found_as_published(name: str) -> None:
 
 
 @torch.no_grad()
-def test_the_head_that_maps_atoms_looks_as_published() -> None:
+def test_the_head_that_maps_atoms_has_the_published_weights() -> None:
     """Its weights are shared by all blocks, and the trace still knows the eleventh from the others."""
     loaded, expected = reactions("rxnmapper-albert")
     model = regard.load(need_weights("rxnmapper-albert"))
     from regard.tasks.batching import EncodedText
     from regard.tasks.encoding import trace_encoder
 
-    trace = trace_encoder(model.network, loaded.vocabulary.target, EncodedText(expected["ids"], []), prove=True)
+    trace = trace_encoder(model.network, loaded.processor.target, EncodedText(expected["ids"], []), prove=True)
     assert len(trace.sites) == expected["n_layers"]
     wanted = torch.tensor(expected["attn_layer10_head5"])
     assert (trace.weights("encoder.blocks.10.self", head=5) - wanted).abs().max() <= 2e-5
@@ -81,7 +81,7 @@ def test_the_head_that_maps_atoms_looks_as_published() -> None:
 def test_a_published_encoder_is_written_with_all_that_was_read(name: str, tmp_path: Path) -> None:
     loaded, _ = reactions(name)
     assert type(loaded.network) is (Pretraining if name.startswith("rxnfp") else MaskedLM)
-    save(tmp_path, loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
+    save(tmp_path, loaded.network, loaded.processor, loaded.generation, config=loaded.config)
     theirs, ours = load_file(need_weights(name) / "model.safetensors"), load_file(tmp_path / "model.safetensors")
     assert set(ours) <= set(theirs)
     assert all(".decoder." in left_out for left_out in set(theirs) - set(ours))  # copies of what is tied
@@ -90,7 +90,7 @@ def test_a_published_encoder_is_written_with_all_that_was_read(name: str, tmp_pa
     assert type(again.network) is type(loaded.network)
 
 
-def test_a_config_that_does_not_say_what_it_is_teaches_how_to() -> None:
+def test_a_config_without_model_type_is_an_error_with_the_fix() -> None:
     with pytest.raises(UserError, match=r"model_type.*bert.*regard\.load\(folder, model_type='bert'\)"):
         regard.load(need_weights("rxnfp-bert-pretrained"))
 
@@ -108,7 +108,7 @@ def test_sentences_are_embedded_as_published(tmp_path: Path) -> None:
     """Ids, vectors and cosines; whatever the batch; and so does a saved copy, in which others find how."""
     folder, expected = sentences()
     model = regard.load(folder)
-    encoded = model.vocabulary.target.inner.encode_batch(expected["sentences"])
+    encoded = model.processor.target.inner.encode_batch(expected["sentences"])
     assert [each.ids for each in encoded] == expected["ids"]
     vectors = model.embed(expected["sentences"])
     assert vectors.dtype == np.float32 and vectors.shape == (4, 384)
@@ -124,7 +124,7 @@ def test_sentences_are_embedded_as_published(tmp_path: Path) -> None:
     assert np.abs(first[0] - states[0, 0].detach().numpy()).max() <= 1e-5
 
 
-def test_a_vocab_txt_alone_reads_as_the_tokenizer_json_beside_it(tmp_path: Path) -> None:
+def test_a_vocab_txt_tokenizes_like_the_tokenizer_json_next_to_it(tmp_path: Path) -> None:
     from regard.text.vocabulary import Vocabulary
 
     folder, _ = sentences()

@@ -29,7 +29,7 @@ GATES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 class Diacritizer(nn.Module):
-    """Letters → vowel marks: each state of a bidirectional LSTM looks at all of them; what it saw is classified."""
+    """Letters → vowel marks: each state of a bidirectional LSTM attends to all of them; the context is classified."""
 
     def __init__(self, config: dict):
         super().__init__()
@@ -126,7 +126,7 @@ INSIDE = {  # what they keep in one matrix, we keep in several
 }
 KINDS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
 # CTranslate2 stops when four hypotheses have ended, ours when no other can come among the best four. What theirs finds
-# too if it is told to go on (patience=20):
+# too with patience=20:
 LATER = {"آزا": [("azzza", -0.8038856983184814)]}
 
 
@@ -141,7 +141,7 @@ class Transliterator(Transformer):
 
 
 def waves(length: int, width: int) -> torch.Tensor:
-    """As tensor2tensor has them: sines before cosines, places from 1, and the last is slower by 10000 exactly."""
+    """As in tensor2tensor: sines before cosines, positions from 1, the last wavelength exactly 10000 times longer."""
     rates = torch.exp(torch.arange(width // 2) * (-math.log(10000.0) / (width // 2 - 1)))
     angles = torch.arange(1, length + 1)[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], -1)
@@ -182,8 +182,8 @@ def groups(samples: list[dict], together: bool) -> list[list[dict]]:
 
 @pytest.mark.parametrize("together", [False, True], ids=["alone", "padded"])
 @torch.no_grad()
-def test_the_published_transformer_writes_and_looks_as_published(together: bool) -> None:
-    """Greedy outputs, their scores, and what head 0 of the last block looks at while each letter is written."""
+def test_the_published_transformer_has_the_published_outputs_and_weights(together: bool) -> None:
+    """Greedy outputs, their scores, and the weights of head 0 of the last block at each output character."""
     network, read, written, expected = transliterator()
     for samples in groups(expected, together):
         sources = pad([[read.index(letter) for letter in sample["input"]] for sample in samples], BLANK)
@@ -219,7 +219,7 @@ def test_the_published_transformer_gives_all_beams_and_scores(together: bool) ->
 
 
 @torch.no_grad()
-def test_whatever_they_found_has_the_same_score_all_at_once() -> None:
+def test_scores_of_all_hypotheses_equal_one_teacher_forced_pass() -> None:
     """Also what our beam leaves for something better."""
     network, read, written, expected = transliterator()
     for sample in expected:
@@ -232,7 +232,7 @@ def test_whatever_they_found_has_the_same_score_all_at_once() -> None:
 
 
 def stories(name: str) -> tuple[Loaded, dict]:
-    """A published Llama that tells stories, and what transformers made of it."""
+    """A published Llama, and its outputs in transformers."""
     folder = Path(os.environ.get("REGARD_WEIGHTS", "")) / name
     need(
         (folder / "model.safetensors").exists(),
@@ -243,12 +243,12 @@ def stories(name: str) -> tuple[Loaded, dict]:
 
 @pytest.mark.parametrize("name", ["stories260K", "stories15M"])
 @torch.no_grad()
-def test_a_published_llama_goes_on_as_published(name: str) -> None:
-    """Its tokens, its logits to the printed places, and its greedy story token for token."""
+def test_a_published_llama_continues_as_published(name: str) -> None:
+    """Its tokens, its logits to the printed digits, and its greedy output token by token."""
     loaded, expected = stories(name)
     network: Any = loaded.network
     prompt = expected["prompt_ids"]
-    assert loaded.vocabulary.target.prompt(expected["prompt"]) == prompt
+    assert loaded.processor.target.prompt(expected["prompt"]) == prompt
     logits, state = network.step(torch.tensor([prompt]), EMPTY)
     first = torch.tensor(expected["last_logits_of_prompt_first16"])
     assert (logits[0, -1, :16] - first).abs().max() <= 1e-4
@@ -257,13 +257,13 @@ def test_a_published_llama_goes_on_as_published(name: str) -> None:
         story.append(int(logits[0, -1].argmax()))
         logits, state = network.step(torch.tensor([story[-1:]]), state)
     assert story == expected["greedy_ids"]
-    assert loaded.vocabulary.target.decode(story) == expected["greedy_text"]
+    assert loaded.processor.target.decode(story) == expected["greedy_text"]
 
 
 @pytest.mark.parametrize("name", ["stories260K", "stories15M"])
 def test_a_published_llama_is_written_as_it_was_read(name: str, tmp_path: Path) -> None:
     loaded, _ = stories(name)
-    save(tmp_path, loaded.network, loaded.vocabulary, loaded.generation, config=loaded.config)
+    save(tmp_path, loaded.network, loaded.processor, loaded.generation, config=loaded.config)
     theirs = load_file(Path(os.environ["REGARD_WEIGHTS"]) / name / "model.safetensors")
     ours = load_file(tmp_path / "model.safetensors")
     assert theirs.keys() == ours.keys()

@@ -20,7 +20,7 @@ from regard.models.registry import build, configure
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that loads, to be spoiled in one way each."""
+    """A folder that loads, to be broken in one way each."""
     folder = tmp_path_factory.mktemp("checkpoints") / "good"
     write_reference(reference(), folder, vocabulary())
     load(folder)
@@ -61,7 +61,10 @@ REFUSED = {
     "banned words that are none": (lambda f: generate(f, bad_words_ids=5), "bad_words_ids = 5 should be"),
     "banned outside": (lambda f: generate(f, bad_words_ids=[[53]]), "bad_words_ids holds 53, but .* 0 … 52"),
     "suppressed outside": (lambda f: generate(f, suppress_tokens=[-1]), "suppress_tokens holds -1, but .* 0 … 52"),
-    "suppressed text": (lambda f: generate(f, suppress_tokens="a"), "suppress_tokens holds 'a'"),
+    "suppressed text": (
+        lambda f: generate(f, suppress_tokens="a"),
+        "suppress_tokens = a should be a list",
+    ),
     "a forced begin": (lambda f: generate(f, forced_bos_token_id=7), "forced_bos_token_id = 7 is not supported"),
     "no repeats of the source": (
         lambda f: generate(f, encoder_no_repeat_ngram_size=3),
@@ -208,8 +211,8 @@ def test_our_own_config_is_a_closed_schema(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_the_way_to_convert_a_pickled_checkpoint_works(tmp_path: Path) -> None:
-    """The line that the refusal gives, run as it stands."""
+def test_the_command_that_converts_a_pickled_checkpoint_works(tmp_path: Path) -> None:
+    """The command of the error message, run unchanged."""
     model = reference()
     write_reference(model, tmp_path, vocabulary())
     expected = load(tmp_path).network.state_dict()

@@ -18,7 +18,7 @@ from regard.models.registry import build
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A folder of a kind that loads, to be spoiled in one way each."""
+    """A folder of a kind that loads, to be broken in one way each."""
     place, made = tmp_path_factory.mktemp("checkpoints"), {}
 
     def folder(kind: str) -> Path:

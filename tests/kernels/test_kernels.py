@@ -85,7 +85,7 @@ def test_many_rows(rows: int, inputs: int, outputs: int, activation: nn.Module |
     threads=st.integers(1, 3),
 )  # fmt: skip
 @torch.no_grad()
-def test_each_text_looks_at_itself(lengths: list[int], heads: int, width: int, threads: int) -> None:
+def test_each_text_attends_to_itself_only(lengths: list[int], heads: int, width: int, threads: int) -> None:
     torch.set_num_threads(threads)
     projected = torch.randn(sum(lengths), 3 * heads * width)
     found = ops.attention_varlen(projected, lengths, heads, 0.3)
@@ -125,7 +125,7 @@ def test_attention_with_gradients_is_left_to_torch() -> None:
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_feed_forward_network_there_and_back(name: str, bias: bool) -> None:
+def test_a_feed_forward_network_forward_and_backward(name: str, bias: bool) -> None:
     network, found = FeedForward(37, 150, name, bias), []
     given, gradient = torch.randn(2, 3, 67, 37)
     for precision in (torch.float32, torch.float64):
@@ -143,7 +143,7 @@ def test_what_is_frozen_has_no_gradient() -> None:
     assert network.up.weight.grad is None and network.down.weight.grad is not None and x.grad is not None
 
 
-def test_what_does_not_fit_goes_torch_s_way() -> None:
+def test_unsupported_shapes_use_torch() -> None:
     """To its errors, or to what it does with it."""
     for width in (60, 80):
         with pytest.raises(RuntimeError):
@@ -181,7 +181,7 @@ def test_torch_s_defaults_do_not_matter() -> None:
 
 
 @torch.no_grad()
-def test_activations_of_small_numbers_are_exact() -> None:
+def test_activations_of_small_values_are_exact() -> None:
     """To the last digits of each, not of the largest."""
     x = torch.cat([torch.logspace(-30, 0, 3 * MANY), -torch.logspace(-30, 0, 3 * MANY)])[:, None]
     identity = PackedWeights([as_identity()])
@@ -198,7 +198,7 @@ def test_an_older_build_is_left_alone(tmp_path: Path) -> None:
     assert bindings.is_outdated(tmp_path / "built.so")
 
 
-def test_gradients_may_lie_anyhow() -> None:
+def test_gradients_may_have_any_strides() -> None:
     query, key, value = (torch.randn(2, 3, 20, 8, requires_grad=True) for _ in range(3))
     context = scaled_dot_product_attention(query, key, value, 0.3, causal=True)
     given = torch.randn(8, 20, 3, 2).permute(3, 2, 1, 0)
@@ -209,7 +209,7 @@ def test_gradients_may_lie_anyhow() -> None:
     assert torch.equal(one, other)
 
 
-def test_what_is_no_number_is_seen_by_those_behind_it() -> None:
+def test_nan_reaches_later_positions_only() -> None:
     query, key, value = (torch.randn(1, 1, 20, 8, requires_grad=True) for _ in range(3))
     with torch.no_grad():
         key[0, 0, 7] = torch.nan
@@ -259,7 +259,7 @@ def test_scores_far_apart_are_no_trouble() -> None:
 
 
 @torch.no_grad()
-def test_what_is_no_number_shows() -> None:
+def test_nan_propagates() -> None:
     """A broken checkpoint must not give plausible numbers."""
     projected = torch.randn(20, 3 * 8)
     projected[7, 8:16] = torch.nan  # a key
@@ -295,7 +295,7 @@ def test_weights_made_for_inference_are_read_too() -> None:
 
 
 @torch.no_grad()
-def test_weights_are_laid_out_anew_when_they_change() -> None:
+def test_weights_are_packed_again_when_they_change() -> None:
     layer, x = linear(20, 30), torch.randn(7, 20)
     panels = PackedLinear(layer)
     alike(panels(x), layer(x))
@@ -309,7 +309,7 @@ def test_weights_are_laid_out_anew_when_they_change() -> None:
     alike(panels(x), x.sum(1, keepdim=True).expand(-1, 30))
 
 
-def test_who_wants_gradients_gets_them() -> None:
+def test_gradients_are_computed_if_required() -> None:
     layer, x = linear(64, 80), torch.randn(3, 64)
     for product in (SmallBatchLinear(layer), PackedLinear(layer)):
         layer.weight.grad = None

@@ -1,4 +1,4 @@
-"""What stands between attention."""
+"""Layers between attention."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def test_dropout_zeros_at_its_rate_and_keeps_the_mean(rate: float):
     torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - rate)), rtol=1e-3, atol=0)
 
 
-def test_dropout_is_repeatable_passes_gradients_and_sleeps_in_evaluation():
+def test_dropout_is_repeatable_passes_gradients_and_is_off_in_evaluation():
     dropout, x = Dropout(0.3), torch.randn(7, 11, requires_grad=True)
     torch.manual_seed(3)
     once = dropout(x)
@@ -29,7 +29,7 @@ def test_dropout_is_repeatable_passes_gradients_and_sleeps_in_evaluation():
     assert dropout.eval()(x) is x
 
 
-def test_another_rate_reaches_every_place_that_drops():
+def test_another_dropout_rate_reaches_every_dropout():
     """Also torch's own layers, which drop between two of them."""
     decoder, reader = recurrence("lstm", 5, 7, depth=2, dropout=0.3), RNNEncoder("gru", 5, 7, 2, True, 0.3)
     for network in (decoder, reader):
@@ -55,7 +55,7 @@ def test_reverse_leaves_padding_where_it_is():
 
 
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
-def test_a_reader_of_both_directions_is_torchs(cell: str):
+def test_a_bidirectional_encoder_equals_torchs(cell: str):
     """Against torch's own stacked bidirectional module with packed rows, on the same weights."""
     torch.manual_seed(0)
     reader = RNNEncoder(cell, 5, 7, 2, bidirectional=True, dropout=0.0)

@@ -113,13 +113,13 @@ def test_any_family_with_projections_is_adapted() -> None:
         ("lora_rang=4", r"did you mean model\.lora_rank"),
     ],
 )
-def test_what_cannot_be_is_refused(key: str, said: str, tmp_path: Path) -> None:
+def test_impossible_options_are_errors(key: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=said):
         train(tmp_path, "run", base(tmp_path / "base", "gpt2"), 1, "query", f"model.{key}")
     assert not (tmp_path / "run").exists()
 
 
-def test_an_adapter_needs_weights_to_stand_on(tmp_path: Path) -> None:
+def test_an_adapter_needs_a_base_model(tmp_path: Path) -> None:
     path = tmp_path / "new.toml"
     path.write_text(RECIPE.format(base="x", steps=1, targets="query").replace("from =", "family ="))
     with pytest.raises(UserError, match=r"model\.lora_rank.*set model\.from"):
@@ -161,7 +161,7 @@ def peft(model: Any, place: Path) -> Any:
 
 
 @pytest.mark.parametrize("kind", SMALL)
-def test_the_folder_is_what_peft_reads_and_saves_whole(kind: str, tmp_path: Path) -> None:
+def test_peft_reads_the_folder_and_saves_the_same(kind: str, tmp_path: Path) -> None:
     """Also where the published file keeps queries, keys and values in one tensor."""
     place = base(tmp_path / "base", kind)
     run = train(tmp_path, "run", place, 4, "query value output down")
@@ -201,7 +201,7 @@ def test_adapted_and_loaded_are_the_same(name: str, fields: dict, targets: str, 
     assert not torch.equal(adapted(*inputs), plain(*inputs))
 
 
-def test_killed_and_resumed_is_never_stopped(tmp_path: Path) -> None:
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     place = base(tmp_path / "base", "gpt2")
     train(tmp_path, "whole", place, 40)
     path, run = tmp_path / "whole.toml", tmp_path / "killed"
@@ -213,7 +213,7 @@ def test_killed_and_resumed_is_never_stopped(tmp_path: Path) -> None:
         assert ends[0] == ends[1], name
 
 
-def test_convert_writes_the_whole_model_into_a_folder_of_its_own(trained: Path, tmp_path: Path, capfd) -> None:
+def test_convert_merges_the_adapter_into_a_separate_folder(trained: Path, tmp_path: Path, capfd) -> None:
     for code, out in ((0, tmp_path / "out"), (1, tmp_path / "out"), (1, trained / "run" / "recipe.toml")):
         with pytest.raises(SystemExit) as left:
             main(["convert", str(trained / "run"), str(out), "--json"])
@@ -229,7 +229,7 @@ def test_convert_writes_the_whole_model_into_a_folder_of_its_own(trained: Path, 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A base and an adapter of it side by side."""
+    """A base and an adapter of it in two folders."""
     place = tmp_path_factory.mktemp("trained")
     torch.manual_seed(1)
     train(place, "run", base(place / "base", "llama"), 2)
@@ -274,7 +274,7 @@ def peft_only(place: Path, target: Path) -> Path:
     return target
 
 
-def test_an_adapter_of_others_is_read(trained: Path, tmp_path: Path) -> None:
+def test_an_adapter_of_peft_is_read(trained: Path, tmp_path: Path) -> None:
     found = regard.load(peft_only(trained / "run" / "checkpoint-2", tmp_path / "theirs"))
     expected, tokens = regard.load(trained / "run"), text(11)
     assert torch.equal(found.network(tokens), expected.network(tokens))
@@ -334,7 +334,7 @@ HARMS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_what_is_no_adapter_of_this_kind_is_refused(harm: str, trained: Path, tmp_path: Path) -> None:
+def test_other_kinds_of_adapters_are_errors(harm: str, trained: Path, tmp_path: Path) -> None:
     place = peft_only(trained / "run" / "checkpoint-2", tmp_path / "theirs")
     deed, said = HARMS[harm]
     deed(place)

@@ -27,7 +27,7 @@ def test_resamples_are_seeded_and_the_same_for_every_statistic() -> None:
 
 
 @pytest.mark.parametrize(("gain", "noise"), [(0.0, True), (0.02, True), (0.5, False)])
-def test_the_paired_test_tells_gains_from_noise(gain: float, noise: bool) -> None:
+def test_the_paired_test_distinguishes_gains_from_noise(gain: float, noise: bool) -> None:
     first = np.random.default_rng(1).normal(size=200)
     second = first + gain + 0.5 * np.random.default_rng(2).normal(size=200) * bool(gain)
     difference = paired_test("score", first, second)

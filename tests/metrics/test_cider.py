@@ -76,7 +76,7 @@ def test_they_are_the_definition(seed: int) -> None:
     )
 
 
-def test_a_case_by_hand() -> None:
+def test_an_example_computed_by_hand() -> None:
     """Two images. "a" is in both and weighs 0; "cat", "dog" and the bigrams weigh log 2."""
     references = [[["a", "cat"]], [["a", "dog"]]]
     # Image 1, caption "a cat": unigrams cos = 1, bigrams cos = 1, no trigrams: (1 + 1 + 0 + 0) / 4.
@@ -86,7 +86,7 @@ def test_a_case_by_hand() -> None:
     np.testing.assert_allclose(cider_d(captions, references), [5.0, 2.5 * math.exp(-1 / 72)])
 
 
-def test_repeated_words_by_hand() -> None:
+def test_repeated_words_computed_by_hand() -> None:
     """CIDEr does not see repetition, CIDEr-D clips it: min(3, 1) · 1 ÷ (3 · 1), three words against one."""
     references = [[["cat"]], [["dog"]]]
     captions = [["cat"] * 3, ["cat"]]
@@ -94,7 +94,7 @@ def test_repeated_words_by_hand() -> None:
     np.testing.assert_allclose(cider_d(captions, references), [10 / 4 / 3 * math.exp(-4 / 72), 0.0])
 
 
-def test_the_mean_over_references_by_hand() -> None:
+def test_the_mean_over_references_computed_by_hand() -> None:
     """One of two references is equal."""
     references = [[["cat"], ["bird"]], [["dog"]], [["fish"]]]
     np.testing.assert_allclose(cider([["cat"], ["dog"], ["eel"]], references), [0.125, 0.25, 0.0])

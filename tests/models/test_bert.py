@@ -1,4 +1,4 @@
-"""Laws of networks that read a whole text: BERT's, its relatives' and DeBERTa's, of every shape, with every head."""
+"""Invariants of encoders: BERT, its variants and DeBERTa, in every configuration, with every head."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from regard.attention.recording import record
 from regard.attention.trace import Trace
-from regard.layers.encoder import Encoder
+from regard.layers.encoder import TextEncoder
 from regard.layers.inputs import TokenBatch
 from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.models.heads.sequence import Classifier
@@ -45,9 +45,9 @@ HEADS = {
 }
 
 
-def made(model: dict[str, Any]) -> Encoder:
+def made(model: dict[str, Any]) -> TextEncoder:
     network = build(model, vocabulary=TOKENS).eval()
-    assert isinstance(network, Encoder)
+    assert isinstance(network, TextEncoder)
     return randomised(network)
 
 
@@ -60,11 +60,11 @@ def randomised(network: Any) -> Any:
 
 
 @pytest.fixture(params=MODELS)
-def network(request) -> Encoder:
+def network(request) -> TextEncoder:
     return made(MODELS[request.param])
 
 
-def texts(network: Encoder, rows: int = 4, length: int = 13) -> TokenBatch:
+def texts(network: TextEncoder, rows: int = 4, length: int = 13) -> TokenBatch:
     tokens = torch.randint(0, TOKENS, (rows, length))
     segments = torch.randint(0, network.config.token_types, tokens.shape) if network.config.token_types else None
     return TokenBatch(tokens, torch.tensor([13, 6, 1, 9])[:rows], segments)
@@ -84,7 +84,7 @@ def test_every_such_family_is_tested_here() -> None:
 
 
 @torch.no_grad()
-def test_padding_and_batch_mates_change_nothing(network: Encoder) -> None:
+def test_padding_and_other_sequences_in_the_batch_change_nothing(network: TextEncoder) -> None:
     text = texts(network)
     together = network.encode(text)
     garbage = TokenBatch(torch.where(text.real, text.tokens, 7), text.lengths, text.segments)
@@ -95,7 +95,7 @@ def test_padding_and_batch_mates_change_nothing(network: Encoder) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("head", HEADS)
-def test_what_stands_on_top_is_told_by_the_states_of_a_text_alone(network: Encoder, head: str) -> None:
+def test_heads_depend_on_the_hidden_states_of_a_text_only(network: TextEncoder, head: str) -> None:
     headed: Any = randomised(HEADS[head](network).eval())
     text = texts(network)
     found = headed(text)
@@ -105,7 +105,7 @@ def test_what_stands_on_top_is_told_by_the_states_of_a_text_alone(network: Encod
 
 
 @torch.no_grad()
-def test_every_place_sees_the_whole_text(network: Encoder) -> None:
+def test_every_position_attends_to_the_entire_text(network: TextEncoder) -> None:
     text = texts(network, rows=1)
     for changed in (0, 12):
         tokens = text.tokens.clone()
@@ -115,7 +115,7 @@ def test_every_place_sees_the_whole_text(network: Encoder) -> None:
 
 
 @torch.no_grad()
-def test_places_and_segments_are_told_apart(network: Encoder) -> None:
+def test_positions_and_segments_change_the_output(network: TextEncoder) -> None:
     text = texts(network, rows=1)
     order = torch.arange(13).flip(0)
     turned = TokenBatch(text.tokens[:, order], text.lengths)
@@ -128,7 +128,7 @@ def test_places_and_segments_are_told_apart(network: Encoder) -> None:
 
 
 @torch.no_grad()
-def test_words_are_told_only_where_asked(network: Encoder) -> None:
+def test_tokens_are_predicted_only_at_the_given_positions(network: TextEncoder) -> None:
     headed, text = randomised(MaskedLM(network).eval()), texts(network)
     at = text.real & (torch.rand(text.tokens.shape) < 0.3)
     alike(headed(text, at), headed(text)[at])
@@ -145,7 +145,7 @@ def test_both_tasks_of_pre_training_come_from_one_pass() -> None:
     assert torch.equal(relation, headed.nsp_head(network.pooled(states)))
 
 
-def test_every_parameter_gets_a_gradient(network: Encoder) -> None:
+def test_every_parameter_gets_a_gradient(network: TextEncoder) -> None:
     headed, text = (Pretraining if network.pooler is not None else MaskedLM)(network), texts(network)
     found = headed(text)
     parts: tuple[Tensor, ...] = tuple(found) if isinstance(found, tuple) else (found,)
@@ -155,7 +155,7 @@ def test_every_parameter_gets_a_gradient(network: Encoder) -> None:
 
 
 @torch.no_grad()
-def test_a_site_is_a_place_also_where_weights_are_shared(network: Encoder) -> None:
+def test_layers_with_shared_weights_have_sites_of_their_own(network: TextEncoder) -> None:
     """And weights · values are the context that was used, at each of them."""
     with record(prove=True) as recorder:
         network.encode(texts(network, rows=1))

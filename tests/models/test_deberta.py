@@ -59,7 +59,7 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("fields", "word"), PROBLEMS.values(), ids=PROBLEMS)
-def test_what_does_not_fit_together_is_said(fields: dict[str, Any], word: str) -> None:
+def test_contradicting_options_are_errors(fields: dict[str, Any], word: str) -> None:
     with pytest.raises(UserError, match=word), torch.device("meta"):
         build({"family": "deberta", "width": 24, "heads": 3, **fields}, vocabulary=31)
 
@@ -97,7 +97,7 @@ def test_dropout_is_on_distances_too() -> None:
     assert torch.equal(network.eval().distances(0, 11), network.distances(0, 11))
 
 
-def test_merges_in_berts_spelling_are_read_as_transformers_reads_them(tmp_path: Path) -> None:
+def test_merges_in_berts_spelling_tokenize_as_in_transformers(tmp_path: Path) -> None:
     """Version 1's tokenizer: bytes merged, between [CLS] and [SEP]; a second text is in segment 1."""
     from transformers import DebertaTokenizer
 
@@ -116,7 +116,7 @@ def test_merges_in_berts_spelling_are_read_as_transformers_reads_them(tmp_path: 
 
 
 @torch.no_grad()
-def test_a_folder_fills_embeds_and_is_seen_into(tmp_path: Path) -> None:
+def test_a_folder_fills_embeds_and_is_traced(tmp_path: Path) -> None:
     """From a saved folder, by the one call that loads everything."""
     body: Any = build(VERSIONS["second"], vocabulary=letters().size)
     network = MaskedLM(body)
@@ -134,7 +134,7 @@ def test_a_folder_fills_embeds_and_is_seen_into(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @torch.no_grad()
-def test_hastened_it_reads_the_same_and_nearly_in_eight_bits(version: str) -> None:
+def test_optimized_outputs_are_equal_and_nearly_equal_in_int8(version: str) -> None:
     """Distances go through the same products as contents, whatever those were rewritten to."""
     plain, given = build(VERSIONS[version] | {"width": 66}, vocabulary=53).eval(), text()
     expected = plain(given)[given.real]
@@ -145,7 +145,7 @@ def test_hastened_it_reads_the_same_and_nearly_in_eight_bits(version: str) -> No
     assert 0 < apart < 0.05
 
 
-def test_stopped_and_resumed_is_never_stopped(tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     """Layer by layer, with the distances at the bottom among the embeddings."""
     model = 'family = "deberta"\nwidth = 24\nheads = 2\ndepth = 2\nlimit = 40\nbuckets = 8'
     options = ("train.ema_decay=0.8", "train.eval_steps=100", "train.layer_decay=0.7", "train.unfreeze_steps=1")

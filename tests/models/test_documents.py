@@ -1,4 +1,4 @@
-"""Documents longer than an encoder reads: cut into segments that overlap, told from all of them, saved and opened."""
+"""Documents longer than an encoder's context: overlapping segments, classification from all of them, save and load."""
 
 import json
 import random
@@ -43,7 +43,7 @@ def documents() -> list[list[int]]:
 
 
 def plainly(row: list[int], segment: int, stride: int) -> list[list[int]]:
-    """Cut one document as the paper says."""
+    """Split one document as in the paper."""
     inside, found, begin = row[1:-1], [], 0
     while not found or begin + segment - 2 - stride < len(inside):
         found.append([row[0], *inside[begin : begin + segment - 2], row[-1]])
@@ -52,7 +52,7 @@ def plainly(row: list[int], segment: int, stride: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(("segment", "stride"), [(10, 6), (10, 8), (5, 1), (12, 3)])
-def test_a_document_is_cut_into_all_its_segments(segment: int, stride: int) -> None:
+def test_a_document_is_split_into_all_its_segments(segment: int, stride: int) -> None:
     rows = documents()
     cut = network(segment, stride).split_into_segments(pad(rows, 0))
     expected = [plainly(row, segment, stride) for row in rows]
@@ -70,7 +70,7 @@ def test_a_text_of_one_token_is_one_token() -> None:
 
 
 @torch.no_grad()
-def test_it_is_an_lstm_over_what_the_encoder_says_of_each_segment() -> None:
+def test_it_is_an_lstm_over_the_encoders_output_for_each_segment() -> None:
     found, rows = network(), documents()
     together = found(pad(rows, 0))
     for row, logits in zip(rows, together, strict=True):
@@ -80,7 +80,7 @@ def test_it_is_an_lstm_over_what_the_encoder_says_of_each_segment() -> None:
 
 
 @torch.no_grad()
-def test_every_place_has_a_state_from_the_last_segment_that_has_it() -> None:
+def test_every_position_has_a_hidden_state_from_the_last_segment_that_contains_it() -> None:
     found, rows = network(), documents()
     text = pad(rows, 0)
     states = found.encode(text)
@@ -98,7 +98,7 @@ def test_every_place_has_a_state_from_the_last_segment_that_has_it() -> None:
 
 
 @torch.no_grad()
-def test_many_segments_are_read_some_at_a_time() -> None:
+def test_many_segments_are_encoded_in_batches() -> None:
     found, rows = network(), documents()
     many = [rows[0]] * SEGMENTS_AT_ONCE
     alone, together = found(pad([rows[0]], 0)), found(pad(many, 0))
@@ -118,7 +118,7 @@ def lay_out(place: Path) -> Path:
     return place
 
 
-def test_it_learns_what_stands_beyond_the_encoders_limit_and_its_folder_opens(tmp_path: Path, capfd: Any) -> None:
+def test_it_learns_from_text_beyond_the_encoders_limit_and_its_folder_loads(tmp_path: Path, capfd: Any) -> None:
     options = ("train.learning_rate=3e-3", "train.eval_steps=80", "train.save_steps=80", "data.test=test.tsv")
     start(recipe(lay_out(tmp_path), SCRATCH, 80, *SEGMENT, *options), quiet=True)
     assert json.loads((tmp_path / "run/best.json").read_text())["score"] > 90
@@ -131,7 +131,7 @@ def test_it_learns_what_stands_beyond_the_encoders_limit_and_its_folder_opens(tm
     again: Any = regard.load(tmp_path / "again")
     assert again.task == "classify" and again.run(texts) == model.run(texts)
     assert model.embed(texts[:3]).shape == (3, 24)
-    ids = torch.tensor([model.vocabulary.target.inner.encode(texts[0]).ids])
+    ids = torch.tensor([model.processor.target.inner.encode(texts[0]).ids])
     out = model.module(input_ids=ids)
     assert out.logits.shape == (1, 2) and out.last_hidden_state.shape == (1, ids.size(1), 24)
     with pytest.raises(SystemExit) as left:
@@ -155,7 +155,7 @@ def test_every_segment_is_seen(tmp_path: Path) -> None:
     last = trace.sites[-1]
     assert trace.labels(last)[0][1:-1] == trace.source[13:-1] and len(trace.labels(last)[0]) == 7
     alone = model.network.body.eval()
-    cut = model.network.split_into_segments(pad([model.vocabulary.target.inner.encode(text).ids], 0)).text
+    cut = model.network.split_into_segments(pad([model.processor.target.inner.encode(text).ids], 0)).text
     with record() as recorder, torch.no_grad():
         alone.encode(TokenBatch(cut.tokens[2:, :7], cut.lengths[2:]))
     expected = Trace(recorder).weights("encoder.blocks.1.self")
@@ -167,7 +167,7 @@ def test_every_segment_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("adapter", [False, True])
-def test_published_weights_are_taken_and_a_stopped_run_goes_on(adapter: bool, tmp_path: Path) -> None:
+def test_published_weights_are_used_and_an_interrupted_run_resumes(adapter: bool, tmp_path: Path) -> None:
     place = folder(tmp_path)
     lay_out(tmp_path)
     model = f'from = "{place}"' + ("\nlora_rank = 2" if adapter else "")
@@ -211,14 +211,14 @@ def test_relatives_without_their_own_pooler_are_written_too(kind: str, tmp_path:
         ('family = "gpt"\npreset = "tiny"', "seed=1", "segments need an encoder"),
     ],
 )
-def test_what_cannot_be_is_refused(model: str, option: str, said: str, tmp_path: Path) -> None:
+def test_impossible_options_are_errors(model: str, option: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=said):
         start(recipe(lay_out(tmp_path), model, 2, *SEGMENT, option), quiet=True)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_tokenizer_must_put_a_token_on_either_side(tmp_path: Path) -> None:
-    """Else the first and the last word of a document would stand round each of its segments."""
+    """Else the first and the last word of a document would surround each of its segments."""
     lay_out(tmp_path)
     options = ("data.segment_length=0", "data.stride=0", f"output={tmp_path / 'other'}", "tokenizer.kind=words")
     start(recipe(tmp_path, 'family = "gpt"\npreset = "tiny"\nwidth = 24\nheads = 2', 1, *options), quiet=True)
@@ -228,7 +228,7 @@ def test_a_tokenizer_must_put_a_token_on_either_side(tmp_path: Path) -> None:
         )
 
 
-def test_a_model_goes_on_reading_as_it_was_made_to(tmp_path: Path) -> None:
+def test_a_loaded_model_segments_documents_as_in_training(tmp_path: Path) -> None:
     whole = folder(tmp_path / "a", lambda body: Classifier(body, ("early", "late")))
     cut = folder(tmp_path / "b", lambda body: Documents(body, ("early", "late"), 9, 5))
     lay_out(tmp_path)

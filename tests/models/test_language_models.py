@@ -1,4 +1,4 @@
-"""Laws of networks that go on with a text: GPT's and Llama's, of every shape."""
+"""Invariants of causal language models: GPT and Llama, in every configuration."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def test_every_such_family_is_tested_here() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("chunks", [[1] * 17, [3, 1, 9, 2, 2], [16, 1]])
-def test_any_split_of_a_text_is_the_whole(network: TransformerLM, chunks: list[int]) -> None:
+def test_any_division_into_steps_gives_the_same_logits(network: TransformerLM, chunks: list[int]) -> None:
     tokens, state, pieces = texts(3, 17), EMPTY, []
     for chunk in tokens.split(chunks, 1):
         logits, state = network.step(chunk, state)
@@ -92,7 +92,7 @@ def test_prompts_of_other_lengths_change_nothing(network: TransformerLM) -> None
 
 
 @torch.no_grad()
-def test_a_memory_with_room_is_one_without(network: TransformerLM) -> None:
+def test_a_preallocated_memory_equals_a_growing_one(network: TransformerLM) -> None:
     """Watched steps, reordered rows and a text cut back give what a fresh reading gives."""
     tokens = texts(3, 11)
     state = network.prefill(tokens)
@@ -107,7 +107,7 @@ def test_a_memory_with_room_is_one_without(network: TransformerLM) -> None:
 
 
 @torch.no_grad()
-def test_a_text_may_outgrow_the_context(network: TransformerLM) -> None:
+def test_generation_may_exceed_the_context(network: TransformerLM) -> None:
     """What is forgotten has no influence any more, and what is kept is seen."""
     tokens, other = texts(1, 3 * LIMIT), texts(1, 3 * LIMIT, seed=4)
     last = []
@@ -118,7 +118,7 @@ def test_a_text_may_outgrow_the_context(network: TransformerLM) -> None:
             assert state.hypothesis.memories[0].length <= LIMIT
         last.append(logits)
     assert last[0].isfinite().all()
-    if network.rotary is None:  # read again from the first place on: the same as a text that begins there
+    if network.rotary is None:  # computed again from the first position: the same as a text that begins there
         alike(last[0], last[1])
         kept = state.hypothesis.tokens
         alike(last[0][:, -1], network(kept)[:, -1])
@@ -140,7 +140,7 @@ def test_traced_is_untraced_and_weights_times_values_are_the_context(network: Tr
 
 
 @torch.no_grad()
-def test_a_local_block_sees_its_window_alone() -> None:
+def test_a_local_block_attends_to_its_window_only() -> None:
     network = made(MODELS["gpt-3"])
     with record() as recorder:
         network(texts(1, 17))
@@ -183,7 +183,9 @@ WAYS = [
 
 
 @pytest.mark.parametrize("options", WAYS)
-def test_batch_mates_of_other_lengths_do_not_change_an_answer(network: TransformerLM, options: DecodeOptions) -> None:
+def test_sequences_of_other_lengths_in_the_batch_do_not_change_an_answer(
+    network: TransformerLM, options: DecodeOptions
+) -> None:
     prompts = [texts(1, length, seed=length)[0].tolist() for length in (9, 2, 13, 1)]
     keys = [11, 12, 13, 14]
     together = continuations(network, prompts, options, 8, keys=keys)
@@ -192,7 +194,7 @@ def test_batch_mates_of_other_lengths_do_not_change_an_answer(network: Transform
         assert [each.tokens for each in alone] == [each.tokens for each in expected]
 
 
-def test_greedy_is_the_argmax_of_whole_passes(network: TransformerLM) -> None:
+def test_greedy_is_the_argmax_of_full_forward_passes(network: TransformerLM) -> None:
     tokens = texts(1, 5)
     (found,) = continuations(network, tokens.tolist(), DecodeOptions(), 12)
     for _ in range(12):
@@ -202,8 +204,8 @@ def test_greedy_is_the_argmax_of_whole_passes(network: TransformerLM) -> None:
 
 @pytest.mark.parametrize("limit", [20, LIMIT + 9])
 @pytest.mark.parametrize("options", [DecodeOptions(), WAYS[2]])
-def test_guessing_ahead_changes_nothing(network: TransformerLM, options: DecodeOptions, limit: int) -> None:
-    """Also where the text outgrows the context, and whoever guesses: the network itself, another, or the prompt."""
+def test_speculative_decoding_changes_nothing(network: TransformerLM, options: DecodeOptions, limit: int) -> None:
+    """Also beyond the context, and with any draft: the network itself, another one, or the prompt."""
     for seed in range(2):
         prompt = texts(1, 7, seed)
         (expected,) = continuations(network, prompt.tolist(), options, limit)
@@ -218,14 +220,14 @@ def test_guessing_ahead_changes_nothing(network: TransformerLM, options: DecodeO
             assert found.steps + found.accepted == limit
 
 
-def test_a_perfect_guess_is_always_right() -> None:
+def test_a_perfect_draft_is_always_accepted() -> None:
     network = made(MODELS["llama"])
     found = speculate(network, texts(1, 7), (), DecodeOptions(), 30, DraftModel(network, torch.device("cpu")))
     assert found.accepted == found.proposed > 20
     assert found.steps < 9
 
 
-def test_what_was_said_before_is_looked_up() -> None:
+def test_prompt_lookup_proposes_earlier_continuations() -> None:
     guess = PromptLookup()
     text = [5, 6, 7, 8, 9, 1, 6, 7]
     assert guess(text, 3) == [8, 9, 1]

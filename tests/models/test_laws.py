@@ -80,9 +80,9 @@ def alike(found: Tensor, expected: Tensor) -> None:
 
 
 @torch.no_grad()
-def test_padding_and_batch_mates_change_nothing(network):
+def test_padding_and_other_sequences_in_the_batch_change_nothing(network):
     source, target = sequences(11, 4, 1), targets(3, 7)
-    together = network(source, target)  # what lies under the padding is garbage
+    together = network(source, target)  # the padding contains garbage
     for row, length in enumerate(source.lengths.tolist()):
         alone = network(
             TokenBatch(source.tokens[row : row + 1, :length], source.lengths[row : row + 1]), target[row, None]
@@ -119,7 +119,7 @@ def test_bfloat16_runs_all_at_once_and_step_by_step(network):
 
 
 @torch.no_grad()
-def test_logits_of_some_places_are_those_of_all(network):
+def test_logits_at_some_positions_equal_those_at_all(network):
     source, target = sequences(11, 4), targets(2, 7)
     at = torch.rand(2, 7) < 0.5
     alike(network(source, target, at), network(source, target)[at])
@@ -161,7 +161,7 @@ class Watched:
             logits, after = self.network.step(tokens, State(source, hypothesis))
         prefix = torch.cat([prefix, tokens], 1)  # the source's number, then the tokens so far
         for site, (look,) in recorder.records.items():
-            weights = look.weights()  # hypotheses side by side as queries, where they share a memory
+            weights = look.weights()  # hypotheses as queries, where they share a memory
             weights = weights.transpose(1, 2).reshape(tokens.size(0), look.weights().size(1), -1)
             for row, each in enumerate(prefix.tolist()):
                 self.seen[site, tuple(each)] = weights[row]
@@ -170,7 +170,7 @@ class Watched:
 
 @torch.no_grad()
 @pytest.mark.parametrize("beams", [1, 4])
-def test_the_trace_of_an_answer_is_what_the_search_looked_at(network, beams):
+def test_the_trace_of_an_answer_has_the_weights_of_the_search(network, beams):
     source, begin, end = sequences(9, 5), 1, 2
     watched = Watched(network)
     options = replace(DecodeOptions(), num_beams=beams)

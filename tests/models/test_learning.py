@@ -41,7 +41,7 @@ SYMBOLS, LENGTH, BEGIN = 11, 5, 1
 
 
 def backwards(generator: torch.Generator) -> tuple[TokenBatch, torch.Tensor]:
-    """A small task: a few symbols, to be said backwards."""
+    """A small task: a few symbols, to be reversed."""
     tokens = torch.randint(2, SYMBOLS, (32, LENGTH), generator=generator)
     return TokenBatch(tokens, torch.full((32,), LENGTH)), tokens.flip(1)
 

@@ -35,7 +35,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 
 def megabytes(model: dict, *lengths: int) -> float:
-    """What reading prompts of these lengths side by side takes at its peak, in a process of its own."""
+    """The peak memory of a batch of prompts of these lengths, in a separate process."""
     command = [sys.executable, "-c", MEASURE, json.dumps([model, lengths])]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -48,7 +48,7 @@ def test_memory_grows_with_the_length_alone(model: dict) -> None:
     assert whole < 2.5 * half + 16
 
 
-def test_prompts_of_other_lengths_side_by_side_too() -> None:
+def test_batches_of_prompts_of_other_lengths_too() -> None:
     assert megabytes(MODELS["llama"], LENGTH, LENGTH // 3) < 320
 
 

@@ -1,4 +1,4 @@
-"""Recurrent encoders tell labels: from the last state, the mean, or attention that a trace shows; saved and opened."""
+"""Recurrent encoders as classifiers: last state, mean, or attention pooling with its trace; save and load."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def some(*lengths: int) -> TokenBatch:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("pooling", ["last", "mean", "attention"])
 @torch.no_grad()
-def test_padding_and_batch_mates_change_nothing(pooling: str, shape: str) -> None:
+def test_padding_and_other_sequences_in_the_batch_change_nothing(pooling: str, shape: str) -> None:
     found, text = network(pooling, **SHAPES[shape]), some(11, 3, 7)
     together = found(text)
     for row, length in enumerate(text.lengths.tolist()):
@@ -52,7 +52,7 @@ def test_padding_and_batch_mates_change_nothing(pooling: str, shape: str) -> Non
 
 @pytest.mark.parametrize("shape", SHAPES)
 @torch.no_grad()
-def test_the_last_state_is_where_reading_ended(shape: str) -> None:
+def test_the_last_hidden_state_is_that_of_the_last_real_token(shape: str) -> None:
     found, text = network("last", **SHAPES[shape]), some(11, 3, 7)
     body = found.body
     reading = body.encoder(body.embed(text.tokens), text.lengths)
@@ -74,7 +74,7 @@ def test_a_mean_is_a_mean_and_attention_is_its_formula() -> None:
         torch.testing.assert_close(found, weights @ row[:length], atol=1e-5, rtol=0)
 
 
-def test_its_layers_lie_one_on_another() -> None:
+def test_its_layers_are_stacked() -> None:
     found = network("attention", depth=3)
     names = {parameter: name for name, parameter in found.named_parameters()}
     bottom, *layers, head = [{names[each] for each in level} for level in layer_groups(found)]
@@ -100,7 +100,7 @@ def test_it_learns_and_its_folder_opens(tmp_path: Path) -> None:
     assert again.embed(texts()).shape == (9, 24)
 
 
-def test_attention_is_seen(tmp_path: Path) -> None:
+def test_attention_is_traced(tmp_path: Path) -> None:
     start(recipe(lay_out(tmp_path), SCRATCH.format("attention"), 3), quiet=True)
     model: Any = regard.load(tmp_path / "run")
     trace = model.trace("w0 w1 w2", prove=True)
@@ -114,7 +114,7 @@ def test_attention_is_seen(tmp_path: Path) -> None:
     assert trace.explore(tmp_path / "page.html").is_file()
 
 
-def test_a_state_that_looks_back_is_seen_too(tmp_path: Path) -> None:
+def test_the_self_attention_of_an_lstmn_is_traced(tmp_path: Path) -> None:
     back = SCRATCH.format("mean") + '\ncell = "lstmn"\nbidirectional = false'
     start(recipe(lay_out(tmp_path), back, 2), quiet=True)
     trace = regard.load(tmp_path / "run").trace("w0 w1 w2")
@@ -126,7 +126,7 @@ def test_a_state_that_looks_back_is_seen_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pooling", ["last", "mean", "attention"])
-def test_stopped_and_resumed_is_never_stopped(pooling: str, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(pooling: str, tmp_path: Path) -> None:
     options = ("train.ema_decay=0.8", "train.layer_decay=0.7", "train.eval_steps=100")
     goes_on_to_the_same_bits(lay_out(tmp_path), SCRATCH.format(pooling), *options)
 
@@ -139,6 +139,6 @@ def test_stopped_and_resumed_is_never_stopped(pooling: str, tmp_path: Path) -> N
         ({"pooling": "max"}, r"model\.pooling = 'max' is not possible"),
     ],
 )
-def test_what_does_not_fit_is_refused(fields: dict[str, Any], said: str) -> None:
+def test_inputs_that_do_not_fit_are_errors(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
         configure({"family": "recurrent", **fields}, vocabulary=WORDS)

@@ -94,11 +94,11 @@ def test_it_generates_what_full_passes_predict(model: Model) -> None:
     prompts = ["the c", "the dog s", "t"]
     answers = model.run(prompts, max_new_tokens=7)
     for prompt, answer in zip(prompts, answers, strict=True):
-        tokens = model.vocabulary.target.prompt(prompt)
+        tokens = model.processor.target.prompt(prompt)
         expected = []
         while len(expected) < 7:
             token = int(model.network(torch.tensor([tokens + expected]))[0, -1].argmax())
-            if token == model.vocabulary.target.end:
+            if token == model.processor.target.end:
                 break
             expected.append(token)
         assert list(answer.tokens) == expected
@@ -117,7 +117,7 @@ def test_it_streams_with_and_without_a_prefix_cache(model: Model) -> None:
 
 @torch.no_grad()
 def test_its_perplexity_is_that_of_full_passes(model: Model) -> None:
-    tokens = model.vocabulary.target.encode(TEXT)
+    tokens = model.processor.target.encode(TEXT)
     windows = [(0, 20, 1), (10, 30, 20)]
     sums = list(window_log_probabilities(model.network, tokens, iter(windows), 2))
     logs = [
@@ -129,8 +129,8 @@ def test_its_perplexity_is_that_of_full_passes(model: Model) -> None:
     assert metrics(sum(total for total, _ in sums), sum(count for _, count in sums), 1.0)["perplexity"] > 1
 
 
-def test_speculation_is_refused_with_its_reason(model: Model) -> None:
-    prompt = pad([model.vocabulary.target.prompt("the c")], 0).tokens
+def test_speculative_decoding_is_an_error_where_it_is_not_supported(model: Model) -> None:
+    prompt = pad([model.processor.target.prompt("the c")], 0).tokens
     network: Any = model.network
     with pytest.raises(UserError, match="speculative decoding is not available for GRULM: its state cannot be taken"):
         speculate(network, prompt, (), DecodeOptions(), 5, PromptLookup())

@@ -77,7 +77,7 @@ def test_convs2s_is_the_papers() -> None:
 
 
 def seen_by(network: Any, source: TokenBatch, target: Tensor, place: int) -> tuple[set[int], set[int]]:
-    """Places of source and target that the logits of one place depend on, by gradient."""
+    """Positions of source and target that the logits at one position depend on, by gradient."""
     kept = {}
 
     def keep(name: str):
@@ -97,7 +97,7 @@ def seen_by(network: Any, source: TokenBatch, target: Tensor, place: int) -> tup
 
 @torch.no_grad()
 def test_bytenet_is_the_papers() -> None:
-    """Kalchbrenner et al. 2016, figures 1 and 3, by torch's convolutions; the decoder stands on the encoder."""
+    """Kalchbrenner et al. 2016, figures 1 and 3, by torch's convolutions; the decoder is stacked on the encoder."""
     network = scattered(build(dict(family="bytenet", width=8, sets=2, dilations=2), **SIZES))
     source, target = source_of(10), torch.randint(4, 23, (1, 14))
 
@@ -112,7 +112,7 @@ def test_bytenet_is_the_papers() -> None:
             x = x + layer.up(bent(layer.norms[2], found))
         return x
 
-    read = blocks(network.encoder, F.pad(network.source(source.tokens), (0, 0, 0, 2)), 1, 1)  # 10 · 1.2 places
+    read = blocks(network.encoder, F.pad(network.source(source.tokens), (0, 0, 0, 2)), 1, 1)  # 10 · 1.2 positions
     torch.testing.assert_close(network.start(source).source, read)
     assert (read[0, 10:] != 0).any(-1).all()
     standing = torch.cat([network.target(target), F.pad(read, (0, 0, 0, 2))], -1)  # beyond these, on zeros
@@ -129,8 +129,8 @@ def test_a_short_row_of_bytenet_ends_where_it_would_alone() -> None:
     assert states.shape[1] == 24 and (states[1, :6] != 0).any(-1).all() and not states[1, 6:].any()
 
 
-def test_bytenet_sees_twice_as_far_with_each_block() -> None:
-    """Dilations 1, 2 and 4 with windows of 3: 7 places on each side of the source, 14 places back in the target."""
+def test_the_receptive_field_of_bytenet_doubles_with_each_block() -> None:
+    """Dilations 1, 2 and 4 with windows of 3: 7 source positions on each side, 14 past target positions."""
     network = scattered(build(dict(family="bytenet", width=64, sets=1, dilations=3, dropout=0.0), **SIZES))
     source, target = source_of(40), torch.randint(4, 23, (1, 30))
     read, written = seen_by(network, source, target, 22)
@@ -172,7 +172,7 @@ def test_lstmn_is_the_papers() -> None:
 
 
 @torch.no_grad()
-def test_lstmn_shows_what_of_its_past_it_looks_at() -> None:
+def test_lstmn_traces_attention_to_its_past() -> None:
     model = dict(family="seq2seq", cell="lstmn", bidirectional=False, embedding_width=6, width=8, order="luong")
     network = scattered(build(model, **SIZES))
     with record() as recorder:
@@ -199,14 +199,14 @@ def local_weights(focus: Any, x: Tensor, states: Tensor, real: Tensor, time: int
 
 
 @torch.no_grad()
-def test_local_m_sees_a_window_around_the_place_being_written() -> None:
+def test_local_m_attends_to_a_window_around_the_current_position() -> None:
     x, states = torch.randn(2, 3, 4), torch.randn(2, 9, 6)
     real = torch.arange(9) < torch.tensor([9, 3])[:, None]
     weights, raw = local_weights(Monotonic(4, 2), x, states, real, time=5)
     places = torch.arange(9)
     for row, length in enumerate((9, 3)):
         for query in range(3):
-            centre = min(5 + query, length - 1)  # past the end of a short source it rests on the last place
+            centre = min(5 + query, length - 1)  # past the end of a short source it stays at the last position
             expected = raw[row, query].masked_fill((places - centre).abs() > 2, -torch.inf).softmax(-1)
             torch.testing.assert_close(weights[row, query], expected)
 
@@ -237,7 +237,7 @@ def test_a_window_beyond_what_bfloat16_can_count_keeps_its_size() -> None:
     assert attend(x, memory, rule, bias).isfinite().all()
 
 
-def test_the_predicted_place_is_learnt() -> None:
+def test_the_predicted_position_is_trained() -> None:
     focus, attend = Predictive(4, 2), bilinear(4, 6, 0)
     x, memory = torch.randn(2, 3, 4), attend.remember(torch.randn(2, 9, 6))
     attend(x, memory, *focus(x, memory, 0)).sum().backward()
@@ -260,7 +260,7 @@ def test_the_predicted_place_is_learnt() -> None:
         (dict(family="transformer", feedforward=-1), "at least 0"),
     ],
 )
-def test_what_cannot_be_is_said(model: dict, said: str) -> None:
+def test_impossible_configs_are_errors(model: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
         build(model, **SIZES)
 

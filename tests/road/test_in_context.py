@@ -1,4 +1,4 @@
-"""What docs/in-context.md says was measured: its tables, its pictures, and the figures in the recipes' first lines."""
+"""docs/in-context.md has the measured values: its tables, its charts, and the figures in the recipes' headers."""
 
 import json
 import re
@@ -19,7 +19,7 @@ def test_the_page_is_what_was_measured() -> None:
     assert filled(page, RESULTS) == page, "run `python -m road.in_context --write`"
 
 
-def test_the_pictures_are_what_was_measured(tmp_path: Path) -> None:
+def test_the_charts_are_what_was_measured(tmp_path: Path) -> None:
     draw(RESULTS, tmp_path)
     drawn = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
     kept = {path.name: path.read_text(encoding="utf-8") for path in (HOME / FIGURES).iterdir()}
@@ -37,7 +37,7 @@ def test_a_recipe_states_the_accuracies_that_were_measured(name: str) -> None:
     assert load_recipe(name).train.max_steps == RESULTS[name]["steps"]
 
 
-def test_learning_from_the_prompt_begins_at_chance_and_ends_near_the_ideal() -> None:
+def test_in_context_accuracy_rises_from_chance_to_near_optimal() -> None:
     rows = {row["shots"]: row for row in RESULTS[LESSON]["shots"]}
     assert abs(rows[0]["accuracy"] - 25) < 2 * rows[0]["interval"]
     assert rows[8]["accuracy"] > 90

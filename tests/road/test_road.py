@@ -1,4 +1,4 @@
-"""The road: its page is what was measured, its words fit the code, and stopped at any moment it goes on."""
+"""The ablation study: its page has the measured values and matches the code, and it resumes after any interruption."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def tiny(folder: Path, steps: int) -> Plan:
 # ── the page ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_page_and_its_pictures_are_what_was_measured() -> None:
+def test_the_page_and_its_charts_are_what_was_measured() -> None:
     files = page.render(PLAN, ROOT / MEASURED)
     drawn = {path.relative_to(ROOT) for path in (ROOT / page.FIGURES).glob("*")}
     stale = [str(path) for path, text in files.items() if not _is_text(ROOT / path, text)]
@@ -87,7 +87,7 @@ def _is_text(path: Path, text: str) -> bool:
 
 
 @every_experiment
-def test_a_model_ships_its_recipe_and_says_its_idea_in_three_sentences(experiment: Experiment) -> None:
+def test_a_model_has_a_recipe_and_a_description_of_three_sentences(experiment: Experiment) -> None:
     assert experiment.recipe in shipped_recipes()
     for sentence in experiment.idea:
         assert re.fullmatch(r"[^.!?]+[.!?]", sentence), sentence
@@ -98,7 +98,7 @@ def test_a_model_ships_its_recipe_and_says_its_idea_in_three_sentences(experimen
         assert symbol.rpartition(":")[2].rpartition(".")[2] in "\n".join(shown)
 
 
-def test_every_model_of_the_comparison_stands_in_the_table_of_paths_and_each_line_has_a_colour() -> None:
+def test_every_model_is_in_the_table_of_paths_and_each_line_has_a_colour() -> None:
     assert 0 < sum(bool(experiment.line) for experiment in PLAN.comparison) <= len(COLOURS)
     assert sorted(name for layer in LAYERS for name in layer.experiments) == sorted(
         experiment.name for experiment in PLAN.comparison
@@ -106,10 +106,10 @@ def test_every_model_of_the_comparison_stands_in_the_table_of_paths_and_each_lin
 
 
 @every_experiment
-def test_what_was_measured_holds_together(experiment: Experiment) -> None:
+def test_measurements_are_consistent(experiment: Experiment) -> None:
     results = measure.read(ROOT / MEASURED, experiment)
     if results is None:
-        return  # the page says so
+        return  # the page states it
     assert sum(row["samples"] for row in results["by_length"]) == results["pairs"]["test"]
     attention = results["sentence"]["attention"]
     for row in attention["weights"] if attention else []:
@@ -117,7 +117,7 @@ def test_what_was_measured_holds_together(experiment: Experiment) -> None:
         assert sum(row) == pytest.approx(1, abs=0.02)  # rounded
 
 
-def test_a_symbol_that_is_gone_is_an_error_that_names_it() -> None:
+def test_a_missing_symbol_is_an_error_that_names_it() -> None:
     with pytest.raises(UserError, match="has no 'nothing'"):
         code.link("road.plan:Plan.nothing")
 
@@ -125,7 +125,7 @@ def test_a_symbol_that_is_gone_is_an_error_that_names_it() -> None:
 # ── pictures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_pictures_are_xml_and_tell_in_words_what_they_show(tmp_path: Path) -> None:
+def test_charts_are_xml_with_a_description(tmp_path: Path) -> None:
     names = ["<s>", "&", 'a "b"']
     weights = [[0.25, 0.5, 0.25], [0.0, 0.125, 0.875]]
     drawn = {
@@ -199,7 +199,7 @@ def test_a_changed_recipe_is_noticed(trained: tuple[Plan, Path]) -> None:
     assert "**Note:** measured before a change of the recipe (`train.learning_rate`): Looking." in text
 
 
-def test_without_data_nothing_begins(tmp_path: Path) -> None:
+def test_without_data_no_run_starts(tmp_path: Path) -> None:
     plan = tiny(tmp_path, 5)
     second = Path(plan.comparison[1].recipe)
     named = 'generate = "reverse"\ntrain = 211\nvalidation = 13\ntest = 19'
@@ -241,7 +241,7 @@ main(["--runs", str(home / "runs")], tiny(home, STEPS), home)
 
 
 def begin(home: Path) -> subprocess.Popen[bytes]:
-    """A road of its own, which says what it says into a file."""
+    """A separate study, whose output goes to a file."""
     script = SCRIPT.format(paths=[str(ROOT), str(ROOT / "tests")], home=str(home))
     with (home / "said.txt").open("a") as said:
         return subprocess.Popen([sys.executable, "-c", script], stderr=said, stdout=subprocess.DEVNULL)
@@ -273,8 +273,10 @@ def test_a_road_waits_for_what_another_left_behind(tmp_path: Path, capfd: pytest
     assert "waiting: " in capfd.readouterr().err
 
 
-def test_stopped_and_killed_it_ends_as_if_it_never_was(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Ctrl-C in the first model; SIGKILL while its run goes on alone; SIGKILL of road and run in the second model."""
+def test_stopped_and_killed_runs_end_like_an_uninterrupted_one(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C in the first model; SIGKILL while its run continues alone; SIGKILL of road and run in the second model."""
     home = tmp_path / "home"
     home.mkdir()
     first, second = home / "runs" / "looking", home / "runs" / "deaf"

@@ -1,4 +1,4 @@
-"""Laws of the questions about tables: one query a question, tables that tell queries apart, a database that is safe."""
+"""Invariants of text-to-SQL: one query per question, results that distinguish queries, a safe database."""
 
 import random
 import re
@@ -35,7 +35,7 @@ def own_word(text: str) -> str | None:
     return next((word for word in text.split() if word in OWN_WORDS), None)
 
 
-def test_every_gold_query_runs_and_its_table_tells_it_from_every_rival(held: list[sql.Item]):
+def test_every_gold_query_runs_and_its_result_differs_from_every_alternative(held: list[sql.Item]):
     for item in held:
         outcome = execute(*item.table, item.gold)
         assert not outcome.error, item.gold
@@ -45,7 +45,7 @@ def test_every_gold_query_runs_and_its_table_tells_it_from_every_rival(held: lis
             assert not is_correct(rival, item.gold, item.table), (rival, item.gold)
 
 
-def test_the_rivals_lack_a_filter_turn_an_order_and_change_a_meaning():
+def test_the_alternatives_lack_a_filter_reverse_an_order_or_change_a_meaning():
     rivals = list(sql.rivals("SELECT city FROM shops WHERE owner = ' anna ' AND rent > 5 ;", SHOPS))
     for expected in (
         "SELECT city FROM shops ;",
@@ -63,7 +63,7 @@ def test_the_rivals_lack_a_filter_turn_an_order_and_change_a_meaning():
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_every_kind_is_phrased_in_several_ways_and_occurs(kind: str, held: list[sql.Item]):
+def test_every_query_type_occurs_in_several_phrasings(kind: str, held: list[sql.Item]):
     assert len(set(KINDS[kind].phrases)) >= 3
     assert any(item.kind == kind for item in held)
     for clause in DIALECTS:
@@ -77,7 +77,7 @@ def test_a_question_has_one_query_in_its_document():
             assert answers.setdefault(question, query) == query
 
 
-def test_words_of_one_sort_are_words_of_no_other():
+def test_word_categories_are_disjoint():
     values = {value for values in VALUES.values() for value in values}
     phrases = " ".join(phrase for kind in KINDS.values() for phrase in kind.phrases)
     plain = " ".join(word for meanings in CLAUSES.values() for ways in meanings.values() for word in ways)
@@ -87,7 +87,7 @@ def test_words_of_one_sort_are_words_of_no_other():
     assert len(TABLES) + len(NUMBERS) + len(VALUES) > 300
 
 
-def test_every_name_can_stand_in_a_query_as_it_is():
+def test_every_name_is_a_valid_sql_identifier():
     for name in (*TABLES, *NUMBERS, *VALUES):
         assert execute(Schema(name, ("thing",)), [(7,)], f"SELECT thing FROM {name} ;").rows == ((7,),)
         assert execute(Schema("things", (name,)), [(7,)], f"SELECT MAX ( {name} ) FROM things ;").rows == ((7,),)
@@ -108,14 +108,14 @@ def test_only_the_query_shows_what_an_own_word_means(clause: str):
             assert query == expected
 
 
-def test_every_meaning_of_an_own_word_is_as_likely():
+def test_every_meaning_of_a_defined_word_is_equally_probable():
     rng = random.Random(1)
     counts = Counter(sql.draw_dialect(rng)[1:] for _ in range(8009))
     assert set(counts) == {(clause, meaning) for clause in DIALECTS for meaning in CLAUSES[clause]}
     assert all(abs(count - 1001) < 5 * 1001**0.5 for count in counts.values())
 
 
-def test_an_ideal_learner_of_own_words_does_as_computed():
+def test_the_bayes_optimal_accuracy_is_as_computed():
     for shots in range(5):
         patterns = list(product((True, False), repeat=shots))  # which shots use the word: each half of the time
         expected = sum(1.0 if any(pattern) else 1 / 4 for pattern in patterns) / len(patterns)
@@ -137,7 +137,7 @@ def test_shots_determine_what_they_show(shots: int):
     assert share == pytest.approx(sql.ideal(shots), abs=0.1)
 
 
-def test_more_shots_go_between_and_change_no_question():
+def test_more_shots_are_inserted_and_change_no_question():
     for few, many in zip(sql.items(3, "test", 31, 1), sql.items(3, "test", 31, 4), strict=True):
         assert few._replace(prompt="", determined=True) == many._replace(prompt="", determined=True)
         head, shot, question = few.prompt.splitlines()
@@ -145,7 +145,7 @@ def test_more_shots_go_between_and_change_no_question():
         assert (lines[0], lines[1], lines[-1], len(lines)) == (head, shot, question, 6)
 
 
-def test_parts_never_share_a_schema_whatever_the_seeds():
+def test_splits_never_share_a_schema_whatever_the_seeds():
     train, validation, test = (
         {frozenset(read(text)[0].split()) for seed in (1, 2) for text in sql.documents(seed, split, 503)}
         for split in SPLITS
@@ -173,7 +173,7 @@ def test_queries_run(query: str, rows: tuple):
     assert execute(*SHOPS, query) == (rows, "")
 
 
-def test_results_are_compared_as_multisets_and_in_order_where_one_is_asked_for():
+def test_results_are_compared_as_multisets_and_in_order_with_order_by():
     gold = "SELECT owner FROM shops WHERE city = ' oslo ' ;"
     assert is_correct("SELECT owner FROM shops WHERE city = 'oslo' ORDER BY rent", gold, SHOPS)
     assert not is_correct("SELECT DISTINCT owner FROM shops WHERE city = 'oslo'", gold, SHOPS)
@@ -199,7 +199,7 @@ def test_results_are_compared_as_multisets_and_in_order_where_one_is_asked_for()
         "SELECT CAST(x'ff' AS TEXT)", "SELECT 9223372036854775807 + rent FROM shops WHERE SUM(rent)",
     ],
 )  # fmt: skip
-def test_what_is_no_harmless_query_is_an_error_and_wrong(query: str):
+def test_an_unsafe_query_is_an_error_and_counts_as_wrong(query: str):
     outcome = execute(*SHOPS, query)
     assert outcome.error
     assert outcome.rows == ()

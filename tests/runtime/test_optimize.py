@@ -1,4 +1,4 @@
-"""A network rewritten for speed computes what it computed before; in eight bits, nearly."""
+"""A network rewritten for speed computes what it computed before; in int8, nearly."""
 
 import math
 from copy import deepcopy
@@ -25,7 +25,7 @@ from tests.models.test_language_models import made as built
 from tests.models.test_language_models import texts
 from tests.models.test_laws import alike
 
-# Wide enough that every product is rewritten, with something left behind whole vectors.
+# Wide enough that every product is rewritten, with a remainder after full vectors.
 MODELS = {name: model | dict(width=96, feedforward=388) for name, model in SMALL.items()}
 
 
@@ -40,7 +40,7 @@ def made(model: dict) -> TransformerLM:
 @torch.no_grad()
 @pytest.mark.parametrize("rows", [1, 3, 20])
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_the_same_numbers_at_once_and_step_by_step(model: dict, rows: int, kernels: str) -> None:
+def test_all_at_once_equals_step_by_step(model: dict, rows: int, kernels: str) -> None:
     torch.set_num_threads({1: 2, 3: 3, 20: 1}[rows])
     plain, swift, tokens = made(model), made(model), texts(rows, 17)
     assert optimize_for_inference(swift) is swift
@@ -60,7 +60,7 @@ def test_the_same_numbers_at_once_and_step_by_step(model: dict, rows: int, kerne
 @torch.no_grad()
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_who_watches_sees_what_was_used(model: dict, precision: str, kernels: str) -> None:
+def test_a_trace_has_the_weights_that_were_used(model: dict, precision: str, kernels: str) -> None:
     network, tokens = optimize_for_inference(made(model), precision), texts(1, 9)
     with record(prove=True) as recorder:
         traced = network(tokens)
@@ -72,7 +72,7 @@ def test_who_watches_sees_what_was_used(model: dict, precision: str, kernels: st
 
 @torch.no_grad()
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_eight_bits_are_nearly_the_same(model: dict, kernels: str) -> None:
+def test_int8_outputs_are_nearly_the_same(model: dict, kernels: str) -> None:
     plain, small, tokens = made(model), optimize_for_inference(made(model), "int8"), texts(3, 17)
     expected = plain(tokens)
     away = (small(tokens) - expected).abs().max() / expected.abs().max()
@@ -82,7 +82,7 @@ def test_eight_bits_are_nearly_the_same(model: dict, kernels: str) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_eight_bits_are_nearly_the_same_step_by_step(model: dict, rows: int, kernels: str) -> None:
+def test_int8_outputs_are_nearly_the_same_step_by_step(model: dict, rows: int, kernels: str) -> None:
     plain, small, tokens = made(model), made(model), texts(rows, 12)
     optimize_for_inference(small, "int8")
     expected, state = plain(tokens), EMPTY
@@ -103,7 +103,7 @@ def test_it_can_still_be_trained(model: dict, kernels: str) -> None:
 
 
 @torch.no_grad()
-def test_it_can_still_be_made_more_precise(kernels: str) -> None:
+def test_an_optimized_network_can_be_converted_to_double_precision(kernels: str) -> None:
     network, tokens = made(MODELS["gpt-2"]), texts(2, 9)
     optimize_for_inference(network)
     expected = network(tokens)
@@ -117,8 +117,8 @@ def test_it_can_still_be_made_more_precise(kernels: str) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_in_eight_bits_batch_mates_do_not_matter(model: dict, kernels: str) -> None:
-    """Each row is rounded by its own largest number: what is beside it may be a thousand times as large."""
+def test_int8_outputs_do_not_depend_on_the_batch(model: dict, kernels: str) -> None:
+    """Each row is quantised by its own maximum: other rows may be a thousand times as large."""
     network, tokens = optimize_for_inference(made(model), "int8"), texts(3, 9)
     together = network(tokens)
     for row in range(3):
@@ -126,11 +126,11 @@ def test_in_eight_bits_batch_mates_do_not_matter(model: dict, kernels: str) -> N
 
 
 @torch.no_grad()
-def test_stories_lose_less_than_a_percent_of_perplexity_in_eight_bits() -> None:
+def test_int8_perplexity_of_stories_is_within_a_percent() -> None:
     folder = need_weights("stories15M")
     full, small = regard.load(folder), regard.load(folder, precision="int8")
     stories = full.run("Once upon a time", max_new_tokens=200, temperature=1.0, num_return_sequences=8, seed=3)
-    prompt = full.vocabulary.target.prompt("Once upon a time")
+    prompt = full.processor.target.prompt("Once upon a time")
     rows = [[*prompt, *story.tokens] for story in (stories, *stories.alternatives)]
     losses = [
         sum(-float(log_probabilities(model.network, torch.tensor([row])).sum()) for row in rows) / sum(map(len, rows))
@@ -139,17 +139,17 @@ def test_stories_lose_less_than_a_percent_of_perplexity_in_eight_bits() -> None:
     assert math.exp(losses[1] - losses[0]) == pytest.approx(1.0, abs=0.01)
 
 
-def test_a_model_in_eight_bits_is_not_saved(tmp_path: Path) -> None:
+def test_an_int8_model_is_not_saved(tmp_path: Path) -> None:
     folder = need_weights("stories260K")
     model = regard.load(folder, precision="int8", device="cpu")
     with pytest.raises(regard.UserError, match="float32"):
         model.save(tmp_path / "out")
     regard.load(folder).save(tmp_path / "whole")
-    assert isinstance(regard.load(tmp_path / "whole").vocabulary.target, Tokenizer)
+    assert isinstance(regard.load(tmp_path / "whole").processor.target, Tokenizer)
 
 
 @torch.no_grad()
-def test_a_network_that_wrote_can_be_copied(kernels: str) -> None:
+def test_a_network_used_for_generation_can_be_copied(kernels: str) -> None:
     network, tokens = optimize_for_inference(made(MODELS["gpt-2"])), texts(2, 9)
     state = network.step(tokens[:, :5], EMPTY)[1]
     expected = network.step(tokens[:, 5:6], state)[0]
@@ -160,7 +160,7 @@ def test_a_network_that_wrote_can_be_copied(kernels: str) -> None:
 
 
 @torch.no_grad()
-def test_who_reckons_in_half_precision_goes_the_blocks_own_way(kernels: str) -> None:
+def test_half_precision_uses_the_original_blocks(kernels: str) -> None:
     plain, swift, tokens = made(MODELS["gpt-2"]), optimize_for_inference(made(MODELS["gpt-2"])), texts(8, 17)
     with torch.autocast("cpu", torch.bfloat16):
         found = [network.step(tokens[:, 16:], network.step(tokens[:, :16], EMPTY)[1])[0] for network in (plain, swift)]

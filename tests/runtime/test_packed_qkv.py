@@ -36,14 +36,14 @@ def packed(model: dict) -> Any:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", MODELS)
-def test_the_same_numbers(name: str) -> None:
+def test_packed_outputs_are_equal(name: str) -> None:
     plain, joint = made(MODELS[name]), packed(MODELS[name])
     assert torch.allclose(plain(TOKENS), joint(TOKENS), atol=1e-12)
     assert plain.state_dict().keys() == joint.state_dict().keys()
 
 
 @torch.no_grad()
-def test_an_update_of_the_parts_is_one_of_the_whole() -> None:
+def test_an_update_of_the_projections_updates_the_packed_weight() -> None:
     network = packed(MODELS["gpt"])
     before = network(TOKENS)
     for parameter in network.parameters():
@@ -57,7 +57,7 @@ def test_an_update_of_the_parts_is_one_of_the_whole() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["weight", "bias"])
-def test_what_is_put_in_their_place_counts(kind: str) -> None:
+def test_replaced_projections_take_effect(kind: str) -> None:
     network, other = packed(MODELS["gpt"]), made(MODELS["gpt"])
     for each in (network, other):
         own = getattr(each.decoder.blocks[0].self_attention.query, kind)

@@ -14,7 +14,7 @@ from regard.runtime import threads as module
 from regard.runtime.threads import parallel_map, run_parallel, torch_threads
 
 
-def test_results_stand_in_order_and_the_first_is_the_callers_own() -> None:
+def test_results_are_in_order_and_the_caller_computes_the_first() -> None:
     names = run_parallel([lambda: threading.current_thread().name for _ in range(3)])
     assert names[0] == threading.current_thread().name
     assert all(name.startswith(module.NAME) for name in names[1:])
@@ -22,14 +22,14 @@ def test_results_stand_in_order_and_the_first_is_the_callers_own() -> None:
     assert run_parallel([]) == [] and run_parallel([lambda: 7]) == [7]
 
 
-def test_pieces_are_done_at_the_same_time() -> None:
+def test_micro_batches_are_computed_at_the_same_time() -> None:
     """Each waits until the other has come, which one after the other never would."""
     both = threading.Barrier(2, timeout=10)
     assert sorted(run_parallel([both.wait, both.wait])) == [0, 1]
 
 
 @pytest.mark.parametrize("wrong", [0, 1])
-def test_an_error_comes_out_when_nobody_is_at_work_any_more(wrong: int) -> None:
+def test_an_error_is_raised_after_all_workers_have_ended(wrong: int) -> None:
     ended: list[int] = []
 
     def piece(number: int) -> None:
@@ -44,7 +44,7 @@ def test_an_error_comes_out_when_nobody_is_at_work_any_more(wrong: int) -> None:
     assert run_parallel([lambda: 1, lambda: 2]) == [1, 2]
 
 
-def test_a_helper_asks_nobody_for_help() -> None:
+def test_a_worker_starts_no_worker() -> None:
     def inner() -> set[str]:
         return set(run_parallel([lambda: threading.current_thread().name for _ in range(3)]))
 
@@ -52,7 +52,7 @@ def test_a_helper_asks_nobody_for_help() -> None:
     assert len(helper) == 1
 
 
-def test_helpers_have_the_callers_threads_and_what_it_has_set() -> None:
+def test_workers_have_the_callers_threads_and_context() -> None:
     variable = ContextVar("variable", default=0)
     variable.set(3)
 
@@ -79,7 +79,7 @@ def test_under_autocast_all_is_done_by_the_caller() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:This process")
-def test_a_fork_has_helpers_of_its_own() -> None:
+def test_a_fork_has_its_own_workers() -> None:
     run_parallel([lambda: 1, lambda: 2])
     child = os.fork()
     if not child:
@@ -134,7 +134,7 @@ def test_after_an_error_nothing_is_taken_any_more(mine: bool) -> None:
     assert torch.get_num_threads() == 2
 
 
-def test_who_stops_listening_stops_the_work() -> None:
+def test_an_abandoned_iterator_stops_the_work() -> None:
     torch.set_num_threads(2)
     first, begun = threading.Event(), []
 
@@ -155,7 +155,7 @@ def test_who_stops_listening_stops_the_work() -> None:
     assert torch.get_num_threads() == 2
 
 
-def test_who_waits_for_a_helper_that_is_busy_does_it_alone() -> None:
+def test_a_caller_does_not_wait_for_a_busy_worker() -> None:
     """A long job of one thread does not hold up a short one of another."""
     torch.set_num_threads(2)
     leave, entered = threading.Event(), threading.Barrier(3, timeout=10)

@@ -75,7 +75,7 @@ def test_states_of_real_tokens_are_the_same(fields: dict[str, Any], kernels: str
 
 @torch.no_grad()
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-def test_what_stands_on_it_says_the_same(head: Any, kernels: str) -> None:
+def test_heads_have_equal_outputs(head: Any, kernels: str) -> None:
     plain, fast, text = made({}, head), fast_of(made({}, head)), texts()
     expected, found = plain(text), fast(text)
     real = text.real if found.ndim == 3 else slice(None)
@@ -94,7 +94,7 @@ def test_blocks_that_norm_first_are_known_too(kernels: str) -> None:
 
 
 @pytest.mark.parametrize("fields", [FAMILIES["bert"], FAMILIES["albert"]], ids=["bert", "albert"])
-def test_who_watches_or_trains_goes_the_blocks_own_way(fields: dict[str, Any], kernels: str) -> None:
+def test_traces_and_training_use_the_original_blocks(fields: dict[str, Any], kernels: str) -> None:
     plain, fast, text = made(fields), fast_of(made(fields)), texts()
     with torch.no_grad():
         unseen = fast.encode(text)
@@ -123,7 +123,7 @@ def test_weights_that_change_afterwards_are_used(kernels: str) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("fields", FAMILIES.values(), ids=FAMILIES)
-def test_in_eight_bits_nearly_the_same_whatever_else_is_in_the_batch(fields: dict[str, Any]) -> None:
+def test_int8_outputs_are_nearly_equal_in_any_batch(fields: dict[str, Any]) -> None:
     plain, fast, text = made(fields), fast_of(made(fields), "int8"), texts()
     assert isinstance(fast.encoder, Unpadded) and any(isinstance(each, DynamicInt8Linear) for each in fast.modules())
     expected, found = plain.encode(text)[text.real], fast.encode(text)[text.real]
@@ -138,7 +138,7 @@ def test_in_eight_bits_nearly_the_same_whatever_else_is_in_the_batch(fields: dic
 
 
 @torch.no_grad()
-def test_a_product_of_bytes_rounds_each_row_by_its_own_numbers() -> None:
+def test_an_int8_product_quantises_each_row_separately() -> None:
     weight, bias = torch.randn(31, 70), torch.randn(31)
     x = torch.randn(3, 5, 70) * torch.tensor([1e-3, 1.0, 1e3])[:, None, None]
     expected = nn.functional.linear(x, weight)
@@ -155,7 +155,7 @@ def test_a_product_of_bytes_rounds_each_row_by_its_own_numbers() -> None:
 
 
 @torch.no_grad()
-def test_who_reckons_in_half_precision_goes_the_blocks_own_way(kernels: str) -> None:
+def test_half_precision_uses_the_original_blocks(kernels: str) -> None:
     plain, fast, text = made({}), fast_of(made({})), texts()
     with torch.autocast("cpu", torch.bfloat16):
         expected, found = plain.encode(text)[text.real], fast.encode(text)[text.real]
@@ -163,7 +163,7 @@ def test_who_reckons_in_half_precision_goes_the_blocks_own_way(kernels: str) -> 
 
 
 @pytest.mark.parametrize("family", ["bert", "deberta"])
-def test_eight_bits_answer_without_no_grad(family: str) -> None:
+def test_int8_runs_without_no_grad(family: str) -> None:
     """There is nothing to train, so that nobody need say so."""
     if "fbgemm" not in torch.backends.quantized.supported_engines:
         pytest.skip("this torch has no products of eight bits")
@@ -178,7 +178,7 @@ def test_other_blocks_are_left_alone() -> None:
     assert type(fast_of(network).encoder) is kind is not Unpadded
 
 
-def test_tokens_come_back_to_their_places() -> None:
+def test_tokens_are_restored_to_their_positions() -> None:
     x, real = torch.randn(5, 7, 3), torch.rand(5, 7) < 0.6
     real[3] = False
     layout = Layout.of(x, real)

@@ -28,7 +28,7 @@ DEEP = SCRATCH + "\ndepth = 4"
 
 
 def teacher(place: Path, *overrides: str) -> Path:
-    """A network of four layers that tells labels, trained for a moment."""
+    """A classifier of four layers, trained for a moment."""
     start(of_labels(lay_out_labels(place), DEEP, 3, f"output={place / 'teacher'}", *overrides), quiet=True)
     return place / "teacher"
 
@@ -60,7 +60,7 @@ def test_a_student_begins_with_its_teacher_s_layers(tmp_path: Path) -> None:
 
 
 def test_the_loss_is_the_paper_s(tmp_path: Path) -> None:
-    """KL at a temperature, times its square; the data's; and the cosine of the states of real places."""
+    """KL at a temperature, times its square; the data's; and the cosine of the hidden states of real tokens."""
     teacher(tmp_path)
     options = [
         f"distil.{name}" for name in ("temperature=3.0", "kl_weight=0.5", "task_weight=0.25", "cosine_weight=2.0")
@@ -69,13 +69,13 @@ def test_the_loss_is_the_paper_s(tmp_path: Path) -> None:
     batch = next(task.batches(0, 0, 1))
     network.eval()
     with torch.no_grad():
-        said, shown = network(batch.text), task.teacher.network(batch.text)
+        said, shown = network(batch.inputs), task.teacher.network(batch.inputs)
         wanted, at = F.softmax(shown / 3, 1), F.softmax(said / 3, 1)
         soft = 9 * (wanted * (wanted / at).log()).sum(1).mean()
-        states, others = network.encode(batch.text), task.teacher.network.encode(batch.text)
+        states, others = network.encode(batch.inputs), task.teacher.network.encode(batch.inputs)
         angles = [
             1 - torch.dot(x, y) / x.norm() / y.norm()
-            for row, other, length in zip(states, others, batch.text.lengths.tolist(), strict=True)
+            for row, other, length in zip(states, others, batch.inputs.lengths.tolist(), strict=True)
             for x, y in zip(row[:length], other[:length], strict=True)
         ]
         hard = F.cross_entropy(said, batch.labels)
@@ -90,7 +90,7 @@ def test_several_labels_are_each_a_yes_or_a_no() -> None:
     assert torch.allclose(SOFT_LOSSES["multi_label"](said, shown, 2.0), 4 * apart.mean(), atol=1e-5)
 
 
-def test_numbers_are_learnt_in_the_units_of_the_data_s_own_loss() -> None:
+def test_regression_is_distilled_in_the_units_of_the_task_loss() -> None:
     """So that soft and hard keep their shares, whatever the size of the numbers."""
     said, shown = torch.randn(5, 1), torch.randn(5, 1)
     network = SimpleNamespace(problem_type="regression", eval=lambda: network, requires_grad_=lambda _: network)
@@ -100,7 +100,7 @@ def test_numbers_are_learnt_in_the_units_of_the_data_s_own_loss() -> None:
         found, wanted = (Predicted(torch.zeros(0), (scale * each,)) for each in (said, shown))
         scaled: Any = SimpleNamespace(scale=scale)
         hard = Regression(scaled).loss(found.logits[0], wanted.logits[0][:, 0])
-        losses.append(Teacher(network, options, {}, scale).loss(hard, found, wanted, torch.zeros(0), 5))
+        losses.append(Teacher(network, options, {}, scale).loss(hard, found, wanted, 5))
     assert torch.allclose(losses[0], 2 * F.mse_loss(said, shown, reduction="sum"), atol=1e-5)
     assert torch.allclose(losses[0], losses[1], atol=1e-5)
 
@@ -122,7 +122,7 @@ def test_the_teacher_stays_as_it_is_and_is_not_saved(tmp_path: Path) -> None:
     assert answer.label in LABELS
 
 
-def test_a_stopped_student_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+def test_an_interrupted_student_resumes_bit_identically(tmp_path: Path) -> None:
     teacher(tmp_path)
     start(student(tmp_path, "depth = 2", 8, f"output={tmp_path / 'whole'}"), quiet=True)
     start(student(tmp_path), quiet=True)
@@ -144,8 +144,8 @@ def test_another_teacher_is_refused_on_resume(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pairs", ["none", "next"])
-def test_hidden_words_are_learnt_from_a_teacher(pairs: str, tmp_path: Path) -> None:
-    """Of hidden places alone, and of pairs; a new student comes nearer to what its teacher says."""
+def test_masked_lm_is_distilled_from_a_teacher(pairs: str, tmp_path: Path) -> None:
+    """Over masked positions only, and pairs; a new student approaches its teacher's predictions."""
     lay_out_texts(tmp_path)
     deep = 'family = "bert"\nwidth = 24\nheads = 2\nlimit = 48\ndepth = 4\ndropout = 0.0'
     start(of_words(tmp_path, f"output={tmp_path / 'teacher'}", model=deep, pairs=pairs, steps=9), quiet=True)
@@ -169,7 +169,7 @@ def test_a_student_of_its_own_family_has_its_teacher_s_tokens(tmp_path: Path) ->
         prepared(student(tmp_path, SCRATCH.replace("24", "16"), 1))
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_impossible_options_are_errors(tmp_path: Path) -> None:
     place = teacher(tmp_path)
     with pytest.raises(UserError, match="has 4 layers"):
         prepared(student(tmp_path, "depth = 5"))

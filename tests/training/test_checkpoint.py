@@ -1,4 +1,4 @@
-"""Checkpoints are complete or refused by name; a killed run goes on to the same bits."""
+"""Checkpoints are complete or refused by name; a killed run resumes bit-identically."""
 
 import json
 import os
@@ -91,7 +91,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(("where", "step"), [({"batch": 16}, 17), ({"evaluation": 2}, 21), ({"batch": 60}, 61)])
-def test_a_signal_saves_the_step_at_work_and_the_run_goes_on(tmp_path, expected: str, signum, where, step: int) -> None:
+def test_a_signal_saves_the_current_step_and_the_run_resumes(tmp_path, expected: str, signum, where, step: int) -> None:
     handler = signal.getsignal(signum)
     task = Troubled(lambda: os.kill(os.getpid(), signum), **where)
     outcome, _ = go(tmp_path / "run", *OPTIONS, task=task)
@@ -105,7 +105,7 @@ def test_a_signal_saves_the_step_at_work_and_the_run_goes_on(tmp_path, expected:
 
 
 @pytest.mark.parametrize("where", [{"batch": 2}, {"batch": 37}, {"evaluation": 1}, {"evaluation": 8}])
-def test_a_crash_anywhere_is_made_up_for(tmp_path: Path, expected: str, where) -> None:
+def test_a_crash_anywhere_changes_no_result(tmp_path: Path, expected: str, where) -> None:
     def crash() -> None:
         raise MemoryError
 
@@ -114,7 +114,7 @@ def test_a_crash_anywhere_is_made_up_for(tmp_path: Path, expected: str, where) -
     assert digest(go(tmp_path / "run", *OPTIONS)[1]) == expected
 
 
-def test_a_finished_run_goes_nowhere(tmp_path: Path) -> None:
+def test_a_finished_run_is_not_continued(tmp_path: Path) -> None:
     _, first = go(tmp_path / "run", *OPTIONS)
     before = sorted(path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.safetensors"))
     outcome, second = go(tmp_path / "run", *OPTIONS)
@@ -125,9 +125,7 @@ def test_a_finished_run_goes_nowhere(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "training.json", "manifest.json"])
 @pytest.mark.parametrize("harm", ["truncated", "altered", "missing"])
-def test_a_harmed_checkpoint_is_refused_by_name_and_the_one_before_is_used(
-    tmp_path: Path, name: str, harm: str
-) -> None:
+def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(tmp_path: Path, name: str, harm: str) -> None:
     run = tmp_path / "run"
     _, expected = go(run, *OPTIONS)
     victim = run / "checkpoint-61" / name
@@ -168,7 +166,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     assert checkpoint.best(tmp_path) == (tmp_path / "checkpoint-3", [])
 
 
-def test_the_newest_stands_in_for_a_best_that_is_damaged_and_each_is_named(tmp_path: Path) -> None:
+def test_the_newest_replaces_a_damaged_best_and_each_is_named(tmp_path: Path) -> None:
     for step in (3, 7, 11):
         checkpoint.write(tmp_path, step, fill)
     checkpoint.point_to_best(tmp_path, 3, 0.5)
@@ -184,14 +182,14 @@ def test_the_newest_stands_in_for_a_best_that_is_damaged_and_each_is_named(tmp_p
     assert refused == [f"{tmp_path / 'best.json'}: unreadable; it should name the best step"]
 
 
-def test_a_damaged_later_checkpoint_takes_no_whole_ones_place(tmp_path: Path) -> None:
+def test_a_damaged_later_checkpoint_does_not_displace_a_complete_one(tmp_path: Path) -> None:
     for step in (5, 7, 11):
         checkpoint.write(tmp_path, step, fill)
     checkpoint.prune(tmp_path, keep=1, step=7, best_step=None)
     assert checkpoint.steps(tmp_path) == [7, 11]
 
 
-def test_a_write_that_fails_half_way_leaves_no_checkpoint(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_checkpoint(tmp_path: Path) -> None:
     def break_off(folder: Path) -> None:
         fill(folder)
         raise KeyboardInterrupt
@@ -207,7 +205,7 @@ def test_a_write_that_fails_half_way_leaves_no_checkpoint(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "text", ["[]", "{}", '{"files": []}', '{"files": {}}', '{"files": {"config.json": 3}}', "\xff"]
 )
-def test_a_manifest_of_another_shape_makes_no_whole_checkpoint(tmp_path: Path, text: str) -> None:
+def test_an_invalid_manifest_makes_no_complete_checkpoint(tmp_path: Path, text: str) -> None:
     folder = checkpoint.write(tmp_path, 5, fill)
     (folder / "manifest.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match="is incomplete"):
@@ -225,7 +223,7 @@ def test_a_manifest_names_all_that_a_resume_needs(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("renames", [0, 1, 2])
-def test_a_checkpoint_written_again_is_whole_at_every_moment(tmp_path: Path, monkeypatch, renames: int) -> None:
+def test_a_rewritten_checkpoint_is_complete_at_every_moment(tmp_path: Path, monkeypatch, renames: int) -> None:
     """A kill after so many renames leaves the old one or the new one."""
     checkpoint.write(tmp_path, 5, fill)
     left, rename, rmtree = iter(range(renames)), Path.rename, checkpoint.shutil.rmtree
@@ -250,7 +248,7 @@ def test_a_checkpoint_written_again_is_whole_at_every_moment(tmp_path: Path, mon
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-5"]
 
 
-def test_a_run_goes_on_from_a_checkpoint_that_a_kill_left_aside(tmp_path: Path, expected: str) -> None:
+def test_a_run_resumes_from_a_checkpoint_that_was_not_yet_renamed(tmp_path: Path, expected: str) -> None:
     run = tmp_path / "run"
     go(run, *OPTIONS)
     for step in checkpoint.steps(run)[:-1]:
@@ -279,7 +277,7 @@ def test_a_run_without_checkpoints_has_no_best(tmp_path: Path) -> None:
         checkpoint.best(tmp_path)
 
 
-def test_an_existing_run_is_refused_with_the_command_that_goes_on(tmp_path: Path) -> None:
+def test_an_existing_run_is_an_error_with_the_resume_command(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path / "a run")
     folder = start_run(recipe)
     assert open_run(folder) == recipe

@@ -24,7 +24,7 @@ def test_two_processes_equal_one_with_twice_the_accumulation(tmp_path: Path) -> 
     """Also with dropout: its randomness belongs to the batch, not to the process."""
     two, one = tmp_path / "two", tmp_path / "one"
     torchrun(two, *OPTIONS, "train.max_steps=17")
-    torchrun(two, *OPTIONS)  # goes on from step 17
+    torchrun(two, *OPTIONS)  # resumes from step 17
     go(one, *OPTIONS, "train.gradient_accumulation_steps=2", "train.threads=1")
     weights = [load_file(run / "checkpoint-31" / "model.safetensors") for run in (two, one)]
     for name, tensor in weights[0].items():

@@ -42,7 +42,7 @@ def sentence(number: int, length: int = 5) -> str:
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
-    """53 training pairs, two of them too long; 13 for validation, three whole pairs and one more source from train."""
+    """53 training pairs, two of them too long; 13 for validation, three pairs and one more source from train."""
     pairs = [(sentence(n), sentence(n + 1)) for n in range(51)] + [(sentence(n, 12), sentence(n)) for n in (51, 52)]
     held_out = [*pairs[:3], (pairs[3][0], "w1 w2"), *((f"w1 n{n}", f"w2 n{n}") for n in range(9))]
     for name, part in (("train", pairs), ("validation", held_out)):
@@ -68,7 +68,7 @@ def test_planted_leaks_and_skips_are_counted(recipe: Path) -> None:
     assert not findings.errors
 
 
-def test_unknown_words_are_measured_and_warned_of(recipe: Path) -> None:
+def test_unknown_words_are_measured_and_a_warning(recipe: Path) -> None:
     (recipe.parent / "validation.tsv").write_text("zebra w1\tw2 w3\nw4 w5\tw6 w7\n")
     findings = found(recipe)
     assert findings.facts["tokenizer"]["validation source"]["unknown_percent"] == 25
@@ -84,7 +84,7 @@ def test_an_existing_run_is_an_error_and_nothing_is_written(recipe: Path) -> Non
     assert "regard resume" in found(recipe).errors[0]
 
 
-def test_settings_that_cannot_work_out_are_warned_of(recipe: Path) -> None:
+def test_settings_that_cannot_work_are_a_warning(recipe: Path) -> None:
     assert any("eval_steps" in line for line in found(recipe, "train.eval_steps=37").warnings)
     assert not any("_steps" in line for line in found(recipe).warnings)
     short = [line for line in found(recipe, "train.max_steps=0", "train.epochs=1").warnings if "too few" in line]
@@ -128,7 +128,7 @@ def _tensor_bytes(file: Path) -> int:
 
 
 @pytest.mark.parametrize("given", [[], ["train.freeze=embeddings", "train.ema_decay=0.9"]])
-def test_checkpoints_take_the_room_that_was_foretold(recipe: Path, given: list[str]) -> None:
+def test_checkpoints_have_the_estimated_size(recipe: Path, given: list[str]) -> None:
     given = ["train.max_steps=4", "train.save_steps=2", "train.keep=3", *given]
     foretold = found(recipe, *given).facts["network"]["checkpoints_bytes"]
     start(load_recipe(recipe, given), quiet=True)
@@ -163,7 +163,7 @@ def test_json_holds_all_findings(recipe: Path, capsys: pytest.CaptureFixture[str
     assert "warning: validation: 3 of 13" in text
 
 
-# ── running text ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── raw text ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 RUNNING = """
 task = "generate"
@@ -201,7 +201,7 @@ def running(tmp_path: Path) -> Path:
     return path
 
 
-def test_running_text_is_counted_in_documents_tokens_bytes_and_blocks(running: Path) -> None:
+def test_raw_text_is_counted_in_documents_tokens_bytes_and_blocks(running: Path) -> None:
     findings = found(running)
     texts = [sentence(number) for number in range(30)]
     train, validation = findings.facts["text"]["train"], findings.facts["text"]["validation"]
@@ -230,7 +230,7 @@ def test_repeated_documents_are_counted(running: Path) -> None:
     assert not [line for line in alone.warnings if "train too" in line]
 
 
-def test_a_text_without_validation_or_in_other_letters_is_warned_of(running: Path) -> None:
+def test_a_text_without_validation_or_in_another_script_is_a_warning(running: Path) -> None:
     assert any("no validation split" in line for line in found(running, "data.validation=").warnings)
     (running.parent / "train.jsonl").write_text(json.dumps({"text": "the same words again " * 99}) + "\n")
     (running.parent / "validation.jsonl").write_text(json.dumps({"text": "öäü" * 99}) + "\n")

@@ -59,12 +59,12 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def base(bases: dict[str, Path], tmp_path: Path) -> Path:
-    """A run that a test may harm."""
+    """A run that a test may damage."""
     return shutil.copytree(bases["marian"], tmp_path / "base")
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_stopped_fine_tuning_goes_on_to_the_same_bits_without_its_base(kind: str, bases, tmp_path: Path) -> None:
+def test_an_interrupted_fine_tuning_resumes_bit_identically_without_its_base(kind: str, bases, tmp_path: Path) -> None:
     base = shutil.copytree(bases[kind], tmp_path / "base")
     straight = train(tmp_path, "whole", f'from = "{base}"')
     stopped = train(tmp_path, "stopped", f'from = "{base}"', 4)
@@ -76,7 +76,7 @@ def test_a_stopped_fine_tuning_goes_on_to_the_same_bits_without_its_base(kind: s
 
 
 def test_dropout_acts_from_the_first_step(base: Path, tmp_path: Path) -> None:
-    """The same weights with and without dropout part at once."""
+    """The same weights differ at once with and without dropout."""
     folder = checkpoint.best(base)[0]
     still = tmp_path / "still"
     regard.load(folder).save(still)
@@ -91,7 +91,7 @@ def test_dropout_acts_from_the_first_step(base: Path, tmp_path: Path) -> None:
     assert any(not torch.equal(one[name], other[name]) for name in one if name.startswith("weights/"))
 
 
-def test_weights_are_found_as_load_finds_them_and_written_down_whole(base: Path, tmp_path: Path, monkeypatch) -> None:
+def test_weights_are_found_as_by_load_and_recorded_with_their_path(base: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("REGARD_WEIGHTS", str(base.parent))
     run = train(tmp_path / "base", "tuned", 'from = "base"', 1)
     best = checkpoint.best(base)[0]
@@ -106,13 +106,13 @@ def test_weights_are_found_as_load_finds_them_and_written_down_whole(base: Path,
     ("key", "message"),
     [("family='seq2seq'", r"model\.family = 'seq2seq'.*is a transformer"), ("width=14", r"remove model\.width")],
 )
-def test_what_contradicts_the_weights_is_refused(base: Path, tmp_path: Path, key: str, message: str) -> None:
+def test_options_that_contradict_the_weights_are_errors(base: Path, tmp_path: Path, key: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         train(tmp_path, "tuned", f'from = "{base}"', 1, f"model.{key}")
     assert not (tmp_path / "tuned").exists()
 
 
-def test_the_way_of_decoding_comes_along_and_the_recipe_speaks_over_it(base: Path, tmp_path: Path) -> None:
+def test_decode_options_are_inherited_and_the_recipe_overrides_them(base: Path, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     regard.load(base).save(folder)
     path = folder / "generation_config.json"
@@ -146,7 +146,7 @@ def test_a_run_is_trained_by_one_process(base: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("recorded", [True, False])
-def test_what_a_run_has_settled_is_not_edited(base: Path, old: str, new: str, key: str, recorded: bool) -> None:
+def test_the_fixed_options_of_a_run_cannot_be_changed(base: Path, old: str, new: str, key: str, recorded: bool) -> None:
     recipe, environment = base / "recipe.toml", base / "environment.json"
     recipe.write_text(recipe.read_text().replace(old, new, 1))
     if not recorded:  # by an older version: then the state shows what does not fit
@@ -161,7 +161,7 @@ def test_what_a_run_has_settled_is_not_edited(base: Path, old: str, new: str, ke
     assert f"{key} " in str(error.value)
 
 
-def test_a_run_goes_on_longer_and_writes_down_what_holds(base: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_run_can_be_longer_and_records_its_options(base: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for change in ("model.width=24", "train.ema_decay=0", "train.threads=2", "output=other", "decode.num_beams=2"):
         with pytest.raises(UserError, match=change.partition("=")[0]):
             resume(base, overrides=[change])

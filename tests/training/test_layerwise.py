@@ -44,7 +44,7 @@ def trained(run: Path, step: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt", "llama", "transformer"])
-def test_every_weight_lies_at_one_depth(family: str) -> None:
+def test_every_weight_has_one_depth(family: str) -> None:
     plain = network(family)
     actual = named(plain)
     assert sum(map(len, actual)) == len(list(plain.parameters()))
@@ -57,7 +57,7 @@ def test_every_weight_lies_at_one_depth(family: str) -> None:
     assert all(name.startswith(("pooler", "output")) for name in actual[-1])
 
 
-def test_a_head_lies_above_its_body_and_a_tied_table_at_the_bottom() -> None:
+def test_a_head_is_the_top_layer_and_a_tied_embedding_the_bottom() -> None:
     *_, head = named(Classifier(network("bert"), ("yes", "no")))
     assert head == {f"{module}.{kind}" for module in ("head", "body.pooler.dense") for kind in ("weight", "bias")}
     bottom, *_, head = named(MaskedLM(network("bert", tied=True)))
@@ -116,7 +116,7 @@ def test_what_is_frozen_stays_and_the_rest_moves(freeze: str, moving: int, tmp_p
     assert all(torch.equal(kept[name], before[name]) for name in before.keys() - above)
 
 
-def test_layers_thaw_from_the_top_one_after_another() -> None:
+def test_layers_are_unfrozen_one_by_one_from_the_top() -> None:
     plain = Classifier(network("gpt", depth=2), ("yes", "no"))
     thaw = GradualUnfreezing(plain, 3)
     for step, count in [(0, 1), (2, 1), (3, 2), (5, 2), (6, 3), (9, 4), (40, 4)]:
@@ -125,7 +125,7 @@ def test_layers_thaw_from_the_top_one_after_another() -> None:
         assert actual == [index < count for index in range(4)]
 
 
-def test_nothing_is_waited_for_that_is_not_there() -> None:
+def test_unfreezing_ends_when_all_layers_are_trained() -> None:
     """A language model whose output is its embedding has no head: its top layer is the first to be trained."""
     plain = network("gpt", depth=2, tied=True)
     GradualUnfreezing(plain, 5)(0)
@@ -142,7 +142,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize(("way", "at"), [("scratch", 3), ("published", 4), ("adapter", 5)])
-def test_stopped_and_resumed_is_never_stopped(way: str, at: int, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(way: str, at: int, tmp_path: Path) -> None:
     model, freeze = WAYS[way]
     data = lay_out(tmp_path)
     model = model.format(base=base(tmp_path / "base", "gpt2"))
@@ -184,19 +184,19 @@ def test_two_processes_equal_one_with_twice_the_accumulation(tmp_path: Path) -> 
         ('from = "{base}"\nlora_rank = 2', "freeze=body", "leaves nothing to adapt"),
     ],
 )
-def test_what_cannot_be_is_refused(model: str, option: str, message: str, tmp_path: Path) -> None:
+def test_impossible_options_are_errors(model: str, option: str, message: str, tmp_path: Path) -> None:
     model = model.format(base=base(tmp_path / "base", "gpt2"))
     with pytest.raises(UserError, match=message):
         start(recipe(lay_out(tmp_path), model, 3, f"train.{option}"), quiet=True)
     assert not (tmp_path / "run").exists()
 
 
-def test_minutes_cannot_be_measured_while_layers_thaw(tmp_path: Path) -> None:
+def test_minutes_cannot_be_combined_with_gradual_unfreezing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"set train\.max_steps or train\.epochs"):
         recipe(lay_out(tmp_path), BERT, 3, "train.minutes=2", "train.unfreeze_steps=3")
 
 
-def test_what_is_frozen_is_settled(tmp_path: Path) -> None:
+def test_frozen_layers_cannot_be_changed_on_resume(tmp_path: Path) -> None:
     start(recipe(lay_out(tmp_path), SCRATCH, 2, "train.freeze=1"), quiet=True)
     with pytest.raises(UserError, match=r"train\.freeze cannot be changed on resume"):
         resume(tmp_path / "run", quiet=True, overrides=["train.freeze=0"])

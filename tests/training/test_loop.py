@@ -160,7 +160,7 @@ def test_a_poisoned_batch_is_skipped_and_named(tmp_path: Path) -> None:
     assert skipped[0]["skipped"]["samples"] == [4000 + sample for sample in range(11 + 4 % 3)]
 
 
-def test_three_in_a_row_end_the_run_and_leave_the_checkpoint(tmp_path: Path) -> None:
+def test_three_skipped_batches_in_a_row_end_the_run_and_keep_the_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="3 updates in a row"):
         go(tmp_path / "run", "train.save_steps=3", task=ToyTask(11, poison=frozenset({7, 8, 9})))
     folder, refused = checkpoint.newest(tmp_path / "run")
@@ -326,13 +326,13 @@ def test_threads_come_from_the_recipe_then_the_environment_then_the_machine(monk
         ("seed=-1", "seed = -1: must be between 0 and"),
     ],
 )
-def test_what_can_never_act_or_end_is_refused(tmp_path: Path, override: str, message: str) -> None:
+def test_options_without_effect_or_end_are_errors(tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(UserError) as error:
         make_recipe(tmp_path / "run", "data.validation=''", override)
     assert message in str(error.value)
 
 
-def test_a_network_that_was_answering_is_trained_as_any_other(tmp_path: Path) -> None:
+def test_a_network_used_for_inference_is_trained_as_any_other(tmp_path: Path) -> None:
     """Dropout acts from the first step on, whatever mode the network comes in."""
     digests = []
     for mode in (True, False):
@@ -345,7 +345,7 @@ def test_a_network_that_was_answering_is_trained_as_any_other(tmp_path: Path) ->
     assert digests[0] == digests[1]
 
 
-def test_other_minutes_are_measured_anew(tmp_path: Path) -> None:
+def test_other_minutes_are_measured_again(tmp_path: Path) -> None:
     clock = Clock(1.0, 0.0)
     first, _ = go(tmp_path / "run", "train.minutes=5", task=Timed(clock), clock=clock)
     again, _ = go(tmp_path / "run", "train.minutes=5", task=Timed(clock), clock=clock)
@@ -354,8 +354,8 @@ def test_other_minutes_are_measured_anew(tmp_path: Path) -> None:
     assert longer.progress.step == pytest.approx(432, abs=3)
 
 
-def test_tensorboard_is_told_each_step_once(tmp_path: Path) -> None:
-    """Also those that were taken after the checkpoint from which the run goes on."""
+def test_tensorboard_has_each_step_once(tmp_path: Path) -> None:
+    """Also those that were taken after the checkpoint from which the run resumes."""
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -377,7 +377,7 @@ class Wide(ToyTask):
         return Joined(110).batch(index) if index == 9 else super().batch(index)
 
 
-def test_the_cost_is_that_of_the_largest_batch_and_of_whole_checkpoints(tmp_path: Path) -> None:
+def test_the_cost_is_that_of_the_largest_batch_and_of_complete_checkpoints(tmp_path: Path) -> None:
     run, costs = tmp_path / "run", []
     go(run, "train.ema_decay=0.9")
     recipe = make_recipe(tmp_path / "none", "train.ema_decay=0.9")
@@ -390,7 +390,7 @@ def test_the_cost_is_that_of_the_largest_batch_and_of_whole_checkpoints(tmp_path
     assert 0 < sum(files) - costs[0].checkpoint_bytes < 4096  # the headers
 
 
-def test_of_long_samples_the_beginning_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+def test_long_samples_are_shown_truncated(capfd: pytest.CaptureFixture[str]) -> None:
     Display().samples([("word " * 1500, "short [b]", "x" * SHOWN), ("a", "b", "y" * (SHOWN + 1))])
     shown = capfd.readouterr().err.splitlines()
     assert all(len(line) <= SHOWN + 13 for line in shown) and shown[0].endswith("word…")

@@ -92,7 +92,7 @@ RECIPES: dict[str, Any] = {
 
 def prepared(recipe: Recipe) -> tuple[nn.Module, Any]:
     loaded = prepare_network(recipe)
-    return loaded.network, build(recipe, loaded.vocabulary, loaded.network)
+    return loaded.network, build(recipe, loaded.processor, loaded.network)
 
 
 def found(network: nn.Module, task: Any, pieces: int, number: int = 3) -> tuple[Tensor, list[Tensor]]:
@@ -104,7 +104,7 @@ def found(network: nn.Module, task: Any, pieces: int, number: int = 3) -> tuple[
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_pieces_sum_to_the_whole(name: str, tmp_path: Path) -> None:
+def test_micro_batches_sum_to_the_batch(name: str, tmp_path: Path) -> None:
     network, task = prepared(RECIPES[name](tmp_path, 0.0))
     network.double()  # only the loss itself is of single precision then
     loss, whole = found(network, task, 1)
@@ -129,7 +129,7 @@ def test_each_sample_is_in_one_piece(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["translate", "pairs"])
-def test_what_is_dropped_is_told_by_the_batch_alone(name: str, tmp_path: Path) -> None:
+def test_dropout_depends_on_the_batch_alone(name: str, tmp_path: Path) -> None:
     network, task = prepared(RECIPES[name](tmp_path, 0.3))
     loss, gradients = found(network, task, 2)
     torch.rand(7)
@@ -139,7 +139,7 @@ def test_what_is_dropped_is_told_by_the_batch_alone(name: str, tmp_path: Path) -
     assert float(found(network, task, 1)[0]) != float(loss)
 
 
-def test_pieces_are_dropped_from_differently(tmp_path: Path) -> None:
+def test_micro_batches_have_different_dropout(tmp_path: Path) -> None:
     """Both pieces are the same sample here; numbers that were drawn alike would give both the same loss."""
     network, task = prepared(RECIPES["generate"](tmp_path, 0.3))
     batch = next(task.batches(0, 0, 1))
@@ -149,7 +149,7 @@ def test_pieces_are_dropped_from_differently(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["translate", "pairs"])
-def test_two_threads_go_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
+def test_two_threads_resume_bit_identically(name: str, tmp_path: Path) -> None:
     recipe = RECIPES[name](tmp_path, 0.3)
     train = replace(recipe.train, save_steps=2, threads=2, schedule="constant", warmup_steps=1)
     for run, steps in (("whole", 6), ("run", 4)):
@@ -160,7 +160,7 @@ def test_two_threads_go_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
         assert one.read_bytes() == two.read_bytes(), name
 
 
-def test_who_is_split(tmp_path: Path) -> None:
+def test_which_batches_are_split(tmp_path: Path) -> None:
     """Not with one thread, not on another device, not what steps from token to token."""
     network, cpu = prepared(dates(tmp_path, 0.0))[0], torch.device("cpu")
     recurrent = prepared(dates(tmp_path, 0.0, "seq2seq", ""))[0]
@@ -184,7 +184,7 @@ def test_one_sample_has_all_threads(tmp_path: Path) -> None:
     assert seen == [4] and torch.get_num_threads() == 2
 
 
-def test_a_teacher_sees_the_batch_whole(tmp_path: Path) -> None:
+def test_a_teacher_gets_the_full_batch(tmp_path: Path) -> None:
     """What it adds is a mean over the batch, not a sum."""
     place = folder(tmp_path, MaskedLM)
     (tmp_path / "fill.toml").write_text(

@@ -54,9 +54,26 @@ MODELS = {
     "convs2s": '[model]\nfamily = "convs2s"\nembedding = 11\nwidth = 14\ndepth = 2',
 }
 
+PROGRAM = """
+import shutil, sys, time
+
+delete = shutil.rmtree
+
+
+def slow(*arguments, **options):
+    time.sleep(0.02)  # so that a deletion is seen from outside, also on a busy machine
+    delete(*arguments, **options)
+
+
+shutil.rmtree = slow
+from regard.cli.main import main
+
+main(sys.argv[1:])
+"""
+
 
 def start(*arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "regard", *map(str, arguments)]
+    command = [sys.executable, "-c", PROGRAM, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -69,7 +86,7 @@ def go_on(recipe: Path, run: Path) -> subprocess.Popen[str]:
 
 def finish(process: subprocess.Popen[str]) -> str:
     try:
-        _, stderr = process.communicate(timeout=600)
+        _, stderr = process.communicate(timeout=3600)
     finally:
         process.kill()
     assert process.returncode == 0, stderr
@@ -77,7 +94,7 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 def digest(run: Path, steps: int) -> dict[str, str]:
-    """The sha256 of what a run ends with: the model, the state to go on from, and which step was best."""
+    """The sha256 of what a run ends with: the model, the training state, and which step was best."""
     last = run / f"checkpoint-{steps}"
     files = last / "model.safetensors", last / "training.safetensors", run / "best.json"
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
@@ -123,7 +140,7 @@ def kill_when(process: subprocess.Popen[str], moment: Callable[[], bool], after:
 
 
 def interrupt_when(process: subprocess.Popen[str], moment: Callable[[], bool], run: Path) -> None:
-    """Ctrl-C at the moment: the step is saved, and the command that goes on is said."""
+    """Ctrl-C at the moment: the step is saved, and the resume command is printed."""
     while process.poll() is None and not moment():
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
@@ -140,7 +157,7 @@ def interrupt_when(process: subprocess.Popen[str], moment: Callable[[], bool], r
 @pytest.mark.parametrize(
     ("model", "threads", "stops"), [("rnn", 1, "kill kill kill"), ("transformer", 2, "kill ctrl-c kill")]
 )
-def test_stopped_and_resumed_is_never_stopped(
+def test_a_resumed_run_equals_an_uninterrupted_one(
     model: str, threads: int, stops: str, uninterrupted, tmp_path: Path
 ) -> None:
     recipe, expected = uninterrupted(model, STEPS, threads)
@@ -161,7 +178,7 @@ def test_stopped_and_resumed_is_never_stopped(
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("model", MODELS)
-def test_a_storm_of_kills_changes_nothing(model: str, threads: int, uninterrupted, tmp_path: Path) -> None:
+def test_many_kills_change_nothing(model: str, threads: int, uninterrupted, tmp_path: Path) -> None:
     """Kills while it starts, between steps, while a checkpoint is written, and while an old one is deleted."""
     recipe, expected = uninterrupted(model, LONG, threads)
     run, rng = tmp_path / "run", seeded()

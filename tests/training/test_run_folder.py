@@ -62,7 +62,7 @@ TEXTS = ["1 2 3", "44 17 5 5 9 30 21", "8", "", "50 49 48 47 46"]
 
 
 def train(folder: Path, config: str = "tied", steps: int = 6, *overrides: str) -> Path:
-    """A run of a few steps: what it says is of no matter, only that it stays the same."""
+    """A run of a few steps: its outputs do not matter, only that they stay the same."""
     model, tokenizer = CONFIGS[config]
     recipe, run = folder / "mine.toml", folder / "run"
     recipe.write_text(RECIPE.format(model=model, tokenizer=tokenizer, steps=steps))
@@ -95,7 +95,7 @@ def test_the_best_and_the_newest_stay_and_load_takes_the_best(
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_a_saved_copy_answers_embeds_and_looks_exactly_as_its_original(config: str, tmp_path: Path) -> None:
+def test_a_saved_copy_has_the_same_answers_embeddings_and_weights(config: str, tmp_path: Path) -> None:
     model = regard.load(train(tmp_path, config))
     model.save(tmp_path / "copy")
     copy = regard.load(tmp_path / "copy")
@@ -119,7 +119,7 @@ def test_a_saved_copy_answers_embeds_and_looks_exactly_as_its_original(config: s
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "copy" / name).read_bytes()
 
 
-def test_the_model_card_says_how_it_was_trained_and_convert_what_cannot_open_it(tmp_path: Path, call: Call) -> None:
+def test_the_model_card_has_the_training_and_convert_names_what_cannot_open_it(tmp_path: Path, call: Call) -> None:
     run = train(tmp_path, "luong")
     model = regard.load(run)
     code, out, _ = call("convert", run, tmp_path / "copy", "--json")
@@ -139,14 +139,14 @@ def test_the_model_card_says_how_it_was_trained_and_convert_what_cannot_open_it(
 
 
 @pytest.mark.parametrize("config", ["two vocabularies", "luong", "marian"])
-def test_the_ways_to_ask_a_model_agree(config: str, tmp_path: Path) -> None:
+def test_run_generate_and_stream_agree(config: str, tmp_path: Path) -> None:
     model = regard.load(train(tmp_path, config))
     inputs = [text for text in TEXTS if text]
     answers = model.run(inputs)
     assert [model.run(text).text for text in inputs] == [answer.text for answer in answers]
-    ids = model.vocabulary.source.encode_many(inputs)
+    ids = model.processor.source.encode_many(inputs)
     new = model.generate(ids)
-    assert [model.vocabulary.target.decode(row) for row in new] == [answer.text for answer in answers]
+    assert [model.processor.target.decode(row) for row in new] == [answer.text for answer in answers]
     assert model.generate(ids[1]) == new[1]
     assert model.generate(torch.tensor(ids[1])) == new[1]
     assert model.generate(torch.tensor([ids[1]])) == [new[1]]
@@ -166,7 +166,7 @@ def test_the_ways_to_ask_a_model_agree(config: str, tmp_path: Path) -> None:
     assert forced.weights(forced.sites[-1]).shape[-2:] == (4, 8)  # begin and three words; seven words and the end
 
 
-def test_options_that_are_not_known_are_told(trained: Path) -> None:
+def test_unknown_options_are_errors(trained: Path) -> None:
     model = regard.load(trained)
     with pytest.raises(
         regard.UserError, match="'num_beans' is not an option of an encoder–decoder model; did you mean 'num_beams'"
@@ -218,8 +218,8 @@ def test_alignments_name_a_source_token_for_every_token_written(trained: Path, c
             assert row["text"] == "" and "alignment" not in row
             continue
         pairs = row["alignment"]
-        source = model.vocabulary.source.encode(text)
-        assert model.vocabulary.target.decode(row["tokens"]) == row["text"]
+        source = model.processor.source.encode(text)
+        assert model.processor.target.decode(row["tokens"]) == row["text"]
         assert [target for _, target in pairs] == list(range(len(row["tokens"])))
         assert all(0 <= position <= len(source) for position, _ in pairs)  # the end may be attended to, too
     code, out, _ = call("run", trained, *TEXTS, "--alignments")
@@ -237,7 +237,7 @@ def test_alignments_name_a_source_token_for_every_token_written(trained: Path, c
     assert "no alignments" in err
 
 
-def test_the_next_best_answers_stand_on_lines_of_their_own(trained: Path, call: Call) -> None:
+def test_the_next_best_answers_are_on_separate_lines(trained: Path, call: Call) -> None:
     options = ("--num-beams", 4, "--num-return-sequences", 3)
     code, out, _ = call("run", trained, "1 2 3", "4 5", *options)
     assert code == 0
@@ -251,7 +251,7 @@ def test_the_next_best_answers_stand_on_lines_of_their_own(trained: Path, call: 
     assert "num_beams" in err
 
 
-def test_an_input_over_the_limit_is_an_error_or_is_cut_and_told(call: Call, tmp_path: Path) -> None:
+def test_an_input_over_the_limit_is_an_error_or_truncated_with_a_warning(call: Call, tmp_path: Path) -> None:
     run = train(tmp_path, "pre-norm, untied, learned")
     long = " ".join(str(index % 50) for index in range(75))
     code, out, err = call("run", run, "1 2", long)
@@ -287,7 +287,7 @@ def test_scores_are_printed_with_their_intervals_and_signatures(trained: Path, c
 
 
 class Said:
-    """A model that says what it was told to."""
+    """A model with given outputs."""
 
     def __init__(self, answers: list[str]) -> None:
         self.answers = answers
@@ -298,7 +298,7 @@ class Said:
 
 
 @pytest.mark.parametrize(("spoilt", "verdict"), [(0, "no difference"), (2, "may be chance"), (40, "first is better")])
-def test_a_comparison_says_what_may_be_chance(spoilt: int, verdict: str) -> None:
+def test_a_comparison_states_its_significance(spoilt: int, verdict: str) -> None:
     """Of 60 sentences the first model has one wrong; the second has others wrong, too."""
     references = [f"the {index}th sentence has {index} words in it" for index in range(60)]
     wrong = "something else was said here instead of that"

@@ -1,4 +1,4 @@
-"""Laws of lessons: pure streams, disjoint parts, answers that only the examples give, what an ideal learner knows."""
+"""Invariants of in-context data: pure streams, disjoint splits, answers from the examples only, the optimum."""
 
 import json
 import random
@@ -60,7 +60,7 @@ def best_guess(possible: Iterable[Rule], question: int) -> float:
 
 
 @pytest.mark.parametrize(("name", "shots"), [*(("mappings", n) for n in range(6)), *(("linear", n) for n in range(3))])
-def test_the_ideal_is_that_of_a_learner_who_tries_every_rule(name: str, shots: int) -> None:
+def test_the_optimum_is_that_of_enumerating_every_rule(name: str, shots: int) -> None:
     every = rules(name)
     true, inputs = every[5], range(len(every[5]))  # all rules are alike but for names
     seen = Counter(frozenset(shown) for shown in product(inputs, repeat=shots))
@@ -72,7 +72,7 @@ def test_the_ideal_is_that_of_a_learner_who_tries_every_rule(name: str, shots: i
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_ideal_rises_from_chance_to_nine_tenths_at_eight_shots(name: str) -> None:
+def test_the_bayes_optimal_accuracy_rises_from_chance_to_nine_tenths_at_eight_shots(name: str) -> None:
     ideal = LESSONS[name].ideal
     labels = {pair.label for pair in next(tasks(name, 1, "test", 1)).pairs}
     assert ideal(0) == pytest.approx(1 / len(labels))
@@ -80,8 +80,8 @@ def test_the_ideal_rises_from_chance_to_nine_tenths_at_eight_shots(name: str) ->
     assert ideal(8) >= 0.9
 
 
-def test_looking_up_alone_nearly_reaches_the_ideal_of_mappings() -> None:
-    """What an induction head can do: copy the answer that stood behind the same word; else guess."""
+def test_lookup_alone_nearly_reaches_the_optimum_of_mappings() -> None:
+    """What an induction head can do: copy the answer after the same word, else a random one."""
     every_question = list(questions("mappings", 3, "test", 1009, 8))
     hits = 0.0
     for question in every_question:
@@ -116,7 +116,7 @@ def test_no_word_is_of_one_colour_more_than_of_another() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_parts_never_share_a_task_whatever_the_seeds(name: str) -> None:
+def test_splits_never_share_a_task_whatever_the_seeds(name: str) -> None:
     train, validation, test = (
         {task.key for seed in (1, 2, 3) for task in tasks(name, seed, split, 307)} for split in SPLITS
     )
@@ -155,7 +155,7 @@ def test_a_stream_is_the_same_in_another_process_and_needs_no_torch(name: str) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_more_shots_go_between_and_change_no_question(name: str) -> None:
+def test_more_shots_are_inserted_and_change_no_question(name: str) -> None:
     few, many = (list(questions(name, 3, "test", 53, shots)) for shots in (2, 5))
     for first, second in zip(few, many, strict=True):
         assert (first.label, first.labels) == (second.label, second.labels)

@@ -1,4 +1,4 @@
-"""Laws of generated data: right answers, pure streams, parts that never share what must not leak."""
+"""Invariants of synthetic data: correct answers, pure streams, splits without leaks."""
 
 import re
 import subprocess
@@ -67,7 +67,7 @@ def test_reverse_is_its_own_inverse_and_keeps_its_lengths(split: str, longest: i
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_parts_never_share_an_answer_whatever_the_seeds(name: str):
+def test_splits_never_share_an_answer_whatever_the_seeds(name: str):
     train, validation, test = (
         {sample.target for seed in (1, 2, 3) for sample in GENERATORS[name](seed, split, 2003)} for split in SPLITS
     )
@@ -92,7 +92,7 @@ def test_a_stream_is_the_same_in_another_process(name: str):
     assert printed.strip() == str(list(map(tuple, GENERATORS[name](5, "test", 7))))
 
 
-def test_an_unknown_part_is_refused_with_the_nearest():
+def test_an_unknown_split_is_an_error_with_the_nearest():
     with pytest.raises(UserError, match="did you mean 'validation'"):
         next(GENERATORS["dates"](1, "validatoin", 1))
 

@@ -17,7 +17,7 @@ from road.text_to_sql.dataset import DATASET
 
 @pytest.fixture
 def declared(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
-    """The entry points of the group `regard.synthetic`, in place of those that are installed."""
+    """The entry points of the group `regard.synthetic`, instead of the installed ones."""
     points: list[EntryPoint] = []
     monkeypatch.setattr(in_context, "entry_points", lambda **filters: EntryPoints(points).select(**filters))
     return points

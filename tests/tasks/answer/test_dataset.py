@@ -67,7 +67,7 @@ def test_squad_is_read_in_any_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [each[:4] for each in again] == [each[:4] for each in whole]
 
 
-def test_lines_and_columns_say_the_same(tmp_path: Path) -> None:
+def test_json_lines_and_tables_have_the_same_questions(tmp_path: Path) -> None:
     flat = {"context": CONTEXT, "question": "About whom?", "answers": {"text": ["Ada"], "answer_start": [64]}}
     listed = {**flat, "answers": [{"text": "Ada", "start": 64}]}
     paragraph = {"context": CONTEXT, "qas": [{"question": "About whom?", "answers": [{"text": "Ada", "start": 64}]}]}
@@ -89,13 +89,13 @@ def test_lines_and_columns_say_the_same(tmp_path: Path) -> None:
         ({"text": [7], "answer_start": [0]}, "an answer is 7 from 0 on"),
     ],
 )
-def test_an_answer_must_stand_in_its_text(tmp_path: Path, answers: Any, said: str) -> None:
+def test_an_answer_must_occur_in_its_passage(tmp_path: Path, answers: Any, said: str) -> None:
     line = json.dumps({"context": CONTEXT, "question": "Who?", "answers": answers})
     with pytest.raises(UserError, match=re.escape(said)):
         asked(tmp_path / "a.jsonl", line)
 
 
-def test_to_have_no_answer_must_be_said(tmp_path: Path) -> None:
+def test_a_question_without_an_answer_must_be_explicit(tmp_path: Path) -> None:
     line = {"context": CONTEXT, "question": "Who?"}
     for more, golds in (
         ({"answer": "Ada"}, (Gold("Ada", 0),)),
@@ -111,7 +111,7 @@ def test_to_have_no_answer_must_be_said(tmp_path: Path) -> None:
 
 
 def test_a_cached_question_has_no_folder_of_its_own(tmp_path: Path) -> None:
-    """The same file in another folder is prepared once; what is said of it must not name the first."""
+    """The same file in another folder is prepared once; messages must not name the first."""
     places, data = [], AnswerData(train="q.csv")
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
@@ -144,7 +144,7 @@ def prepared(place: Path, cache: Path, text: str, tokenizer: Tokenizer, length: 
     return prepare(AnswerData(train="dev.json", **options), "train", tokenizer, cache, length, place)
 
 
-def test_answers_are_found_again_in_the_rows(tmp_path: Path, cache: Path) -> None:
+def test_answers_are_recovered_from_the_rows(tmp_path: Path, cache: Path) -> None:
     tokenizer = letters()
     windows = prepared(tmp_path, cache, json.dumps(SQUAD), tokenizer, 40, stride=7)
     assert windows.questions == 4 and "2 without an answer" in str(windows.report)
@@ -183,7 +183,7 @@ def test_a_question_that_leaves_no_room_is_counted(tmp_path: Path, cache: Path) 
     assert windows.report.skipped["a question longer than 8 tokens"].count == 2 and windows.questions == 2
 
 
-def test_batches_are_those_of_any_split_and_preparation_is_found_again(tmp_path: Path, cache: Path) -> None:
+def test_batches_do_not_depend_on_the_number_of_pieces_and_the_cache_is_reused(tmp_path: Path, cache: Path) -> None:
     tokenizer = letters()
     windows = prepared(tmp_path, cache, json.dumps(SQUAD), tokenizer, stride=2)
     options = BatchOptions(batch_size=3, seed=5)
@@ -285,7 +285,7 @@ def test_best_spans_equal_trying_all() -> None:
     assert found.null_score == min(seen.first[0] + seen.last[0] for seen in windows)
 
 
-def test_no_answer_comes_first_beyond_the_threshold() -> None:
+def test_no_answer_is_predicted_beyond_the_threshold() -> None:
     first, last = np.array([2.0, 0.0, 3.0, 1.0]), np.array([2.5, 0.0, 0.5, 1.0])
     found = best_of([WindowLogits(first, last, 2, 4, 0)])
     spans, context = np.array([[0, 3], [4, 7]]), "one two"
@@ -300,7 +300,7 @@ def test_no_answer_comes_first_beyond_the_threshold() -> None:
     assert told[0].score / told[1].score == pytest.approx(np.exp(0.5))
 
 
-def test_scores_of_squad_worked_by_hand() -> None:
+def test_squad_scores_computed_by_hand() -> None:
     assert normalise("The  Great, (a) Wall!") == "great wall"
     assert exact("an apple", ["Apple."]) == 1 and exact("apples", ["apple"]) == 0
     assert f1("the big red apple", ["red apple", "banana"]) == pytest.approx(2 * (2 / 3) * 1 / (2 / 3 + 1))

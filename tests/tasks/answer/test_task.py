@@ -46,7 +46,7 @@ def told(chance: random.Random, words: int = 14) -> tuple[str, str, str]:
 
 
 def lay_out(place: Path, texts: int = 60, silent: bool = False) -> Path:
-    """Paragraphs of a file: who, when and, where some are `silent`, what nobody says."""
+    """Paragraphs of a file: who, when and, if `silent`, unanswerable questions."""
     chance = random.Random(7)
     with (place / "asked.jsonl").open("w", encoding="utf-8") as file:
         for number in range(texts):
@@ -83,7 +83,7 @@ threads = 1
 
 @pytest.fixture(scope="module")
 def learnt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has learnt whom and when, and that nobody says how much."""
+    """A run that has learned whom and when, and that "how much" has no answer."""
     place = lay_out(tmp_path_factory.mktemp("answering"), 100, silent=True)
     start(recipe(place, SCRATCH, 140), quiet=True)
     return place
@@ -103,18 +103,18 @@ def test_it_learns_and_its_folder_is_a_published_one(learnt: Path, model: Any) -
     config = json.loads((model.folder / "config.json").read_text())
     assert config["architectures"] == ["BertForQuestionAnswering"] and "has_pooler" not in config
     assert 'model.run({"question": "…", "context": "…"})' in (model.folder / "README.md").read_text()
-    again = regard.load(model.folder)  # without the run's recipe beside it
+    again = regard.load(model.folder)  # without the run's recipe
     assert model.task == "answer" and type(again.network) is SpanClassifier
     lines = [json.loads(line) for line in (learnt / "run/metrics.jsonl").read_text().splitlines()]
     assert {"loss", "exact_match", "f1"} <= next(line for line in lines if "validation" in line)["validation"].keys()
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_the_loss_is_the_mean_of_both_places_cross_entropies(smoothing: float, tmp_path: Path) -> None:
-    """What smoothing takes goes to the places where an answer may stand, and to no others."""
+def test_the_loss_is_the_mean_of_the_start_and_end_cross_entropies(smoothing: float, tmp_path: Path) -> None:
+    """Label smoothing spreads probability over the possible answer positions only."""
     options = recipe(lay_out(tmp_path, 8), SCRATCH, 3, f"train.label_smoothing={smoothing}")
     loaded = prepare_network(options)
-    task: Any = build(options, loaded.vocabulary, loaded.network)
+    task: Any = build(options, loaded.processor, loaded.network)
     batch = next(task.batches(0, 0, 1))
     logits: Any = loaded.network(batch.text).detach()
     total = 0.0
@@ -131,17 +131,17 @@ def test_the_loss_is_the_mean_of_both_places_cross_entropies(smoothing: float, t
     assert all(torch.isfinite(each.grad).all() for each in loaded.network.parameters() if each.grad is not None)
 
 
-def test_validation_reads_windows_alone_as_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_validation_of_single_windows_equals_that_of_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = recipe(lay_out(tmp_path, 20), SCRATCH, 3, "data.max_length=24", "data.stride=6")
     loaded = prepare_network(options)
-    task: Any = build(options, loaded.vocabulary, loaded.network)
+    task: Any = build(options, loaded.processor, loaded.network)
     assert len(task.validation) > task.validation.questions  # several windows a text
     together = task.validate(loaded.network.eval())
     monkeypatch.setattr("regard.tasks.batching.MAX_TOKENS_CPU", 1)
     assert task.validate(loaded.network) == pytest.approx(together, rel=1e-5)
 
 
-def test_a_stopped_run_comes_to_the_same_weights(tmp_path: Path) -> None:
+def test_an_interrupted_run_has_the_same_weights(tmp_path: Path) -> None:
     place = lay_out(tmp_path, 20)
     rest = ("train.save_steps=2", "train.dropout=0.1", "train.schedule=constant")
     start(recipe(place, SCRATCH, 6, *rest, f"output={tmp_path / 'whole'}"), quiet=True)
@@ -151,13 +151,13 @@ def test_a_stopped_run_comes_to_the_same_weights(tmp_path: Path) -> None:
     assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_a_body_with_other_heads_is_taken_and_its_pooler_left(tmp_path: Path) -> None:
+def test_a_body_with_other_heads_loads_without_its_pooler(tmp_path: Path) -> None:
     place = folder(tmp_path, MaskedLM, pooler=True)
     options = recipe(lay_out(tmp_path, 8), f'from = "{place}"', 3)
     loaded = prepare_network(options)
     network: Any = loaded.network
     assert type(network) is SpanClassifier and network.body.pooler is None
-    task: Any = build(options, loaded.vocabulary, network)
+    task: Any = build(options, loaded.processor, network)
     task.loss(network, next(task.batches(0, 0, 1))).backward()
     assert all(parameter.grad is not None for parameter in network.parameters())
 
@@ -176,13 +176,13 @@ def test_an_adapter_is_written_and_added_again(tmp_path: Path) -> None:
 
 
 def long_text(words: int = 400) -> str:
-    """Filler with a name at one place and a year at another, some newlines and letters of several bytes."""
+    """Filler with a name at one position and a year at another, some newlines and characters of several bytes."""
     found = random.Random(3).choices(FILLER, k=words)
     found[150], found[333], found[10], found[200] = "Cleo", "1844", "wind\n\n", "“birds”"
     return " ".join(found) + "."
 
 
-def test_windows_find_what_stands_far_behind(model: Any) -> None:
+def test_windows_find_answers_far_into_the_passage(model: Any) -> None:
     text = long_text()
     answers = model.run([("Who was there?", text), {"question": "When was it?", "context": text}])
     assert [answer.text for answer in answers] == ["Cleo", "1844"]
@@ -203,7 +203,7 @@ def test_a_question_alone_is_answered_as_among_others(model: Any) -> None:
         assert alone.score == pytest.approx(answer.score, abs=1e-4)
 
 
-def test_the_next_best_answers_stand_elsewhere(model: Any) -> None:
+def test_the_next_best_answers_do_not_overlap(model: Any) -> None:
     text = "Ada sang there and many birds sang over green hills and there Bob sang."
     answer = model.run(("Who was there?", text), best=4)
     places = [(each.start, each.end) for each in (answer, *answer.alternatives)]
@@ -212,11 +212,11 @@ def test_the_next_best_answers_stand_elsewhere(model: Any) -> None:
     assert all(low[1] <= high[0] for low, high in zip(sorted(places), sorted(places)[1:], strict=False))
     scores = [each.score for each in (answer, *answer.alternatives)]
     assert scores == sorted(scores, reverse=True) and sum(scores) <= 1 + 1e-9
-    assert model.run(("Who was there?", text)).score == answer.score  # it does not hang on how many are told
+    assert model.run(("Who was there?", text)).score == answer.score  # it does not depend on the number of answers
 
 
-def test_a_model_that_learnt_to_say_nothing_does_so_by_itself(model: Any, tmp_path: Path) -> None:
-    """And says so in its config.json; one that is not known to have learnt it always answers."""
+def test_a_model_trained_on_unanswerable_questions_uses_its_threshold(model: Any, tmp_path: Path) -> None:
+    """And config.json states it; without that a model always answers."""
     asks = ("How much?", told(random.Random(3))[0])
     assert (
         model.network.allows_no_answer
@@ -242,7 +242,7 @@ def test_a_model_that_learnt_to_say_nothing_does_so_by_itself(model: Any, tmp_pa
             assert regard.load(tmp_path / "ours").run(asks).text
 
 
-def test_a_threshold_lets_it_say_nothing(model: Any) -> None:
+def test_a_threshold_allows_no_answer(model: Any) -> None:
     text, name, _ = told(random.Random(11))
     asks = [("Who was there?", text), ("How much?", text)]
     assert all(answer.text for answer in model.run(asks, threshold=float("inf")))
@@ -267,12 +267,12 @@ def test_a_threshold_lets_it_say_nothing(model: Any) -> None:
         (("Who?", "wind"), {"num_beams": 2}, "'num_beams' is not an option of a question-answering model; it is for"),
     ],
 )
-def test_what_is_no_question_is_refused(model: Any, given: Any, options: Any, said: str) -> None:
+def test_an_input_that_is_not_a_question_is_an_error(model: Any, given: Any, options: Any, said: str) -> None:
     with pytest.raises(UserError, match=re.escape(said)):
         model.run(given, **options)
 
 
-def test_a_trace_tells_the_answer_and_takes_one_window(model: Any) -> None:
+def test_a_trace_has_the_answer_and_one_window(model: Any) -> None:
     text, name, _ = told(random.Random(11))
     trace = model.trace(("Who was there?", text))
     assert trace.answer == name and trace.sites[0] == "encoder.blocks.0.self"
@@ -291,10 +291,10 @@ def test_a_trace_tells_the_answer_and_takes_one_window(model: Any) -> None:
 def test_windows_in_memory_are_those_on_disk(tmp_path: Path) -> None:
     options = recipe(lay_out(tmp_path, 12), SCRATCH, 3, "data.max_length=24", "data.stride=7")
     loaded: Any = prepare_network(options)
-    task: Any = Answer(options, loaded.vocabulary, loaded.network, tmp_path / "cache")
+    task: Any = Answer(options, loaded.processor, loaded.network, tmp_path / "cache")
     asks = [task.training.question(number) for number in range(task.training.questions)]
     alone = [Question(str(number), each.text, each.context) for number, each in enumerate(asks)]
-    asking = live_windows(alone, loaded.vocabulary.target, 24, 7)
+    asking = live_windows(alone, loaded.processor.target, 24, 7)
     assert len(asking) == len(task.training) and asking.lengths.tolist() == task.training.lengths.tolist()
     for number in range(len(asking)):
         here, there = collate(asking, [number]), collate(task.training, [number])
@@ -314,7 +314,7 @@ def test_the_sentence_around_an_answer() -> None:
 # ── the command line, scores, errors ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_it_is_asked_from_the_command_line(learnt: Path, model: Any) -> None:
+def test_it_runs_from_the_command_line(learnt: Path, model: Any) -> None:
     text = long_text()
     (learnt / "text.txt").write_text(text, encoding="utf-8")
     run = ["run", str(learnt / "run")]
@@ -340,8 +340,8 @@ def test_it_is_asked_from_the_command_line(learnt: Path, model: Any) -> None:
     assert missing.exit_code == 1 and "nothing.txt: file not found" in str(missing.exception or missing.output)
 
 
-def test_it_is_scored_on_its_part_and_on_a_file(learnt: Path, model: Any) -> None:
-    """With questions that have no answer told apart, and the best threshold for them."""
+def test_it_is_evaluated_on_its_split_and_on_a_file(learnt: Path, model: Any) -> None:
+    """With unanswerable questions scored separately, and the best threshold for them."""
     found = json.loads(CliRunner().invoke(app, ["evaluate", str(learnt / "run"), "--json"]).output)
     assert found["split"] == "validation" and {each["name"] for each in found["scores"]} == {"exact_match", "f1"}
     assert found["answerable"]["questions"] == 2 * found["unanswerable"]["questions"]
@@ -380,7 +380,7 @@ def test_two_are_compared(learnt: Path) -> None:
         ({"context": "Ada sang.", "question": "sang " * 60, "answers": []}, "1 skipped: a question longer than 29 tokens (first: "),  # noqa: E501
     ],
 )  # fmt: skip
-def test_bad_data_is_refused_with_its_place(line: Any, said: str, tmp_path: Path, learnt: Path) -> None:
+def test_bad_data_is_an_error_with_its_location(line: Any, said: str, tmp_path: Path, learnt: Path) -> None:
     (tmp_path / "asked.jsonl").write_text(json.dumps(line) + "\n")
     place = next((learnt / "run").glob("checkpoint-*"))
     options = recipe(tmp_path, f'from = "{place}"', 3, 'data.validation=""')
@@ -388,7 +388,7 @@ def test_bad_data_is_refused_with_its_place(line: Any, said: str, tmp_path: Path
         start(options, quiet=True)
 
 
-def test_windows_longer_than_the_network_reads_are_refused(tmp_path: Path) -> None:
+def test_windows_longer_than_the_maximum_length_are_errors(tmp_path: Path) -> None:
     options = recipe(lay_out(tmp_path, 8), SCRATCH, 3, "data.max_length=49")
     with pytest.raises(UserError, match=r"data\.max_length = 49, but the model reads at most 48 tokens"):
         start(options, quiet=True)
@@ -396,7 +396,7 @@ def test_windows_longer_than_the_network_reads_are_refused(tmp_path: Path) -> No
         start(recipe(tmp_path, 'family = "gpt"\npreset = "tiny"'), quiet=True)
 
 
-def test_the_doctor_reads_questions(tmp_path: Path) -> None:
+def test_the_doctor_checks_questions(tmp_path: Path) -> None:
     found = examine(recipe(lay_out(tmp_path, 20, silent=True), SCRATCH, 3))
     assert not found.errors and not any("windows of at most" in line for line in found.warnings)
     assert found.facts["samples"]["train"]["kept"] > 0
@@ -404,7 +404,7 @@ def test_the_doctor_reads_questions(tmp_path: Path) -> None:
     assert found.facts["train_overlap"]["validation"]["same_text"] == 0
 
 
-def test_dropout_is_the_recipes_where_it_says_so(tmp_path: Path) -> None:
+def test_dropout_is_that_of_the_recipe_if_set(tmp_path: Path) -> None:
     place = lay_out(tmp_path, 8)
     for given, wanted in (("0.25", 0.25), ("-1", 0.0)):
         network: Any = prepare_network(recipe(place, SCRATCH, 3, f"train.dropout={given}")).network
@@ -417,7 +417,7 @@ def test_dropout_is_the_recipes_where_it_says_so(tmp_path: Path) -> None:
 def test_the_order_of_batches_is_the_seeds(tmp_path: Path) -> None:
     options = recipe(lay_out(tmp_path, 20))
     loaded: Any = prepare_network(options)
-    task: Any = build(options, loaded.vocabulary, loaded.network)
+    task: Any = build(options, loaded.processor, loaded.network)
     whole = [batch.indices.tolist() for batch in islice(task.batches(0, 0, 1), 6)]
     assert [batch.indices.tolist() for batch in islice(task.batches(2, 0, 1), 4)] == whole[2:]
     assert score_windows(loaded.network, task.training, whole[0]).keys() == {*whole[0]}

@@ -1,4 +1,4 @@
-"""An encoder is made into one that tells labels: from nothing, from hidden words, with adapters."""
+"""Encoders are trained as classifiers: from scratch, from a masked LM, with adapters."""
 
 import json
 from dataclasses import replace
@@ -27,21 +27,21 @@ from tests.test_model import folder
 SCRATCH = 'family = "bert"\npreset = "tiny"\nwidth = 24\nheads = 2\nlimit = 32\ndropout = 0.0'
 
 
-def test_from_nothing_it_learns_and_its_folder_opens(tmp_path: Path) -> None:
-    """The tokenizer marks where a text begins: the label is told from there."""
+def test_it_trains_from_scratch_and_its_folder_opens(tmp_path: Path) -> None:
+    """The tokenizer puts a token before a text: it is classified."""
     often = [f"train.{name}=120" for name in ("eval_steps", "save_steps")]
     options = recipe(lay_out(tmp_path), SCRATCH, 120, "train.learning_rate=2e-3", *often)
     start(options, quiet=True)
     model: Any = regard.load(tmp_path / "run")
     assert json.loads((model.folder / "config.json").read_text())["architectures"] == ["BertForSequenceClassification"]
-    encoded = model.vocabulary.target.inner.encode("w0 w1").ids
-    assert (encoded[0], encoded[-1]) == (model.vocabulary.target.begin, model.vocabulary.target.end)
+    encoded = model.processor.target.inner.encode("w0 w1").ids
+    assert (encoded[0], encoded[-1]) == (model.processor.target.begin, model.processor.target.end)
     assert [answer.label for answer in model.run(texts())]
     assert json.loads((tmp_path / "run/best.json").read_text())["score"] > 0.5
 
 
 @pytest.mark.parametrize("head", [MaskedLM, Pretraining])
-def test_what_found_hidden_words_tells_labels(head: Any, tmp_path: Path) -> None:
+def test_a_masked_lm_is_fine_tuned_as_a_classifier(head: Any, tmp_path: Path) -> None:
     """Its body is taken, with the pooler it was trained with if it has one, and its tokenizer as it is."""
     place = folder(tmp_path, head, pooler=head is Pretraining)
     options = recipe(lay_out(tmp_path), f'from = "{place}"', 3)
@@ -52,9 +52,9 @@ def test_what_found_hidden_words_tells_labels(head: Any, tmp_path: Path) -> None
     assert torch.equal(network.body.embed.table.weight, before.body.embed.table.weight)
     if head is Pretraining:
         assert torch.equal(network.body.pooler.dense.weight, before.body.pooler.dense.weight)
-    pair = loaded.vocabulary.target.inner.encode("hello", "the quotes")
+    pair = loaded.processor.target.inner.encode("hello", "the quotes")
     assert {*pair.type_ids} == {0, 1}
-    task: Any = build(options, loaded.vocabulary, network)
+    task: Any = build(options, loaded.processor, network)
     loss = task.loss(network, next(task.batches(0, 0, 1)))
     loss.backward()
     assert torch.isfinite(loss)
@@ -63,7 +63,7 @@ def test_what_found_hidden_words_tells_labels(head: Any, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("head", [MaskedLM, Pretraining])
 def test_an_adapter_of_an_encoder_is_written_and_added_again(head: Any, tmp_path: Path) -> None:
-    """With the pooler, which is trained whole; what pre-training left in the base is not in the way."""
+    """With the pooler, which is trained without an adapter; other tensors of pre-training in the base are ignored."""
     place = folder(tmp_path, head, pooler=head is Pretraining)
     options = recipe(lay_out(tmp_path), f'from = "{place}"\nlora_rank = 2\nlora_targets = "query value"', 3)
     start(options, quiet=True)
@@ -77,7 +77,7 @@ def test_an_adapter_of_an_encoder_is_written_and_added_again(head: Any, tmp_path
 
 
 def sentence_folder(place: Path, kind: str = "mean", **fields: Any) -> Path:
-    """A small BERT whose folder says how its texts become vectors."""
+    """A small BERT whose folder defines its pooling."""
     made = folder(place, **fields)
     write_pooling(made, Pooling(kind), 22)
     return made
@@ -88,8 +88,8 @@ def trained(place: Path, model: str, steps: int = 3, *overrides: str) -> Any:
     return regard.load(place / "run")
 
 
-def test_what_was_trained_to_be_averaged_tells_labels_from_the_mean(tmp_path: Path) -> None:
-    """Its [CLS] was never asked for anything. Others would look for a pooler: they are told of another architecture."""
+def test_an_embedding_model_is_fine_tuned_with_mean_pooling(tmp_path: Path) -> None:
+    """Its [CLS] was never trained. Other libraries would expect a pooler: the config names another architecture."""
     model = trained(tmp_path, f'from = "{sentence_folder(tmp_path)}"')
     network, said = model.network, json.loads((model.folder / "config.json").read_text())
     assert network.mean_pooled and network.body.pooler is None
@@ -97,7 +97,7 @@ def test_what_was_trained_to_be_averaged_tells_labels_from_the_mean(tmp_path: Pa
     names = load_file(model.folder / "model.safetensors")
     assert not [name for name in names if "pooler" in name or name.startswith("classifier")]
     for text, answer in zip(texts(), model.run(texts()), strict=True):
-        ids = torch.tensor([model.vocabulary.target.inner.encode(text).ids])
+        ids = torch.tensor([model.processor.target.inner.encode(text).ids])
         with torch.no_grad():
             states = network.encode(TokenBatch(ids, torch.tensor([ids.size(1)])))
             expected = network.head(states[0].mean(0)).softmax(-1).tolist()
@@ -134,7 +134,7 @@ def test_the_doctor_measures_what_is_trained(tmp_path: Path) -> None:
     assert prepare_network(options).network.mean_pooled  # type: ignore[union-attr]
 
 
-def test_a_word_that_is_not_known_here_is_no_word(tmp_path: Path) -> None:
+def test_a_token_outside_the_vocabulary_is_not_a_candidate(tmp_path: Path) -> None:
     place = sentence_folder(tmp_path)
     modules = json.loads((place / "modules.json").read_text())
     (place / "modules.json").write_text(json.dumps([*modules, {"type": "sentence_transformers.models.Dense"}]))
@@ -148,7 +148,7 @@ def test_a_language_model_is_not_averaged(tmp_path: Path) -> None:
     place = tmp_path / "gpt"
     save(place, *prepare_network(replace(options, task="classify"))[:3])
     body: Any = regard.load(place).network.body
-    save(place, body, regard.load(place).vocabulary, {})
+    save(place, body, regard.load(place).processor, {})
     write_pooling(place, Pooling("mean"), 22)
     model = trained(tmp_path, f'from = "{place}"')
     assert not model.network.mean_pooled
@@ -156,8 +156,8 @@ def test_a_language_model_is_not_averaged(tmp_path: Path) -> None:
         prepare_network(recipe(tmp_path, f'from = "{place}"\npooling = "mean"', 3))
 
 
-def test_hidden_words_keep_the_folders_word(tmp_path: Path) -> None:
-    """So that labels are told from the mean of what went on reading its own texts, too."""
+def test_masked_lm_keeps_the_pooling_of_the_folder(tmp_path: Path) -> None:
+    """So that a classifier fine-tuned after continued pre-training has mean pooling, too."""
     place, text = sentence_folder(tmp_path), tmp_path / "own.txt"
     text.write_text("the spaces and quotes\n" * 40)
     train = "[train]\nbatch_size = 2\nmax_steps = 2\nlearning_rate = 1e-3\nsave_steps = 2\neval_steps = 2"
@@ -175,13 +175,13 @@ def test_hidden_words_keep_the_folders_word(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "said"), [("mean", "cls"), ("cls", ""), ("max", "")])
-def test_labels_are_told_from_the_first_state_where_that_is_said(kind: str, said: str, tmp_path: Path) -> None:
+def test_classification_uses_the_cls_token_if_configured(kind: str, said: str, tmp_path: Path) -> None:
     line = f'\npooling = "{said}"' if said else ""
     model = trained(tmp_path, f'from = "{sentence_folder(tmp_path, kind)}"{line}')
     assert not model.network.mean_pooled and model.network.body.pooler is not None
 
 
-def test_any_encoder_is_averaged_where_that_is_said(tmp_path: Path) -> None:
+def test_any_encoder_uses_mean_pooling_if_configured(tmp_path: Path) -> None:
     model = trained(tmp_path, f'from = "{folder(tmp_path)}"\npooling = "mean"')
     assert model.network.mean_pooled
     with pytest.raises(UserError, match=r"model\.pooling = 'cls' is for a new head"):
@@ -195,7 +195,7 @@ def test_an_unknown_pooling_is_refused(tmp_path: Path) -> None:
         recipe(lay_out(tmp_path), 'from = "somewhere"\npooling = "max"', 3)
 
 
-def test_averaged_labels_are_learnt_by_adapters_and_gone_on_with(tmp_path: Path) -> None:
+def test_mean_pooling_works_with_adapters_and_resume(tmp_path: Path) -> None:
     model = f'from = "{sentence_folder(tmp_path)}"\nlora_rank = 2\nlora_targets = "query value"'
     found = trained(tmp_path, model, 4, "train.save_steps=2")
     said = json.loads((tmp_path / "run/checkpoint-4/adapter_config.json").read_text())
@@ -216,7 +216,7 @@ def test_documents_are_averaged_too(tmp_path: Path) -> None:
         regard.load(tmp_path / "saved")
 
 
-def test_what_others_cannot_open_is_said(tmp_path: Path) -> None:
+def test_checkpoints_that_transformers_cannot_open_are_reported(tmp_path: Path) -> None:
     for name, said in (("mean", True), ("cls", False)):
         model = trained(tmp_path / name, f'from = "{sentence_folder(tmp_path / name, name)}"')
         told = CliRunner().invoke(app, ["convert", str(model.folder), str(tmp_path / f"{name}-out"), "--json"])

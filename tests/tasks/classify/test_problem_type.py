@@ -63,7 +63,9 @@ def evaluated(run: Path, capfd: pytest.CaptureFixture[str], *more: str) -> dict[
     return json.loads(printed.out)
 
 
-def test_several_labels_are_learnt_told_and_scored(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_multi_label_classification_is_trained_run_and_evaluated(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     outcome = start(made(tmp_path, "multi_label", 100), quiet=True)
     assert outcome.progress.best_score is not None and outcome.progress.best_score > 80  # micro F1
     model: Any = regard.load(tmp_path / "run")
@@ -90,7 +92,7 @@ def test_several_labels_are_learnt_told_and_scored(tmp_path: Path, capfd: pytest
     assert found["by_label"]["has w1"]["samples"] == sum("has w1" in row[0] for row in rows)
     theirs = opened(model.folder)
     assert theirs.config.problem_type == "multi_label_classification"
-    inputs = model.vocabulary.target.inner.encode(rows[0][1])
+    inputs = model.processor.target.inner.encode(rows[0][1])
     chances = theirs(torch.tensor([inputs.ids])).logits.sigmoid()[0].tolist()
     assert chances == pytest.approx(list(answers[0].scores.values()), abs=1e-5)
     with pytest.raises(SystemExit):
@@ -98,7 +100,7 @@ def test_several_labels_are_learnt_told_and_scored(tmp_path: Path, capfd: pytest
     assert capfd.readouterr().out.strip() == ", ".join(answers[0].labels)
 
 
-def test_numbers_are_learnt_in_a_scale_and_written_in_their_own(
+def test_regression_targets_are_standardised_and_predictions_are_in_original_units(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     outcome = start(made(tmp_path, "regression", 100), quiet=True)
@@ -109,7 +111,7 @@ def test_numbers_are_learnt_in_a_scale_and_written_in_their_own(
     answers = model.run([text for _, text in rows])
     theirs = opened(model.folder)
     assert theirs.config.problem_type == "regression"
-    inputs = model.vocabulary.target.inner.encode(rows[0][1])
+    inputs = model.processor.target.inner.encode(rows[0][1])
     assert theirs(torch.tensor([inputs.ids])).logits.item() == pytest.approx(answers[0].value, rel=1e-5)
     model.save(tmp_path / "copy")
     assert regard.load(tmp_path / "copy").run([text for _, text in rows]) == answers
@@ -135,14 +137,14 @@ def test_a_pre_trained_encoder_is_adapted_to_either(kind: str, tmp_path: Path) -
     assert regard.load(tmp_path / "merged").run(["w0 w5"]) == model.run(["w0 w5"])
 
 
-def test_a_language_model_tells_either_kind(tmp_path: Path) -> None:
+def test_a_language_model_supports_both_problem_types(tmp_path: Path) -> None:
     """Its head has no bias, and others call it `score`."""
     for kind in ("multi_label", "regression"):
         place = tmp_path / kind
         place.mkdir()
         start(made(place, kind, 2, model='family = "gpt"\npreset = "tiny"\nwidth = 24\nlimit = 32'), quiet=True)
         model: Any = regard.load(place / "run")
-        answer, row = model.run("w0 w3"), model.predictor().texts.rows(["w0 w3"])[0]
+        answer, row = model.run("w0 w3"), model.predictor().modality.encoder.rows(["w0 w3"])[0]
         logits = opened(model.folder)(torch.tensor([row])).logits[0]
         ours = answer.value if kind == "regression" else list(answer.scores.values())
         assert ours == pytest.approx(logits.item() if kind == "regression" else logits.sigmoid().tolist(), rel=1e-4)
@@ -154,10 +156,10 @@ def test_the_losses_are_their_definitions(tmp_path: Path) -> None:
         place.mkdir()
         options = made(place, kind, 1, *(["train.class_weights=balanced"] if kind == "multi_label" else []))
         loaded = prepare_network(options)
-        task: Any = build(options, loaded.vocabulary, loaded.network)
+        task: Any = build(options, loaded.processor, loaded.network)
         batch = next(task.batches(0, 0, 1))
         with torch.no_grad():
-            logits: Any = loaded.network.eval()(batch.text)
+            logits: Any = loaded.network.eval()(batch.inputs)
         if kind == "regression":
             expected = ((logits[:, 0] - batch.labels) / 64).square().sum()
             assert abs(float(logits.mean()) - 2120) < 100  # it begins near the mean
@@ -171,7 +173,7 @@ def test_the_losses_are_their_definitions(tmp_path: Path) -> None:
         torch.testing.assert_close(task.loss(loaded.network, batch).detach(), expected)
 
 
-def test_what_a_kind_has_no_use_for_is_refused(tmp_path: Path) -> None:
+def test_options_of_another_problem_type_are_errors(tmp_path: Path) -> None:
     cases = (
         ("regression", "train.class_weights=balanced", "regression has no classes"),
         ("multi_label", "train.label_smoothing=0.1", "is for single-label classification"),
@@ -202,7 +204,7 @@ def test_what_a_kind_has_no_use_for_is_refused(tmp_path: Path) -> None:
         start(recipe(tmp_path, SCRATCH, 1, "data.problem_type=number", f"output={tmp_path}/never"), quiet=True)
 
 
-def test_the_doctor_counts_every_kind(tmp_path: Path) -> None:
+def test_the_doctor_counts_labels_of_every_problem_type(tmp_path: Path) -> None:
     found = examine(made(tmp_path, "multi_label", 9))
     lines = (tmp_path / "train.tsv").read_text().splitlines()
     assert found.facts["labels"]["has w2"]["train"] == sum("has w2" in line for line in lines)
@@ -211,7 +213,7 @@ def test_the_doctor_counts_every_kind(tmp_path: Path) -> None:
     assert found.facts["numbers"]["train"]["mean"] == pytest.approx(np.mean(values), rel=1e-5)
 
 
-def test_two_labels_have_glues_figures_and_a_picture(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_two_labels_have_glues_metrics_and_a_chart(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     chance = random.Random(5)
     for name in ("train", "validation"):
         texts = [[f"w{chance.randrange(5)}" for _ in range(4)] for _ in range(60)]
@@ -229,14 +231,14 @@ def test_two_labels_have_glues_figures_and_a_picture(tmp_path: Path, capfd: pyte
         assert all(f">{count}</text>" in picture for count in row.values())
 
 
-def test_numbers_may_be_written_as_people_do(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_regression_targets_may_have_any_number_format(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     start(made(tmp_path, "regression", 1), quiet=True)
     (tmp_path / "own.csv").write_text("text,label\nw1 w2,.5\nw3,+1\nw4 w5,2.\n")
     found = evaluated(tmp_path / "run", capfd, str(tmp_path / "own.csv"))
     assert found["samples"] == 3
 
 
-def test_a_part_of_a_file_that_changed_is_said_to_have(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_split_of_a_file_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rows = [f"{'ab'[number % 2]}\tw{number % 7} w{number}" for number in range(80)]
     (tmp_path / "train.tsv").write_text("\n".join(["label\ttext", *rows]))
     start(recipe(tmp_path, SCRATCH, 1, "data.validation=0.2"), quiet=True)

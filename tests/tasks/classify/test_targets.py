@@ -1,4 +1,4 @@
-"""Labels of every kind: several, numbers, weights, held-out parts with each label's share; and their scores."""
+"""Targets of every problem type: multi-label, regression, class weights, stratified splits; and their metrics."""
 
 import json
 import random
@@ -24,9 +24,9 @@ from regard.data.targets import MultiLabelTargets, RegressionTargets, SingleLabe
 from regard.errors import UserError
 from regard.metrics import classification as marks
 from regard.metrics.correlation import pearson, ranks, report, spearman, squared_error
-from regard.tasks.classify.dataset import Encoders, PairEncoder, collate, prepare
 from regard.tasks.classify.files import learn_labels, learn_scale, read
 from regard.tasks.classify.options import ClassifyData
+from regard.tasks.classify.texts import Encoders, PairEncoder, prepare
 from regard.text.special_tokens import with_end_token
 
 
@@ -46,10 +46,9 @@ def test_several_labels_from_columns_and_lists(tmp_path: Path, cache: Path) -> N
         data = ClassifyData(train=name, problem_type="multi_label", label_separator="|")
         labels = learn_labels(data, tmp_path)
         assert labels == ("a", "b", "c")
-        batch = collate(
-            corpus(data, targets_of("multi_label", labels), tmp_path, cache), range(3), sides(MultiLabelTargets(labels))
-        )
-        assert batch.labels.tolist() == [[1, 1, 0], [0, 0, 0], [1, 0, 1]] and batch.labels.dtype == torch.float32
+        dataset = corpus(data, targets_of("multi_label", labels), tmp_path, cache)
+        encoded = MultiLabelTargets(labels).tensor([dataset.target(index) for index in range(3)])
+        assert encoded.tolist() == [[1, 1, 0], [0, 0, 0], [1, 0, 1]] and encoded.dtype == torch.float32
 
 
 def test_numbers(tmp_path: Path, cache: Path) -> None:
@@ -59,10 +58,11 @@ def test_numbers(tmp_path: Path, cache: Path) -> None:
         data = ClassifyData(train=name, problem_type="regression")
         assert learn_scale(data, tmp_path) == (pytest.approx((3.25 - 0.001 + 4) / 3), 2.0)  # deviation 1.73
         found = corpus(data, RegressionTargets(), tmp_path, cache)
-        assert collate(found, range(3), sides(RegressionTargets())).labels.tolist() == pytest.approx([3.25, -0.001, 4])
+        labels = RegressionTargets().tensor([found.target(index) for index in range(3)])
+        assert labels.tolist() == pytest.approx([3.25, -0.001, 4])
         indices = next(batch_shares(found, BatchOptions(batch_size=3), 0, 0, 1))
-        batch = collate(found, indices, sides(RegressionTargets()))
-        assert sorted(batch.labels.tolist()) == pytest.approx([-0.001, 3.25, 4])
+        labels = RegressionTargets().tensor([found.target(index) for index in indices])
+        assert sorted(labels.tolist()) == pytest.approx([-0.001, 3.25, 4])
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_labels_that_cannot_be_are_refused(tmp_path: Path, cache: Path, kind: An
     ("kind", "label"),
     [("single_label", '["a"]'), ("single_label", "1.5"), ("multi_label", "1.5"), ("regression", "[1]")],
 )
-def test_json_of_another_kind_is_refused(tmp_path: Path, cache: Path, kind: Any, label: str) -> None:
+def test_json_of_another_type_is_an_error(tmp_path: Path, cache: Path, kind: Any, label: str) -> None:
     (tmp_path / "a.jsonl").write_text(f'{{"text": "w1", "label": {label}}}')
     with pytest.raises(UserError, match=r"a\.jsonl:1: 'label': expected a string, found a (list|float)"):
         corpus(ClassifyData(train="a.jsonl", problem_type=kind), targets_of(kind, ("a", "b")), tmp_path, cache)
@@ -117,17 +117,18 @@ def test_pairs_have_the_segments_of_their_tokenizer(tmp_path: Path, cache: Path)
     (tmp_path / "a.tsv").write_text("label\ttext\ttext2\na\tone two\tthree\nb\tc\tde f\n")
     data, tokenizer = ClassifyData(train="a.tsv", text_pair="text2"), letters()
     both = Encoders(PairEncoder(tokenizer, paired=True), SingleLabelTargets("ab"))
-    batch = collate(prepare(data, "train", both, cache, 64, tmp_path), [0, 1], both)
+    dataset = prepare(data, "train", both, cache, 64, tmp_path)
+    batch = both.source.sequences([dataset.source(index) for index in (0, 1)])
     wanted = [tokenizer.inner.encode(*pair) for pair in (("one two", "three"), ("c", "de f"))]
-    assert batch.text.segments is not None and batch.text.segments.shape == batch.text.tokens.shape
+    assert batch.segments is not None and batch.segments.shape == batch.tokens.shape
     for row, encoded in enumerate(wanted):
-        assert batch.text.tokens[row, : len(encoded.ids)].tolist() == encoded.ids
-        assert batch.text.segments[row, : len(encoded.ids)].tolist() == encoded.type_ids
+        assert batch.tokens[row, : len(encoded.ids)].tolist() == encoded.ids
+        assert batch.segments[row, : len(encoded.ids)].tolist() == encoded.type_ids
     alike = PairEncoder(with_end_token(vocabulary(53).target), paired=True)
     assert alike.sequences(alike.rows([("w1", "w2")])).segments is None
 
 
-# ── held-out parts ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── held-out splits ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_each_label_has_its_share(tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_rare_labels_have_their_share_together() -> None:
     assert not len(many.validation) + len(many.test)  # one text each: all are left to train on
 
 
-def test_a_column_that_has_no_labels_is_found_out_before_parts_are_told_apart(tmp_path: Path) -> None:
+def test_a_column_without_labels_is_an_error_before_splitting(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"w{number}\tl{number}\n" for number in range(10_002)))
     data = ClassifyData(train="a.tsv", validation=0.2, stratify=True)
     with pytest.raises(UserError, match=r"a\.tsv:10002: over 10,000 different labels.*data\.label"):
@@ -181,7 +182,7 @@ def test_a_column_that_has_no_labels_is_found_out_before_parts_are_told_apart(tm
 
 
 @pytest.mark.parametrize("kind", ["single_label", "multi_label"])
-def test_a_label_that_only_a_held_out_part_has_is_known(tmp_path: Path, kind: str) -> None:
+def test_a_label_that_only_a_held_out_split_has_is_known(tmp_path: Path, kind: str) -> None:
     rows = [f"w{number}\t{'ab'[number % 2]}" for number in range(60)]
     held = next(f"w{number}" for number in range(60, 999) if split_of(f"w{number}", 0.2, 0) == "validation")
     (tmp_path / "a.tsv").write_text("\n".join(["text\tlabel", *rows, f"{held}\tz"]) + "\n")
@@ -190,7 +191,7 @@ def test_a_label_that_only_a_held_out_part_has_is_known(tmp_path: Path, kind: st
     assert learn_labels(data, tmp_path) == ("a", "b", "z")
 
 
-def test_parts_of_texts_with_several_labels_go_by_hash(tmp_path: Path) -> None:
+def test_splits_of_texts_with_several_labels_are_hashed(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"w{number}\ta,b\n" for number in range(100)))
     data = ClassifyData(train="a.tsv", validation=0.2, problem_type="multi_label")
     held = {record.source for record in read(data, "validation", tmp_path)}
@@ -213,7 +214,7 @@ def test_shares_of_a_real_file(cache: Path) -> None:
 # ── scores ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_correlations_worked_by_hand() -> None:
+def test_correlations_computed_by_hand() -> None:
     assert pearson([1, 2, 3, 4], [2, 4, 5, 4]) == pytest.approx(3.5 / np.sqrt(5 * 4.75))
     assert ranks([10, 30, 20, 20]).tolist() == [1, 4, 2.5, 2.5]
     assert spearman([1, 2, 3, 4, 5], [5, 6, 7, 8, 7]) == pytest.approx(8 / np.sqrt(10 * 9.5))
@@ -224,8 +225,8 @@ def test_correlations_worked_by_hand() -> None:
     assert [score.name for score in report([1, 2, 3.5], [1, 2, 3])] == ["pearsonr", "spearmanr", "mse"]
 
 
-def test_the_mean_of_labels_says_of_how_many_it_is() -> None:
-    """A label that is neither wanted nor told has no F1: it counts for nothing, and is not counted."""
+def test_the_macro_average_names_its_number_of_labels() -> None:
+    """A label that is neither expected nor predicted has no F1: it is not part of the mean."""
     told: Any = marks.single_label_report([0, 0, 2], [0, 0, 2], [0.9, 0.9, 0.9], ["a", "b", "c"])["scores"]
     (one,) = [score for score in told if score.name == "macro_f1"]
     assert one.value == 100 and one.signature.startswith("mean of 2 labels|")
@@ -235,7 +236,7 @@ def test_the_mean_of_labels_says_of_how_many_it_is() -> None:
     assert mean.value == 100 and mean.signature.startswith("mean of 2 labels|")
 
 
-def test_matthews_and_the_f1_of_a_class_worked_by_hand() -> None:
+def test_matthews_and_the_f1_of_a_class_computed_by_hand() -> None:
     table = np.array([[50, 10], [5, 35]])  # wanted 0: 60; wanted 1: 40
     assert marks.matthews(table) == pytest.approx(100 * (35 * 50 - 10 * 5) / np.sqrt(45 * 40 * 60 * 55))
     assert marks.f1_of(table, 1) == pytest.approx(100 * 2 * 35 / (2 * 35 + 10 + 5))
@@ -243,7 +244,7 @@ def test_matthews_and_the_f1_of_a_class_worked_by_hand() -> None:
     assert marks.matthews(np.array([[0, 7], [3, 0]])) == pytest.approx(-100)
 
 
-def test_several_labels_worked_by_hand() -> None:
+def test_multi_label_scores_computed_by_hand() -> None:
     wanted = np.array([[1, 0, 1], [0, 1, 0], [0, 0, 0]], bool)
     found = np.array([[1, 0, 0], [0, 1, 0], [0, 1, 0]], bool)
     told = marks.multi_label_metrics(found, wanted)
@@ -256,7 +257,7 @@ def test_several_labels_worked_by_hand() -> None:
 
 
 def inside(one: str, other: str) -> bool:
-    """By definition: the words of one stand in a row in the other."""
+    """By definition: the words of one are consecutive in the other."""
     return f" {other} ".find(f" {one} ") >= 0
 
 
@@ -284,7 +285,7 @@ def test_nothing_of_a_held_out_text_is_trained_on(tmp_path: Path, cache: Path, s
     away = plain["validation"] | plain["test"]
     assert len(plain["validation"]) > 5 and len(plain["test"]) > 2 and not plain["validation"] & plain["test"]
     for text in away:
-        assert not any(inside(text, other) for other in all_texts - {text})  # it is whole
+        assert not any(inside(text, other) for other in all_texts - {text})  # it is complete
     lost = {text for text in all_texts if any(inside(text, other) for other in away - {text})}
     assert lost and not plain["train"] & lost
     assert plain["train"] | lost | away == all_texts  # and nothing else is missing
@@ -307,7 +308,7 @@ def test_numbers_among_texts_are_refused(tmp_path: Path, cache: Path) -> None:
             list(read(data, "train", tmp_path))
 
 
-def test_many_numbers_are_no_names(tmp_path: Path) -> None:
+def test_many_numeric_labels_suggest_regression(tmp_path: Path) -> None:
     rows = [f"{number / 7:.3f}\tw{number}" for number in range(30)]
     (tmp_path / "likeness.tsv").write_text("\n".join(["label\ttext", *rows]))
     with pytest.raises(UserError, match=r"likeness\.tsv: the labels are 30 different numbers such as 0\.000: give data\.problem_type"):  # fmt: skip  # noqa: E501

@@ -1,4 +1,4 @@
-"""Labelled text: reference logits in both directions, learnt labels, the auxiliary loss, exact resume, and errors."""
+"""Labelled text: reference logits in both directions, training, the auxiliary loss, exact resume, and errors."""
 
 import json
 import random
@@ -23,15 +23,15 @@ from regard.config.recipe import load_recipe
 from regard.errors import UserError
 from regard.interop import folder
 from regard.interop.label_config import PAIR
-from regard.layers.inputs import pad
+from regard.layers.inputs import TokenBatch, pad
 from regard.metrics import classification as marks
 from regard.models import registry as models
 from regard.models.heads.sequence import Classifier
-from regard.tasks.classify.dataset import PairEncoder
 from regard.tasks.classify.evaluate import select
 from regard.tasks.classify.files import PAIR_SEPARATOR, learn_labels, read
 from regard.tasks.classify.options import ClassifyData
 from regard.tasks.classify.predict import classify
+from regard.tasks.classify.texts import PairEncoder, Texts
 from regard.tasks.registry import build
 from regard.text.special_tokens import with_end_token
 from regard.text.vocabulary import Vocabulary
@@ -61,7 +61,7 @@ FILES = ("model.safetensors", "training.safetensors", "config.json", "tokenizer.
 
 
 def sample(chance: random.Random) -> tuple[str, str]:
-    """A text whose label is told by its words: how many of them are w0."""
+    """A text whose label is determined by its words: how many of them are w0."""
     words = [f"w{chance.randrange(1, 30)}" for _ in range(chance.randint(2, 9))]
     label = chance.choice(LABELS)
     count = {"few": 1, "many": 4, "none": 0}[label]
@@ -152,7 +152,7 @@ def test_a_published_classifier_is_the_references(kind: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", SMALL)
 @torch.no_grad()
-def test_a_classifier_of_ours_is_read_by_others_with_its_tokenizer(kind: str, tmp_path: Path) -> None:
+def test_a_classifier_of_ours_opens_in_transformers_with_its_tokenizer(kind: str, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     place = lay_out(tmp_path)
@@ -169,11 +169,11 @@ def test_a_classifier_of_ours_is_read_by_others_with_its_tokenizer(kind: str, tm
         assert answer.label == model.network.labels[int(expected.argmax())]
 
 
-def test_what_others_would_pad_with_is_no_text(tmp_path: Path) -> None:
-    """They look at the last token that is not padding, also where a text ends with the very token that pads."""
+def test_padding_of_other_libraries_is_not_text(tmp_path: Path) -> None:
+    """It classifies the last token that is not padding, also if a text ends with the padding token."""
     theirs = reference("gpt2", pad_token_id=2)
     model = regard.load(write(theirs, tmp_path, vocabulary(TOKENS)))  # whose tokenizer puts 2 behind a text
-    assert model.predictor().texts.rows(["w3 w4"]) == [[7, 8]]
+    assert model.predictor().modality.encoder.rows(["w3 w4"]) == [[7, 8]]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_other_heads_are_refused(keys: dict[str, Any], said: str, tmp_path: Path
 # ── text and labels ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_form_says_the_same(tmp_path: Path) -> None:
+def test_every_file_format_has_the_same_samples(tmp_path: Path) -> None:
     rows = [("pos:very", "a, b", "c"), ("neg", 'say "hi"', "d")]
     (tmp_path / "a.tsv").write_text("label\ttext\tmore\n" + "".join(f"{a}\t{b}\t{c}\n" for a, b, c in rows))
     (tmp_path / "a.jsonl").write_text(
@@ -223,14 +223,14 @@ def test_every_form_says_the_same(tmp_path: Path) -> None:
         ("label,text\na,b\na,c\n", "has the one label 'a'; classification needs two"),
     ],
 )
-def test_broken_files_are_told_by_their_line(text: str, said: str, tmp_path: Path) -> None:
+def test_broken_files_are_errors_with_their_line(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(UserError) as error:
         learn_labels(ClassifyData(train="a.csv"), tmp_path)
     assert said in str(error.value)
 
 
-def test_a_label_that_training_never_showed_is_an_error_with_its_place(
+def test_a_label_unseen_in_training_is_an_error_with_its_location(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lay_out(tmp_path)
@@ -262,7 +262,7 @@ def test_two_texts_have_an_end_between_and_padding_is_another_token() -> None:
     assert made.pad not in (made.end, -1)
 
 
-def test_too_long_is_skipped_in_training_and_refused_or_cut_when_run(tmp_path: Path) -> None:
+def test_long_texts_are_skipped_in_training_and_errors_or_truncated_in_inference(tmp_path: Path) -> None:
     lay_out(tmp_path)
     path = tmp_path / "train.tsv"
     path.write_text(path.read_text() + "many\t" + "w0 " * 40 + "\n")
@@ -283,10 +283,10 @@ def test_too_long_is_skipped_in_training_and_refused_or_cut_when_run(tmp_path: P
         model.generate([4, 5])
 
 
-def _task(place: Path) -> tuple[Any, Vocabulary, Any]:
+def _task(place: Path) -> tuple[Any, Any, Any]:
     options = load_recipe(place / "run" / "recipe.toml")
     loaded = prepare_network(options, place / "run")
-    return options, loaded.vocabulary, loaded.network
+    return options, loaded.processor, loaded.network
 
 
 # ── training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -303,10 +303,10 @@ def test_the_loss_is_that_of_the_label_and_of_the_text(tmp_path: Path) -> None:
     options = recipe(lay_out(tmp_path), SCRATCH, 1, "train.lm_loss_weight=0.5")
     loaded = prepare_network(options)
     found: Any = loaded.network.eval()
-    task: Any = build(options, loaded.vocabulary, found)
+    task: Any = build(options, loaded.processor, found)
     batch = next(task.batches(0, 0, 1))
     expected = 0.0
-    for tokens, length, label in zip(*batch.text[:2], batch.labels, strict=True):
+    for tokens, length, label in zip(*batch.inputs[:2], batch.labels, strict=True):
         row = tokens[:length]
         expected += float(F.cross_entropy(found(pad([row.tolist()], 0)), label[None]))
         expected += 0.5 * float(F.cross_entropy(found.body(row[None, :-1])[0], row[1:]))
@@ -315,11 +315,12 @@ def test_the_loss_is_that_of_the_label_and_of_the_text(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_batch_mates_and_padding_change_nothing() -> None:
+def test_other_sequences_in_the_batch_and_padding_change_nothing() -> None:
     made, found = with_end_token(tokenizer(TOKENS)), network()
-    together: list[Any] = [*classify(found, PairEncoder(made), texts())]
+    modality = Texts(None, ClassifyData(), Vocabulary(made, made), found)
+    together: list[Any] = [*classify(modality, texts())]
     for text, expected in zip(texts(), together, strict=True):
-        alone: Any = classify(found, PairEncoder(made), [text])[0]
+        alone: Any = classify(modality, [text])[0]
         assert alone.scores == pytest.approx(expected.scores, abs=1e-6)
         assert sum(alone.scores.values()) == pytest.approx(1)
         assert alone.score == max(alone.scores.values())
@@ -328,7 +329,7 @@ def test_batch_mates_and_padding_change_nothing() -> None:
 @pytest.mark.parametrize(
     "kind", ["scratch", "gpt2", "llama, untied", "llama, untied, auxiliary", "gpt2, lora", "llama, lora, auxiliary"]
 )
-def test_a_stopped_run_goes_on_to_the_same_bits(kind: str, tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_bit_identically(kind: str, tmp_path: Path) -> None:
     name, *more = kind.split(", ")
     model = SCRATCH
     if name != "scratch":
@@ -398,7 +399,7 @@ def test_a_result_at_the_majority_baseline_is_reported(tmp_path: Path, capfd: py
     assert re.match(said, found["warning"])[2] == f"{found['majority_baseline']:.4g}"  # type: ignore[index]
 
 
-def test_pairs_are_read_and_asked_for(tmp_path: Path) -> None:
+def test_pairs_are_read_and_required(tmp_path: Path) -> None:
     chance = random.Random(7)
     rows = []
     for _ in range(60):
@@ -421,7 +422,7 @@ def test_pairs_are_read_and_asked_for(tmp_path: Path) -> None:
         )
     config = tmp_path / "ours/config.json"
     config.write_text(json.dumps({name: each for name, each in json.loads(config.read_text()).items() if name != PAIR}))
-    theirs: Any = regard.load(tmp_path / "ours")  # as others publish it: nothing says that it reads pairs
+    theirs: Any = regard.load(tmp_path / "ours")  # as published: nothing states that it expects pairs
     chosen = select(theirs, str(tmp_path / "train.tsv"), "first", "label", "second")
     asked = [tuple(row.split("\t")[1:]) for row in rows]
     assert chosen.inputs == asked and theirs.run([("w0 w1", "w2")]) == [pair]
@@ -431,13 +432,13 @@ def test_pairs_are_read_and_asked_for(tmp_path: Path) -> None:
     assert regard.load(tmp_path / "again").network.paired
 
 
-def test_a_part_without_a_sample_is_named(tmp_path: Path) -> None:
+def test_an_empty_split_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "".join(f"w{number}\tl{number}\n" for number in range(9)))
     with pytest.raises(UserError, match=r"data\.validation = 0\.1: no sample left to use"):
         start(recipe(tmp_path, SCRATCH, 1, "data.validation=0.1"), quiet=True)
 
 
-def test_pairs_are_held_out_by_the_column_that_is_named(tmp_path: Path) -> None:
+def test_pairs_are_split_by_the_named_column(tmp_path: Path) -> None:
     """Also by that of the first text, which several pairs may have."""
     rows = [f"{'ab'[number % 2]}\tfirst {number // 5}\tsecond {number}" for number in range(200)]
     (tmp_path / "pairs.tsv").write_text("\n".join(["label\ttext\ttext2", *rows]))
@@ -450,18 +451,17 @@ def test_pairs_are_held_out_by_the_column_that_is_named(tmp_path: Path) -> None:
     assert shared["source"] > 0 == shared["text"]
 
 
-def test_a_file_to_score_needs_no_column_that_parts_are_held_out_by(tmp_path: Path) -> None:
+def test_a_file_to_evaluate_needs_no_split_by_column(tmp_path: Path) -> None:
     lay_out(tmp_path)
     trained = recipe(tmp_path, SCRATCH, 1, "data.split_by=document")
-    model: Any = SimpleNamespace(
-        recipe=trained, network=SimpleNamespace(problem_type="single_label", labels=LABELS, paired=False)
-    )
+    network = SimpleNamespace(problem_type="single_label", labels=LABELS, paired=False, input_type=TokenBatch)
+    model: Any = SimpleNamespace(recipe=trained, network=network, processor=vocabulary(41))
     assert len(select(model, str(tmp_path / "test.tsv"), "", "").records) == 40
-    with pytest.raises(UserError, match="document"):  # of the recipe's own part it is asked for
+    with pytest.raises(UserError, match="document"):  # required for the recipe's own split
         select(model, None, "", "")
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_impossible_options_are_errors(tmp_path: Path) -> None:
     lay_out(tmp_path)
     start(recipe(tmp_path, SCRATCH, 1), quiet=True)
     run, other = tmp_path / "run", f"output={tmp_path / 'other'}"
@@ -512,7 +512,7 @@ def test_the_doctor_counts_labels_and_what_is_frozen(tmp_path: Path) -> None:
 # ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_marks_are_their_definitions() -> None:
+def test_metrics_are_their_definitions() -> None:
     chance = np.random.default_rng(1)
     wanted, found = chance.integers(4, size=97), chance.integers(4, size=97)
     wanted[wanted == 3] = 2  # a label that nobody wanted, but that was called
@@ -522,7 +522,7 @@ def test_marks_are_their_definitions() -> None:
     for label in range(4):
         hits = np.sum((found == label) & (wanted == label))
         each.append(200 * hits / (np.sum(found == label) + np.sum(wanted == label)))
-    assert marks.macro_f1(table) == pytest.approx(np.mean(each))  # of the fifth nothing is said
+    assert marks.macro_f1(table) == pytest.approx(np.mean(each))  # nothing is known about the fifth
     precision, recall, _ = marks.by_class(table).values()
     assert precision[1] == pytest.approx(100 * np.mean(wanted[found == 1] == 1))
     assert recall[1] == pytest.approx(100 * np.mean(found[wanted == 1] == 1))
@@ -534,10 +534,10 @@ def test_balanced_labels_count_the_same(tmp_path: Path) -> None:
     (place / "validation.tsv").write_text("label\ttext\nfew\tw1\n")
     plain, weighted = (recipe(place, SCRATCH, 1, f"train.class_weights={each}") for each in ("none", "balanced"))
     prepared = prepare_network(plain)
-    tasks: list[Any] = [build(each, prepared.vocabulary, prepared.network) for each in (plain, weighted)]
+    tasks: list[Any] = [build(each, prepared.processor, prepared.network) for each in (plain, weighted)]
     network = prepared.network.eval()
     batch = next(tasks[0].batches(0, 0, 1))
-    losses = F.cross_entropy(network(batch.text), batch.labels, reduction="none")
+    losses = F.cross_entropy(network(batch.inputs), batch.labels, reduction="none")
     weights = torch.tensor([7 / (3 * 5), 7 / 3, 7 / 3])[batch.labels]
     torch.testing.assert_close(tasks[0].loss(network, batch), losses.sum())
     torch.testing.assert_close(tasks[1].loss(network, batch), (losses * weights).sum())

@@ -1,4 +1,4 @@
-"""Texts longer than the model reads: skipped, or truncated if the recipe says so; counted in both cases."""
+"""Texts longer than the maximum length: skipped, or truncated if the recipe sets it; counted in both cases."""
 
 import json
 from pathlib import Path
@@ -46,7 +46,7 @@ def task(folder: Path, truncate: bool) -> Task[Any]:
     (folder / "recipe.toml").write_text(RECIPE.format(truncate=str(truncate).lower()))
     recipe = load_recipe(str(folder / "recipe.toml"), [f"output={folder / 'run'}"])
     loaded = prepare_network(recipe)
-    return build(recipe, loaded.vocabulary, loaded.network, folder / "cache")
+    return build(recipe, loaded.processor, loaded.network, folder / "cache")
 
 
 def test_long_texts_are_skipped_by_default(tmp_path: Path) -> None:

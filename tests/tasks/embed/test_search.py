@@ -43,7 +43,7 @@ def test_the_best_are_those_of_the_largest_cosine(model: Any, tmp_path: Path) ->
     assert len(everything[0].hits) == len(KEPT)
 
 
-def test_tables_and_many_files_have_places_too(model: Any, tmp_path: Path) -> None:
+def test_tables_and_several_files_have_locations(model: Any, tmp_path: Path) -> None:
     written(tmp_path / "a.tsv", "id\twords\n1\thello\n2\tspaces and\n")
     written(tmp_path / "b.csv", 'words,id\n"the, a",7\n"and\nthe",8\n')
     written(tmp_path / "c.jsonl", "".join(json.dumps({"words": text, "n": 3}) + "\n" for text in ("quotes", "hello")))
@@ -65,7 +65,7 @@ def test_tables_and_many_files_have_places_too(model: Any, tmp_path: Path) -> No
         Source.of(str(tmp_path / "one.md"), "words")
 
 
-def test_vectors_are_made_once_for_a_file_and_a_model(
+def test_vectors_are_computed_once_for_a_file_and_a_model(
     model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path / "notes.txt", "\n".join(LINES))
@@ -101,7 +101,7 @@ def test_a_long_file_is_compared_in_bands(monkeypatch: pytest.MonkeyPatch) -> No
         assert np.allclose(scores, np.take_along_axis(queries @ index.vectors.T, expected, 1), atol=1e-6)
 
 
-def test_what_is_too_long_is_refused_by_its_place_or_cut(model: Any, tmp_path: Path) -> None:
+def test_long_texts_are_errors_with_their_location_or_truncated(model: Any, tmp_path: Path) -> None:
     source = Source.of(str(written(tmp_path / "notes.txt", "a\n" + "the " * 40)))
     with pytest.raises(UserError, match=r"notes\.txt:2: longer than the model's context of 29 tokens.*--truncate"):
         Index.of(model, source)
@@ -123,7 +123,7 @@ def test_search_on_the_command_line(tmp_path: Path, call: Call, monkeypatch: pyt
     assert out.splitlines()[0] == "a" and out.splitlines()[1].startswith("  1.000") and "notes.txt:5  and the" in out
 
 
-def test_what_names_another_column_is_told_and_an_empty_query_refused(tmp_path: Path, call: Call) -> None:
+def test_an_unknown_column_and_an_empty_query_are_errors(tmp_path: Path, call: Call) -> None:
     place, table = folder(tmp_path), written(tmp_path / "t.csv", 'id,words\n1,"hello\nthe"\n')
     code, out, err = call("search", place, table, "hello")
     assert (code, out) == (1, "") and "t.csv:1: no column 'text'; line 1 is: id, words; " in err
@@ -134,7 +134,7 @@ def test_what_names_another_column_is_told_and_an_empty_query_refused(tmp_path: 
     assert (code, out) == (1, "") and "QUERY 2 is empty" in err
 
 
-def test_vectors_to_a_file_and_a_folder_that_does_not_say_what_it_is(tmp_path: Path, call: Call) -> None:
+def test_vectors_to_a_file_and_a_folder_without_model_type(tmp_path: Path, call: Call) -> None:
     place, target = folder(tmp_path), tmp_path / "vectors.npy"
     config = json.loads((place / "config.json").read_text())
     (place / "config.json").write_text(json.dumps({key: config[key] for key in config if key != "model_type"}))
@@ -186,8 +186,8 @@ def test_pairs_that_cannot_be_scored_are_named(model: Any, tmp_path: Path, call:
     assert code == 1 and "--num-beams is not an option of the evaluation of an embedding model" in err
 
 
-def test_minilm_knows_how_alike_sentences_are_in_eight_bits_too() -> None:
-    """All of the STS benchmark's development part takes half a minute; a fifth of it is enough to see it break."""
+def test_minilm_scores_sts_in_int8_too() -> None:
+    """The full development split of STS-B takes half a minute; a fifth of it is enough."""
     place, _ = sentences()
     path = Path(os.environ.get("REGARD_DATA", "nowhere")) / "stsb" / "en-dev.tsv.gz"
     need(path.is_file(), "set REGARD_DATA to a folder with stsb/en-dev.tsv.gz")

@@ -1,4 +1,4 @@
-"""Hidden words and pairs of texts: fractions, whole words, what is never hidden, and batches of any split."""
+"""Masked tokens and sentence pairs: rates, whole-word masking, what is never masked, and batches in pieces."""
 
 import json
 import math
@@ -31,7 +31,7 @@ WORDS = [f"{first}{second}" for first in "bdfgklmnprst" for second in "aeiou"]
 
 
 def numbered(documents: int = 30) -> Tokenizer:
-    """A word for each document, so that a row tells where its tokens come from."""
+    """A word for each document, so that a row shows where its tokens come from."""
     return wordpiece([*SPECIALS, ".", *(f"d{number}" for number in range(documents)), *WORDS])
 
 
@@ -64,7 +64,7 @@ def within(hits: float, of: float, share: float) -> bool:
 # ── documents and sentences ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_sentences_end_at_marks() -> None:
+def test_sentences_end_at_punctuation() -> None:
     text = 'Dr. J. Smith came at 3.30 p.m. on foot. "Why?" asked Ann (twice!). He left… 5 days went by.'
     assert sentences(text) == [
         "Dr. J. Smith came at 3.30 p.m. on foot.",
@@ -106,10 +106,10 @@ def test_texts_of_squad_are_documents(tmp_path: Path, cache: Path) -> None:
     assert tokens == whole
 
 
-# ── hidden words ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── masked tokens ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_hidden_and_how_often() -> None:
+def test_masking_rates() -> None:
     tokenizer = numbered()
     masker, chance = masker_of(tokenizer), np.random.default_rng(3)
     tokens = chance.integers(5, tokenizer.size, (400, 97))
@@ -124,13 +124,13 @@ def test_what_is_hidden_and_how_often() -> None:
     changed = (hidden != tokens)[at].sum() - masks
     assert within(changed, count, 0.1 * (1 - 1 / len(masker.replacements)))
     assert not masker.special[hidden[at & (hidden != masker.mask)]].any()
-    places = at[:, 1:30].sum(0)  # each place as likely
+    places = at[:, 1:30].sum(0)  # each position is equally probable
     assert all(within(each, 400, 0.15) for each in places)
     one = masker.mask_tokens(tokens[:, :4], real[:, :4], chance, 0.15, False)[1]
     assert (one.sum(1) == 1).all()
 
 
-def test_whole_words_are_hidden_together() -> None:
+def test_whole_words_are_masked_together() -> None:
     tokenizer = letters()
     masker = masker_of(tokenizer)
     chance = np.random.default_rng(1)
@@ -148,7 +148,7 @@ def test_whole_words_are_hidden_together() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe", "unigram", "wordpiece"])
-def test_words_of_every_kind_of_pieces(kind: Any) -> None:
+def test_word_boundaries_of_every_tokenizer_type(kind: Any) -> None:
     texts = ["The readers read unreadable, reread things.", "Things unread: readable (things) reader!"] * 9
     tokenizer = with_mask_token(
         train_tokenizer(texts, TokenizerOptions(kind=kind, vocab_size=290 if kind == "byte_bpe" else 40))
@@ -169,7 +169,7 @@ def test_words_of_every_kind_of_pieces(kind: Any) -> None:
     assert encoded.type_ids[0] == 0 and encoded.type_ids[-1] == 1
 
 
-def test_without_a_mask_there_is_an_error() -> None:
+def test_without_a_mask_token_it_is_an_error() -> None:
     with pytest.raises(UserError, match=r"no mask token \(\[MASK\] or <mask>\)"):
         masker_of(words_only(20))
 
@@ -232,7 +232,7 @@ def test_next_is_another_documents_half_the_time(tmp_path: Path, cache: Path) ->
 
 
 @pytest.mark.parametrize("sentences", [8, 40])
-def test_no_pair_is_told_by_its_length(sentences: int, tmp_path: Path, cache: Path) -> None:
+def test_the_length_of_a_pair_does_not_reveal_its_label(sentences: int, tmp_path: Path, cache: Path) -> None:
     """Of documents of a row or two, and of long ones."""
     tokenizer, chance = numbered(), random.Random(5)
     rows = [f"d{number} {'ba ' * chance.randint(1, 12)}." for number in range(30) for _ in range(sentences)]
@@ -247,7 +247,7 @@ def test_no_pair_is_told_by_its_length(sentences: int, tmp_path: Path, cache: Pa
     assert best < 0.06
 
 
-def test_order_is_turned_half_the_time_and_one_in_ten_is_short(tmp_path: Path, cache: Path) -> None:
+def test_order_is_swapped_half_the_time_and_one_in_ten_is_short(tmp_path: Path, cache: Path) -> None:
     tokenizer = numbered()
     (tmp_path / "long.txt").write_text(
         "\n".join(f"d{number % 30} {'ba ' * 9}." for number in range(290)) + "\n\nda.\nde.\n"

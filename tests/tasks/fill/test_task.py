@@ -1,4 +1,4 @@
-"""Encoders are trained to find hidden words: alone, beside pairs, from nothing and from weights; resume; figures."""
+"""Masked LM pre-training: alone and with sentence pairs, from scratch and from weights; resume; metrics."""
 
 import json
 import random
@@ -53,7 +53,7 @@ PLACES = [f"{first}{second}" for first in "bdgklmnprs" for second in "aeo"]
 
 
 def lay_out(place: Path, towns: int = 24) -> Path:
-    """Articles of paragraphs; each article speaks of one place, and what follows a verb is told by it."""
+    """Articles of paragraphs; each article is about one place, which determines the word after a verb."""
     chance, lines = random.Random(3), []
     for number in range(24):
         for _ in range(4):
@@ -73,12 +73,12 @@ def recipe(place: Path, *overrides: str, model: str = SCRATCH, pairs: str = "nex
 
 def prepared(options: Any) -> tuple[Any, Any]:
     loaded = prepare_network(options)
-    return loaded.network, build(options, loaded.vocabulary, loaded.network)
+    return loaded.network, build(options, loaded.processor, loaded.network)
 
 
 @pytest.mark.parametrize(("pairs", "kind"), [("none", MaskedLM), ("next", Pretraining), ("order", Pretraining)])
 def test_the_loss_is_the_paper_s(pairs: str, kind: Any, tmp_path: Path) -> None:
-    """Of hidden places alone, and of pairs the mean as much as the mean of words."""
+    """Over masked positions only; the mean over pairs has the weight of the mean over tokens."""
     network, task = prepared(recipe(lay_out(tmp_path), pairs=pairs))
     assert type(network) is kind
     batch = next(task.batches(0, 0, 1))
@@ -97,7 +97,7 @@ def test_the_loss_is_the_paper_s(pairs: str, kind: Any, tmp_path: Path) -> None:
     assert all(parameter.grad is not None for parameter in trained)
 
 
-def test_it_learns_what_stands_beside(tmp_path: Path) -> None:
+def test_it_learns_from_neighbouring_tokens(tmp_path: Path) -> None:
     often = [f"train.{name}=60" for name in ("eval_steps", "save_steps")]
     options = recipe(
         lay_out(tmp_path, 4), *often, "data.max_length=20", "model.dropout=0.0", "train.learning_rate=5e-3", steps=150
@@ -116,7 +116,7 @@ def test_it_learns_what_stands_beside(tmp_path: Path) -> None:
     assert config["architectures"] == ["BertForPreTraining"]
 
 
-def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_bit_identically(tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()
     start(recipe(lay_out(tmp_path / "whole"), steps=8), quiet=True)
     start(recipe(lay_out(tmp_path), steps=4), quiet=True)
@@ -128,8 +128,8 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pairs", ["none", "next"])
 @pytest.mark.parametrize("head", [MaskedLM, Pretraining])
-def test_pre_training_goes_on_from_weights(head: Any, pairs: str, tmp_path: Path) -> None:
-    """With the head it has, and a new one beside it where pairs are asked for; an unused pooler is not touched."""
+def test_pre_training_continues_from_weights(head: Any, pairs: str, tmp_path: Path) -> None:
+    """With its head, and a new one for pairs if they are configured; an unused pooler is not changed."""
     place = folder(tmp_path, head, pooler=True)
     options = recipe(lay_out(tmp_path), "data.max_length=24", model=f'from = "{place}"', pairs=pairs, steps=2)
     before: Any = regard.load(place).network
@@ -145,7 +145,7 @@ def test_pre_training_goes_on_from_weights(head: Any, pairs: str, tmp_path: Path
     assert same == (pairs == "none")
 
 
-def test_figures_are_those_of_every_row(tmp_path: Path) -> None:
+def test_scores_are_those_of_every_row(tmp_path: Path) -> None:
     network, task = prepared(recipe(lay_out(tmp_path)))
     network.eval()
     batches = list(fixed_rows(task.validation, task.tokenizer, task.masking, 1000))
@@ -178,8 +178,8 @@ def test_another_text_is_another_article_s(tmp_path: Path) -> None:
     assert strangers > 20
 
 
-def test_it_is_scored_on_the_same_hidden_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On the held-out part as while it was trained, and on a file of running text; intervals go with each figure."""
+def test_it_is_evaluated_on_the_same_masked_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the held-out split as in training, and on a file of raw text; every metric has an interval."""
     start(recipe(lay_out(tmp_path), "train.eval_samples=500", steps=2), quiet=True)
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     trained = next(line["validation"] for line in lines if "validation" in line)
@@ -215,7 +215,7 @@ def test_the_first_rows_of_a_batch_are_its_first(tmp_path: Path) -> None:
         (("data.max_length=99",), SCRATCH, "model.max_positions"),
     ],
 )
-def test_what_cannot_be_is_refused(overrides: tuple[str, ...], model: str, said: str, tmp_path: Path) -> None:
+def test_impossible_options_are_errors(overrides: tuple[str, ...], model: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=said):
         prepared(recipe(lay_out(tmp_path), *overrides, model=model))
 
@@ -242,7 +242,7 @@ def test_without_a_pooler_two_texts_are_compared_by_their_means(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("pairs", "said"), [("none", "text too short: 7 tokens, but one block needs 38"), ("next", "there is only one")]
 )
-def test_a_part_that_is_too_small_is_refused_before_training(pairs: str, said: str, tmp_path: Path) -> None:
+def test_a_split_that_is_too_small_is_an_error_before_training(pairs: str, said: str, tmp_path: Path) -> None:
     """Not hundreds of steps later, where it would first be scored."""
     (tmp_path / "few.jsonl").write_text(json.dumps({"title": "one", "text": "He goes. He comes."}) + "\n")
     with pytest.raises(UserError, match=f"data.validation: .*{said}"):

@@ -61,7 +61,7 @@ TURNS = {
 
 
 @pytest.mark.parametrize(("lines", "text", "block"), TURNS.values(), ids=TURNS)
-def test_a_turn_is_read_until_it_is_whole(lines: list[str], text: str, block: bool) -> None:
+def test_a_turn_is_read_until_it_is_complete(lines: list[str], text: str, block: bool) -> None:
     assert read_turn(typed(*lines)) == (text, block)
 
 
@@ -74,8 +74,8 @@ def said(*contents: str, system: str = "") -> list[dict[str, str]]:
     return [{"role": "system", "content": system}] * bool(system) + turns
 
 
-def test_without_a_template_all_is_one_running_text(plain: Model) -> None:
-    form, tokenizer = Conversation(plain).format, plain.vocabulary.target
+def test_without_a_template_the_conversation_is_one_text(plain: Model) -> None:
+    form, tokenizer = Conversation(plain).format, plain.processor.target
     assert form.tokens(said("Once", " upon a time", "The end")) == tokenizer.prompt("Once upon a time\nThe end")
     assert form.tokens(said("a\n", "b\n", "c", system="s")) == tokenizer.prompt("s\na\nb\nc")
 
@@ -88,7 +88,7 @@ def test_a_template_gives_the_tokens_that_the_reference_gives(chatty: Model) -> 
     assert Conversation(chatty).format.tokens(messages) == theirs["input_ids"]
 
 
-def test_every_answer_is_that_of_a_conversation_read_anew(model: Model) -> None:
+def test_every_answer_equals_that_without_a_cache(model: Model) -> None:
     talk = Conversation(model, "Be brief.", temperature=0.8, seed=5)
     for text in ("Once upon a time", "and then", "why?"):
         before = list(talk.messages)
@@ -102,7 +102,7 @@ def test_every_answer_is_that_of_a_conversation_read_anew(model: Model) -> None:
     assert talk.messages[0] == {"role": "system", "content": "Be brief."}
 
 
-def test_an_answer_is_streamed_whole_and_ends_where_it_should(model: Model) -> None:
+def test_an_answer_is_streamed_completely_and_ends_at_its_stop(model: Model) -> None:
     pieces: list[str] = []
     talk = Conversation(model, max_new_tokens=13)
     answer = talk.answer("Once", pieces.append)
@@ -117,9 +117,9 @@ def test_an_answer_is_streamed_whole_and_ends_where_it_should(model: Model) -> N
     assert (rest.finish_reason, rest.stop_reason) == ("stop", None) or rest.prompt_tokens + len(rest.tokens) == LIMIT
 
 
-def test_what_no_longer_fits_is_left_out_oldest_first(model: Model) -> None:
+def test_the_oldest_turns_are_dropped_first(model: Model) -> None:
     talk = Conversation(model, "SYSTEM", max_new_tokens=20)
-    decode = model.vocabulary.target.inner.decode
+    decode = model.processor.target.inner.decode
     for number in range(9):
         asked = [*talk.messages, *said(f"question {number}")]
         answer = talk.answer(f"question {number}")
@@ -133,7 +133,7 @@ def test_what_no_longer_fits_is_left_out_oldest_first(model: Model) -> None:
         assert f"question {number}" in text
         assert bool(dropped) == ("question 0" not in text)
     assert dropped > 1
-    assert len(talk.messages) == 19  # nothing that was said is lost
+    assert len(talk.messages) == 19  # no message is lost
 
 
 def test_a_message_that_never_fits_is_refused_and_not_kept(model: Model) -> None:
@@ -145,7 +145,7 @@ def test_a_message_that_never_fits_is_refused_and_not_kept(model: Model) -> None
     assert fitting.dropped_turns == fitting.dropped_tokens == 0
 
 
-def test_a_stopped_answer_is_kept_as_far_as_it_was_said(model: Model) -> None:
+def test_an_interrupted_answer_is_kept_as_far_as_it_was_shown(model: Model) -> None:
     pieces: list[str] = []
 
     def show(piece: str) -> None:
@@ -172,7 +172,7 @@ def test_only_a_language_model_chats(tmp_path: Path) -> None:
         Conversation(load(tmp_path))
 
 
-def test_a_template_that_fails_is_told(tmp_path: Path) -> None:
+def test_a_failing_template_is_an_error(tmp_path: Path) -> None:
     broken = load(language_folder(tmp_path, "{{ raise_exception('never') }}"))
     with pytest.raises(UserError, match="rejects this conversation: never"):
         Conversation(broken).answer("hello")
@@ -220,7 +220,7 @@ def test_commands_change_the_conversation(model: Model, tmp_path: Path) -> None:
     assert f"(5 messages in {file})" in shown
 
 
-def test_a_mistake_is_told_and_the_session_goes_on(model: Model, tmp_path: Path) -> None:
+def test_an_error_is_reported_and_the_session_continues(model: Model, tmp_path: Path) -> None:
     (tmp_path / "there").write_text("mine")
     mistakes = {
         "/halp": "unknown command '/halp'; did you mean '/help'?",

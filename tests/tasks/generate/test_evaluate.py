@@ -35,7 +35,7 @@ def text(tokens: np.ndarray = TEXT) -> tuple[str, TokenStream]:
 def model(network: TransformerLM, length: int = 0) -> Any:
     data = DocumentOptions(train=1, synthetic="mappings", max_length=length)
     recipe = Recipe(task="generate", output="", data=data)
-    return SimpleNamespace(network=network, recipe=recipe, vocabulary=Vocabulary(WORDS, WORDS))
+    return SimpleNamespace(network=network, recipe=recipe, processor=Vocabulary(WORDS, WORDS))
 
 
 @torch.no_grad()
@@ -61,11 +61,11 @@ def test_sliding_windows_equal_a_loop_over_tokens(length: int, stride: int) -> N
     expected = by_hand(network, length, stride)
     assert loss == pytest.approx(expected / (len(TEXT) - 1), rel=1e-5)
     assert perplexity == pytest.approx(math.exp(loss))
-    assert bits == pytest.approx(expected / math.log(2) / (3 * len(TEXT)), rel=1e-2)  # the first token is not foretold
+    assert bits == pytest.approx(expected / math.log(2) / (3 * len(TEXT)), rel=1e-2)  # the first token is not predicted
 
 
 @torch.no_grad()
-def test_a_stride_of_the_whole_context_is_plain_blocks() -> None:
+def test_a_stride_of_the_full_context_gives_disjoint_blocks() -> None:
     network, length = made(GPT), LIMIT
     whole = len(TEXT) // length * length + 1
     found = evaluate(model(network), text(TEXT[:whole]), stride=length)
@@ -76,7 +76,7 @@ def test_a_stride_of_the_whole_context_is_plain_blocks() -> None:
     assert found["scores"][0].value == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_the_default_stride_is_half_the_context_and_the_signature_tells() -> None:
+def test_the_default_stride_is_half_the_context_and_in_the_signature() -> None:
     found = evaluate(model(made(GPT)), text())
     assert f"tokens:BPE.{WORDS.size}." in found["scores"][0].signature
     assert f"|context:{LIMIT}|stride:{LIMIT // 2}|" in found["scores"][0].signature
@@ -149,7 +149,7 @@ def regard(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str]:
     return (json.loads(out) if not left.value.code else None), err
 
 
-def test_the_command_reads_a_file_or_the_test_part(
+def test_the_command_evaluates_a_file_or_the_test_split(
     run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "some.txt").write_text("gub sleeps → red\n" * 30, encoding="utf-8")
@@ -160,7 +160,7 @@ def test_the_command_reads_a_file_or_the_test_part(
     assert (split["split"], split["windows"]) == ("test", math.ceil((split["tokens"] - 1 - 70) / 35) + 1)
 
 
-def test_the_command_asks_with_shots(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_command_evaluates_with_shots(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     found, _ = regard(capfd, str(run), "--shots", "0,2", "--seeds", "2", "--plot", str(tmp_path / "shots.svg"))
     assert [(row["shots"], row["answers"]) for row in found["shots"]] == [(0, 14), (2, 14)]
     assert "small: 0 →" in (tmp_path / "shots.svg").read_text(encoding="utf-8")

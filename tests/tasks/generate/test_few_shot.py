@@ -87,7 +87,7 @@ def label_token(label: str, words: Tokenizer = WORDS) -> int:
 
 
 def last_label(tokens: list[int]) -> int:
-    """Expects the label that came last, as a model does that looks at the nearest example alone; else gold."""
+    """Predicts the last label, as a model that uses only the nearest example; else the reference."""
     known = [label_token(label) for label in LABELS]
     return next((token for token in reversed(tokens) if token in known), label_token("gold"))
 
@@ -106,7 +106,7 @@ def shown(question: Question) -> list[Pair]:
 def model(network: Any, words: Tokenizer = WORDS, recipe: Recipe | None = None) -> Any:
     predictor = SimpleNamespace(text_generator=lambda: TextGenerator(network, words, words.end))
     vocabulary = Vocabulary(words, words)
-    return SimpleNamespace(network=network, vocabulary=vocabulary, predictor=lambda task: predictor, recipe=recipe)
+    return SimpleNamespace(network=network, processor=vocabulary, predictor=lambda task: predictor, recipe=recipe)
 
 
 def exam(shots: str = "0", **options: Any) -> Benchmark:
@@ -186,7 +186,7 @@ def test_a_template_has_a_text_and_then_a_label(given: str) -> None:
 
 @pytest.mark.parametrize("shots", [0, 1, 4])
 @pytest.mark.parametrize("batch_size", [1, 32])
-def test_the_likeliest_label_is_the_answer(shots: int, batch_size: int) -> None:
+def test_the_most_probable_label_is_the_answer(shots: int, batch_size: int) -> None:
     found = list(draw_questions(PAIRS, shots, seeds=2))
     network: Any = Fixed(WORDS.size, last_label)
     answers = by_likelihood(network, WORDS, found, batch_size=batch_size)
@@ -201,7 +201,7 @@ def test_greedy_generation_gives_the_same_answers_here() -> None:
 
 
 def test_a_label_that_begins_another_is_not_half_of_it() -> None:
-    """Without its end "no" would be at least as likely as "no way"; with it, the whole completion counts."""
+    """Without its end "no" would be at least as probable as "no way"; with it, the full completion counts."""
     words = tokenizer("a → no\n", "a → no way\n")
     way, no = label_token("way", words), label_token("no", words)
     (end,) = words.encode("\n")
@@ -211,7 +211,7 @@ def test_a_label_that_begins_another_is_not_half_of_it() -> None:
 
 
 def test_a_token_across_the_border_counts_for_every_option() -> None:
-    """ "==" is one token and "=" another: both options are then told from the token before on."""
+    """ "==" is one token and "=" another: both options are then scored from the token before on."""
     words, template = tokenizer("is==; is=red; =="), "{text}={label};"
     (double,) = words.encode("==")
     network: Any = Fixed(words.size, lambda tokens: double)
@@ -231,7 +231,7 @@ def test_accuracies_over_shots_are_those_computed_by_hand(rows: Path) -> None:
         assert 0 < row["interval"] < 50
 
 
-def test_generation_through_the_whole_way(rows: Path) -> None:
+def test_generation_end_to_end(rows: Path) -> None:
     few = exam(seeds=1, limit=9, by="generation")
     found = evaluate(model(Fixed(WORDS.size, writes_last_label)), few, [3], batch_size=1)
     right = [shown(each)[-1].label == each.label for each in draw_questions(PAIRS, 3, limit=9)]
@@ -249,21 +249,21 @@ def test_an_interval_is_that_of_so_many_independent_answers() -> None:
     assert accuracy([True] * 7) == (100, 0)
 
 
-def test_the_same_row_asked_again_is_no_new_evidence() -> None:
+def test_a_repeated_row_does_not_narrow_the_interval() -> None:
     hits = [True] * 60 + [False] * 40
     thrice = [hit for hit in hits for _ in range(3)]
     assert accuracy(thrice, seeds=3) == accuracy(hits)
     assert accuracy(thrice, seeds=1)[1] < 0.7 * accuracy(hits)[1]
 
 
-# ── data made on the spot ────────────────────────────────────────────────────────────────────────────────────────────
+# ── synthetic data ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def made(name: str, **data: Any) -> Recipe:
     return Recipe(task="generate", output="", data=DocumentOptions(train=10, synthetic=name, **data))
 
 
-def test_lessons_ask_a_new_task_each_time() -> None:
+def test_sequences_have_a_new_task_each_time() -> None:
     found = benchmark_of(made("mappings", test=23), None, FewShotOptions(shots="2", seeds=2))
     questions = found.questions(2)
     assert len(questions) == 46
@@ -286,7 +286,7 @@ def test_queries_are_right_when_they_give_the_same_rows() -> None:
     assert {each.category for each in found.items(0)} == set(CATEGORIES[1:])
 
 
-def test_kinds_of_questions_are_scored_apart() -> None:
+def test_question_types_are_scored_separately() -> None:
     words = tokenizer(*sql.documents(1, "train", 20))
     found = evaluate(
         model(Fixed(words.size, lambda tokens: words.end, limit=2000), words),
@@ -329,7 +329,7 @@ def test_more_shots_than_rows_are_refused() -> None:
         next(draw_questions(PAIRS, 17))
 
 
-def test_a_prompt_that_is_too_long_says_how_many_shots_fit(rows: Path) -> None:
+def test_the_error_of_a_long_prompt_states_how_many_shots_fit(rows: Path) -> None:
     few = exam()
     sizes = {shots: max_tokens(WORDS, few.questions(shots), TEMPLATE) for shots in range(10)}
     network = Fixed(WORDS.size, last_label, limit=sizes[6])
@@ -343,7 +343,7 @@ def test_a_prompt_that_is_too_long_says_how_many_shots_fit(rows: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "a", "1,,2", "-1", "1;2"])
-def test_shots_are_numbers(given: str) -> None:
+def test_shots_are_whole_numbers(given: str) -> None:
     with pytest.raises(UserError, match="such as 0,1,2,4,8"):
         parse_shots(given)
 
@@ -352,7 +352,7 @@ def test_numbers_of_shots_are_in_order_and_once() -> None:
     assert parse_shots("4,0,1, 4") == [0, 1, 4]
 
 
-def test_what_does_not_fit_together_is_refused(rows: Path) -> None:
+def test_contradicting_options_are_refused(rows: Path) -> None:
     with pytest.raises(UserError, match="--by likelyhood is unknown; did you mean 'likelihood'"):
         exam(by="likelyhood")
     with pytest.raises(UserError, match="--shots needs a FILE with the columns text and label"):
@@ -363,7 +363,7 @@ def test_what_does_not_fit_together_is_refused(rows: Path) -> None:
         benchmark_of(made("sql"), None, FewShotOptions(by="likelihood"))
 
 
-def test_the_curve_shows_accuracy_ideal_and_chance(tmp_path: Path) -> None:
+def test_the_curve_shows_accuracy_optimum_and_chance(tmp_path: Path) -> None:
     shots = [{"shots": n, "accuracy": 25.0 + n, "interval": 2.0, "ideal": 30.0 + n} for n in (0, 1, 4)]
     draw_chart(tmp_path / "curve.svg", curve("mine", {"shots": shots, "chance": 25.0}))
     text = (tmp_path / "curve.svg").read_text(encoding="utf-8")

@@ -27,7 +27,7 @@ def stories() -> Model:
 
 
 def writer(**options: object) -> TextGenerator:
-    """A model that says the same letters over and over, by tokens of a byte each."""
+    """A model that repeats the same characters, by tokens of a byte each."""
     tokenizer = train_tokenizer(["a"], TokenizerOptions(kind="bytes"), append_eos=False)
     torch.manual_seed(3)
     network: Any = build(
@@ -36,25 +36,25 @@ def writer(**options: object) -> TextGenerator:
     return TextGenerator(network.eval(), tokenizer, -1)
 
 
-def test_a_text_to_stop_at_may_be_of_many_tokens() -> None:
+def test_a_stop_sequence_may_have_many_tokens() -> None:
     """Cyrillic letters are two bytes each."""
     stopped = writer()._stop_condition(DecodeOptions(stop=("Конец истории",)))
     tokens = writer().tokenizer.encode("Вот и всё. Конец истории")
     assert stopped is not None and stopped(tokens) and not stopped(tokens[:-1])
 
 
-def test_a_special_token_to_stop_at_ends_the_text(stories: Model) -> None:
+def test_a_special_token_as_a_stop_sequence_ends_the_text(stories: Model) -> None:
     made = stories.predictor("generate").text_generator()
     (name, token) = next(iter(made.tokenizer.special.items()))
     assert token in made._eos_ids(DecodeOptions(stop=(name,)))
 
 
-def test_the_earliest_of_several_texts_to_stop_at_counts() -> None:
+def test_the_earliest_of_several_stop_sequences_counts() -> None:
     assert _split("xab", ["b", "a"]) == ("x", "ab")
     assert _split("xa", ["ab"]) == ("x", "a")
 
 
-def test_guessing_ahead_ends_where_nothing_may_follow_and_where_nothing_is_finite() -> None:
+def test_speculative_decoding_ends_if_no_token_is_allowed_or_finite() -> None:
     made = writer()
     size = made.tokenizer.size
     options = DecodeOptions(suppress_tokens=tuple(range(size)), max_new_tokens=8)
@@ -91,17 +91,17 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_is_refused(stories: Model, options: dict, message: str) -> None:
+def test_impossible_options_are_errors(stories: Model, options: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         stories.run("Once", **options)
 
 
-def test_an_option_of_another_verb_is_said_to_be_one(stories: Model) -> None:
+def test_an_option_of_another_command_is_named(stories: Model) -> None:
     with pytest.raises(UserError, match="'batch_size' is not an option here; `run` has it"):
         stories.generate([1, 5], batch_size=4)
 
 
-def test_in_eight_bits_nobody_guesses() -> None:
+def test_int8_has_no_speculative_decoding() -> None:
     small = regard.load(need_weights("stories260K"), device="cpu", precision="int8")
     with pytest.raises(UserError, match="rounded differently"):
         small.run("Once", lookup=True)
@@ -116,7 +116,7 @@ def test_only_its_own_score_is_taken(tmp_path: Path) -> None:
         start(recipe)
 
 
-def test_what_is_no_text_is_refused(stories: Model) -> None:
+def test_an_input_that_is_not_text_is_an_error(stories: Model) -> None:
     with pytest.raises(UserError, match="a text or a list of them, not None"):
         stories.run(None)  # type: ignore[arg-type]
 

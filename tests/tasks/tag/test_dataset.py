@@ -43,7 +43,7 @@ def corpus(
     return prepare(data, "train", tokenizer or letters(), SingleLabelTargets(tags), cache, length, place)
 
 
-def test_conll_and_json_lines_say_the_same(tmp_path: Path) -> None:
+def test_conll_and_json_lines_have_the_same_sentences(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text(CONLL)
     found = list(read(TagData(train="a.conll"), "train", tmp_path))
     assert [each.words for each in found] == [("Ada", "Lovelace", "wrote", "."), ("London", "calls")]
@@ -80,7 +80,7 @@ def test_an_unseen_tag_is_an_error_with_its_line(tmp_path: Path, cache: Path) ->
         corpus(tmp_path, cache, CONLL, tags=("O", "B-PER", "I-PER"))
 
 
-def test_the_first_piece_carries_the_tag(tmp_path: Path, cache: Path) -> None:
+def test_the_first_token_of_a_word_has_its_tag(tmp_path: Path, cache: Path) -> None:
     tokenizer = letters()
     found = corpus(tmp_path, cache, CONLL, tokenizer=tokenizer)
     assert len(found) == found.sentences == 2 and "1 words continue an entity that none began" in str(found.report)
@@ -95,7 +95,7 @@ def test_the_first_piece_carries_the_tag(tmp_path: Path, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe", "unigram"])
-def test_pieces_belong_to_their_words(kind: Any) -> None:
+def test_tokens_belong_to_their_words(kind: Any) -> None:
     words = ["Ada", "Lovelace", "wrote", "(notes)", ",", "naïve", "日本"]
     tokenizer = train_tokenizer([" ".join(words)] * 3, TokenizerOptions(kind=kind, vocab_size=300))
     (row,) = tokenize_words(tokenizer, [words])
@@ -134,7 +134,7 @@ def test_every_word_counts_once_where_it_has_most_context() -> None:
     assert split_into_windows([0, 2], 40, 17) == [(0, 2, 0, 1), (2, 19, 1, 2)]  # a word over the bound by itself
 
 
-def test_a_window_without_a_word_of_its_own_is_not_read() -> None:
+def test_a_window_without_new_words_is_skipped() -> None:
     """Alone in a batch it would have nothing to be a mean over."""
     chance = np.random.default_rng(5)
     for room in range(2, 15):
@@ -145,7 +145,7 @@ def test_a_window_without_a_word_of_its_own_is_not_read() -> None:
             assert [each for _, _, word, until in windows for each in range(word, until)] == list(range(20))
 
 
-def test_long_sentences_are_read_in_windows(tmp_path: Path, cache: Path) -> None:
+def test_long_sentences_are_split_into_windows(tmp_path: Path, cache: Path) -> None:
     words = ["abcde", "fg", "hij"] * 9
     text = "\n".join(f"{word} {('B-PER', 'O', 'I-LOC')[number % 3]}" for number, word in enumerate(words))
     found = corpus(tmp_path, cache, f"{text}\n\nAda O\n", 23)
@@ -187,7 +187,7 @@ ENDS = {"BIOES": "SE", "BILOU": "UL"}  # of one word alone, and of the last of s
 
 
 def tags_of(spans: list[Entity], length: int, scheme: str) -> list[str]:
-    """The tags by which a scheme says these spans."""
+    """The tags of these spans in a scheme."""
     tags, before = ["O"] * length, Entity("", -2, -2)
     for span in spans:
         inside = [f"I-{span.kind}"] * (span.last - span.first + 1)
@@ -200,7 +200,7 @@ def tags_of(spans: list[Entity], length: int, scheme: str) -> list[str]:
 
 
 @pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "BIOES", "BILOU"])
-def test_any_spans_are_found_again(scheme: str) -> None:
+def test_any_spans_are_recovered(scheme: str) -> None:
     chance = np.random.default_rng(6)
     for _ in range(200):
         borders = np.unique(chance.integers(0, 20, 9)).tolist()
@@ -213,12 +213,12 @@ def test_any_spans_are_found_again(scheme: str) -> None:
         assert entities(tags) == spans and (count_unopened(tags) == 0 or scheme == "IOB1")
 
 
-def test_what_none_began_is_counted() -> None:
+def test_words_without_a_window_are_counted() -> None:
     assert count_unopened(["O", "I-A", "I-A", "B-B", "I-A", "E-A", "I-A"]) == 3
     assert [is_span_tag(tag) for tag in ("O", "B-x", "NN", "B-", "b-x")] == [True, True, False, False, False]
 
 
-def test_figures_worked_by_hand() -> None:
+def test_scores_computed_by_hand() -> None:
     wanted = [["B-PER", "I-PER", "O", "B-LOC", "O"], ["O", "B-LOC", "I-LOC", "O"], ["O", "O"]]
     found = [["B-PER", "I-PER", "O", "B-ORG", "O"], ["O", "B-LOC", "O", "O"], ["O", "B-PER"]]
     assert count(found[0], wanted[0]) == {"LOC": (1, 0, 0), "ORG": (0, 1, 0), "PER": (1, 1, 1)}

@@ -69,7 +69,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "run"
 
 
-def test_made_names_are_of_their_part_alone() -> None:
+def test_synthetic_names_occur_in_one_split_only() -> None:
     once, again = (list(names(3, "train", 50)) for _ in range(2))
     assert once == again and once != list(names(4, "train", 50))
     words = {
@@ -86,10 +86,10 @@ def test_made_names_are_of_their_part_alone() -> None:
     assert kinds == {"PER", "LOC", "ORG", "DAY"}
 
 
-def test_the_loss_is_of_the_first_pieces(tmp_path: Path) -> None:
+def test_the_loss_is_over_the_first_tokens_of_words(tmp_path: Path) -> None:
     options = made(tmp_path, 1)
     loaded = prepare_network(options)
-    task: Any = build(options, loaded.vocabulary, loaded.network)
+    task: Any = build(options, loaded.processor, loaded.network)
     network: Any = loaded.network.eval()
     batch = next(task.batches(0, 0, 1))
     assert task.num_targets(batch) == len(batch.tags) == int(batch.at.sum()) and task.unit == "words"
@@ -98,7 +98,7 @@ def test_the_loss_is_of_the_first_pieces(tmp_path: Path) -> None:
     torch.testing.assert_close(task.loss(network, batch), expected)
 
 
-def test_what_validation_says_is_what_evaluate_says(trained: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_validation_and_evaluate_agree(trained: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model: Any = regard.load(trained)
     events = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     best = json.loads((trained / "best.json").read_text())["step"]
@@ -136,7 +136,7 @@ def test_a_result_at_the_majority_baseline_is_reported(tmp_path: Path, capfd: py
     assert found["warning"].startswith("f1 ") and 0 < found["majority_baseline"] <= 100
 
 
-def test_a_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_run_resumes_bit_identically(tmp_path: Path) -> None:
     for name, steps in (("whole", 4), ("halves", 2)):
         (tmp_path / name).mkdir()
         start(made(tmp_path / name, steps, "train.schedule=constant"), quiet=True)
@@ -147,7 +147,7 @@ def test_a_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
         assert torch.equal(one, other)
 
 
-def test_answers_say_where_in_the_text(trained: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_predictions_have_character_offsets(trained: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model: Any = regard.load(trained)
     text = "On  3 May 1986,\tDovemi (of Lortal-Zan Ltd) moved to Zanfurt."
     answer = model.run(text)
@@ -185,22 +185,22 @@ def test_answers_say_where_in_the_text(trained: Path, capfd: pytest.CaptureFixtu
     assert model.run("").entities == ()
 
 
-def test_long_texts_and_batch_mates_change_nothing(trained: Path) -> None:
-    """Of a text longer than the model reads, each word is told once; short ones are told as if alone."""
+def test_long_texts_and_other_sequences_in_the_batch_change_nothing(trained: Path) -> None:
+    """Each word of a long text is predicted once; short texts as if alone."""
     model: Any = regard.load(trained)
     sentences = [list(sentence.words) for sentence in names(5, "test", 9)]
-    alone = [word_probabilities(model.network, model.vocabulary.target, [words])[0] for words in sentences]
-    together = word_probabilities(model.network, model.vocabulary.target, sentences, 4)
+    alone = [word_probabilities(model.network, model.processor.target, [words])[0] for words in sentences]
+    together = word_probabilities(model.network, model.processor.target, sentences, 4)
     for one, other in zip(alone, together, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
     long = [word for words in sentences for word in words]
-    (found,) = word_probabilities(model.network, model.vocabulary.target, [long])
+    (found,) = word_probabilities(model.network, model.processor.target, [long])
     assert len(found) == len(long) > model.network.max_positions
     np.testing.assert_allclose(found.sum(1), 1, atol=1e-5)
     assert len(model.run(" ".join(long)).tags) == len(long)
 
 
-def test_a_pre_trained_encoder_is_taught_and_others_read_it(tmp_path: Path) -> None:
+def test_a_pre_trained_encoder_is_fine_tuned_and_opens_in_transformers(tmp_path: Path) -> None:
     from transformers import AutoModelForTokenClassification
 
     place = folder(tmp_path, MaskedLM)
@@ -212,9 +212,9 @@ def test_a_pre_trained_encoder_is_taught_and_others_read_it(tmp_path: Path) -> N
         ours.save(tmp_path / name / "saved")
         words = ["hello", "the", "quotes"]
         theirs = AutoModelForTokenClassification.from_pretrained(tmp_path / name / "saved").eval()
-        encoded = ours.vocabulary.target.inner.encode(" ".join(words))
+        encoded = ours.processor.target.inner.encode(" ".join(words))
         logits = theirs(torch.tensor([encoded.ids])).logits[0]
-        (chances,) = word_probabilities(ours.network, ours.vocabulary.target, [words])
+        (chances,) = word_probabilities(ours.network, ours.processor.target, [words])
         firsts = [encoded.char_to_token(begin) for begin in (0, 6, 10)]
         np.testing.assert_allclose(logits.softmax(-1)[firsts].detach().numpy(), chances, atol=1e-5)
 
@@ -235,7 +235,7 @@ def test_parts_of_speech_are_scored_by_word(tmp_path: Path, capfd: pytest.Captur
         start(made(tmp_path, 2, "train.score=f1", f"output={tmp_path}/never", data=data), quiet=True)
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_impossible_options_are_errors(tmp_path: Path) -> None:
     data = 'train = "train.conll"\nvalidation = "test.conll"'
     write(tmp_path / "train.conll", [("Ada wrote", "B-PER O")] * 3)
     write(tmp_path / "test.conll", [("Ada wrote", "B-PER O"), ("in London", "O B-LOC")])
@@ -257,6 +257,6 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         evaluate_task([model], EvaluationRequest(str(tmp_path / "test.conll")))
 
 
-def test_the_doctor_reads_sentences(tmp_path: Path) -> None:
+def test_the_doctor_checks_sentences(tmp_path: Path) -> None:
     found = examine(made(tmp_path))
     assert found.facts["samples"]["train"]["kept"] == 60 and found.facts["time"]["steps"] == 4

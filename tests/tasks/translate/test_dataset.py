@@ -1,4 +1,4 @@
-"""The data of pairs of texts: what a vocabulary is learnt from, and that somebody who waits sees how far it is."""
+"""Parallel text: what a vocabulary is trained on, and the progress shown meanwhile."""
 
 import io
 import sys
@@ -14,8 +14,8 @@ from regard.text.train_tokenizer import train_tokenizer
 
 @pytest.mark.parametrize("joint", [True, False])
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_a_vocabulary_is_learnt_from_what_is_kept(kind: str, joint: bool, tmp_path: Path, cache: Path) -> None:
-    """A line of a million characters teaches nothing and takes no time, and is counted where samples are."""
+def test_a_vocabulary_is_trained_on_the_kept_samples(kind: str, joint: bool, tmp_path: Path, cache: Path) -> None:
+    """A line of a million characters is not trained on, takes no time, and is counted with the samples."""
     rows = ["ein Hund\ta dog", "zwei Hunde\ttwo dogs", "Q" * 1_000_000 + "\ta", "ein\t" + "Y" * 1_000_000, "J\t"]
     (tmp_path / "t.tsv").write_text("\n".join(rows))
     data = TranslateData(train="t.tsv", max_length=11)
@@ -30,7 +30,7 @@ def test_a_vocabulary_is_learnt_from_what_is_kept(kind: str, joint: bool, tmp_pa
 
 
 @pytest.mark.parametrize("watched", [True, False])
-def test_learning_shows_how_far_it_is_to_a_terminal_alone(watched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizer_training_shows_progress_in_a_terminal_only(watched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = io.StringIO()
     stderr.isatty = lambda: watched  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", stderr)

@@ -75,7 +75,7 @@ class VowelTask(SampleTask[Dataset]):
     predictor = VowelPredictor
 
     @staticmethod
-    def train_tokenizer(recipe: Recipe) -> Vocabulary:
+    def create_processor(recipe: Recipe) -> Vocabulary:
         return train_shared_tokenizer(lines(file_of(recipe.data, "train", Path(recipe.origin))), recipe)
 
     @staticmethod
@@ -116,7 +116,7 @@ class VowelTask(SampleTask[Dataset]):
     def evaluate(models: list[Any], request: EvaluationRequest) -> Evaluation:
         request.allow("a vowel model")
         recipe, split = resolve_split(models[0].recipe, "vowels", request.file, " of text")
-        task = VowelTask(recipe, models[0].vocabulary, models[0].network, Path())
+        task = VowelTask(recipe, models[0].processor, models[0].network, Path())
         task.validation = task.dataset(split)
         return Evaluation({"split": request.file or split, **task.validate(models[0].network)})
 
