@@ -1,6 +1,6 @@
 """Traces: the exact attention weights of any site, head and query, computed on demand from its records.
 
-The task defines what the positions at a site are (tokens, later patches or frames), as `Axes`.
+The task defines what the positions at a site are (tokens, patches of an image, later frames), as `Axes`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,31 @@ class Axis:
 
     labels: Sequence[str] = ()
     unit: str = "token"
-    grid: tuple[int, int] | None = None  # rows and columns of an image's patches; None: a sequence
+    grid: tuple[int, int] | None = None  # rows and columns of an image's patches, the last positions; None: a sequence
+    extent: tuple[float, float] = (1.0, 1.0)  # height and width of the grid, as shares of the network's input
+
+    @classmethod
+    def patches(
+        cls, rows: int, columns: int, tokens: Sequence[str] = (), extent: tuple[float, float] = (1.0, 1.0)
+    ) -> "Axis":
+        """The patches of an image, labelled with their row and column, after `tokens` such as [CLS]."""
+        cells = [f"{row},{column}" for row in range(rows) for column in range(columns)]
+        return cls([*tokens, *cells], "patch", (rows, columns), extent)
+
+    @property
+    def first_patch(self) -> int:
+        """The number of positions before the grid."""
+        assert self.grid is not None
+        return len(self.labels) - self.grid[0] * self.grid[1]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The image of a trace, and the box (left, top, right, bottom) of its pixels that the network's input shows."""
+
+    pixels: Tensor  # (height, width, channels) of type uint8, with 1 or 3 channels
+    box: tuple[float, float, float, float]
+    name: str = "image"  # its file
 
 
 @dataclass(frozen=True)
@@ -67,6 +91,10 @@ class Axes:
         return cls(sites, source, target, output)
 
 
+def _plural(axis: Axis) -> str:
+    return {"patch": "patches"}.get(axis.unit, f"{axis.unit}s")
+
+
 def _before(axis: Axis) -> Axis:
     """The states before each position: an initial one, and that after each position but the last."""
     return Axis(["·", *axis.labels[:-1]], axis.unit)
@@ -75,16 +103,24 @@ def _before(axis: Axis) -> Axis:
 class Trace:
     """The attention of one input (and its output)."""
 
-    def __init__(self, recorder: Recorder, axes: Axes | None = None, answer: str = "", batch_index: int = 0):
-        """Of a batch, the sequence at `batch_index` is shown."""
+    def __init__(
+        self,
+        recorder: Recorder,
+        axes: Axes | None = None,
+        answer: str = "",
+        batch_index: int = 0,
+        picture: Picture | None = None,
+    ):
+        """Of a batch, the sequence at `batch_index` is shown. `picture`: the image that was the input."""
         self.records = recorder.records
         self.axes = axes or Axes()
         self.answer = answer
         self.batch = slice(batch_index, batch_index + 1)
+        self.picture = picture
 
     def __repr__(self) -> str:
-        sides = {"source": self.source, "target": self.target}
-        counts = [f"{len(tokens)} {side} tokens" for side, tokens in sides.items() if tokens]
+        sides = {"source": self.axes.source, "target": self.axes.target}
+        counts = [f"{len(axis.labels)} {side} {_plural(axis)}" for side, axis in sides.items() if axis.labels]
         ends = " … ".join(dict.fromkeys((self.sites[0], self.sites[-1]))) if self.sites else "none"
         layers = f"{len(self.sites)} attention layer{'' if len(self.sites) == 1 else 's'}: {ends}"
         return f"{type(self).__name__}({', '.join([*counts, layers])})"
@@ -167,6 +203,22 @@ class Trace:
         from regard.explorer.page import Selection, explore
 
         return explore(self, path, Selection(sites, heads, rows, columns))
+
+    def overlay(
+        self,
+        path: Path | str,
+        site: str = "",
+        head: int | None = None,
+        queries: Sequence[str | int] = (),
+        rollout: bool = False,
+    ) -> Path:
+        """A PNG file with the weights over the patches of the image, a panel for each query; `head` None: the mean.
+
+        By default of the last layer, for each word of a caption or the learned tokens ([CLS]), else the mean query.
+        """
+        from regard.explorer.overlay import write_trace
+
+        return write_trace(path, self, site, head, queries, rollout)
 
     def _records(self, site: str) -> list[AttentionRecord]:
         if not self.records:

@@ -1,5 +1,7 @@
 """Attention over an image as a picture: the weights of its patches as a heat map on its pixels, in panels.
 
+A trace gives the weights of each query over the patches, or its attention rollout.
+
 Shapes, throughout:
     image      (height, width, channels) of type uint8, with 1 or 3 channels
     weights    (rows · columns,), of the patches row by row
@@ -9,12 +11,15 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard.errors import UserError
+from regard.attention.rollout import SITES, trace_rollout
+from regard.attention.trace import Axis, Picture, Trace
+from regard.errors import UserError, listed, nearest
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -23,6 +28,7 @@ PANEL = 280  # pixels on the longer side of a panel
 MARGIN, LINE = 10, 18
 FONT_SIZE = 13
 MAX_PANELS = 120
+BAND = 256  # queries whose weights are computed at a time
 OPACITY = 0.6  # of the heat map
 COLOURS = ((0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164))  # from weight 0 to the largest
 OUTSIDE = 0.35  # how much of a pixel remains visible where the model saw nothing
@@ -50,6 +56,84 @@ class Overlay:
     title: str
     weights: np.ndarray
     grid: PatchGrid
+
+
+def grid_of(axis: Axis, picture: Picture) -> PatchGrid:
+    """Where the patches of an axis are in the picture."""
+    assert axis.grid is not None
+    left, top, right, bottom = picture.box
+    height, width = axis.extent
+    box = (left, top, left + width * (right - left), top + height * (bottom - top))
+    return PatchGrid(*axis.grid, box)
+
+
+def overlays_of(
+    trace: Trace, site: str = "", head: int | None = None, queries: Sequence[str | int] = (), rollout: bool = False
+) -> tuple[str, list[Overlay]]:
+    """What is shown, in words, and the weights over the patches for each query; see `Trace.overlay`."""
+    if trace.picture is None:
+        raise UserError("overlays are for images: the input of this trace is not one")
+    sites = [name for name in trace.sites if (axes := trace.axes.at(name)) and axes[1].grid]
+    if rollout:
+        sites = [name for name in sites if fnmatchcase(name, SITES)]
+    if not sites:
+        raise UserError(f"no attention over patches of the image; attention here: {listed(trace.sites) or 'none'}")
+    if site and site not in sites:
+        raise UserError(f"no attention over patches of the image at '{site}'{nearest(site, sites)}")
+    if rollout and (site or head is not None):
+        raise UserError("attention rollout combines all layers and heads: give no site and no head")
+    site = site or sites[-1]
+    axes = trace.axes.at(site)
+    assert axes is not None
+    rows, keys = axes
+    grid = grid_of(keys, trace.picture)
+    combined = trace_rollout(trace) if rollout else None
+
+    def patches(queries: slice) -> np.ndarray:
+        """(queries, patches), as the mean over heads unless one is chosen."""
+        if combined is not None:
+            weights = combined[queries]
+        else:
+            weights = trace.weights(site, head, queries)
+            weights = weights if head is not None else weights.mean(0)
+        return weights[:, keys.first_patch :].float().cpu().numpy()
+
+    count = len(rows.labels)
+    if not queries and rows.grid and not rows.first_patch:
+        bands = [patches(slice(start, start + BAND)).sum(0) for start in range(0, count, BAND)]
+        overlays = [Overlay("mean query", np.sum(bands, 0) / count, grid)]
+    else:
+        chosen = [_index(rows, query) for query in queries] or range(rows.first_patch if rows.grid else count)
+        overlays = [Overlay(rows.labels[i].strip() or "␣", patches(slice(i, i + 1))[0], grid) for i in chosen]
+    heads = "mean over heads" if head is None else f"head {head}"
+    return "attention rollout" if rollout else f"{site}, {heads}", overlays
+
+
+def _index(axis: Axis, query: str | int) -> int:
+    """The index of a query that is given by its index or its label."""
+    labels = [label.strip() for label in axis.labels]
+    if isinstance(query, str) and query in labels:
+        return labels.index(query)
+    if isinstance(query, str):
+        raise UserError(f"no query '{query}'{nearest(query, labels)}")
+    if not 0 <= query < len(labels):
+        raise UserError(f"no query {query}; possible: 0 to {len(labels) - 1}")
+    return query
+
+
+def write_trace(
+    path: Path | str,
+    trace: Trace,
+    site: str = "",
+    head: int | None = None,
+    queries: Sequence[str | int] = (),
+    rollout: bool = False,
+) -> Path:
+    """The overlays of a trace as a PNG file, under a heading that says what they show."""
+    shown, overlays = overlays_of(trace, site, head, queries, rollout)
+    assert trace.picture is not None
+    heading = f"{trace.answer} · {shown}" if trace.answer else shown
+    return write_overlays(path, trace.picture.pixels.cpu().numpy(), overlays, heading)
 
 
 def heat_map(weights: np.ndarray, grid: PatchGrid, height: int, width: int) -> np.ndarray:
@@ -110,19 +194,25 @@ def write_overlays(
     path: Path | str, image: np.ndarray, overlays: Sequence[Overlay], heading: str = "", columns: int = 4
 ) -> Path:
     """The figure as a PNG file."""
-    buffer = io.BytesIO()
-    _from_array(draw_overlays(image, overlays, heading, columns)).save(buffer, "PNG")
-    Path(path).write_bytes(buffer.getvalue())
+    figure = draw_overlays(image, overlays, heading, columns)
+    Path(path).write_bytes(to_png(figure, max(figure.shape)))
     return Path(path)
 
 
-def _resize(image: np.ndarray) -> tuple[np.ndarray, float]:
-    """The image in the size of a panel, and the factor; pixels of small images stay sharp."""
+def to_png(image: np.ndarray, size: int) -> bytes:
+    """The image as a PNG file, with at most `size` pixels on the longer side."""
+    buffer = io.BytesIO()
+    _from_array(_resize(image, min(size, max(image.shape[:2])))[0]).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _resize(image: np.ndarray, size: int = PANEL) -> tuple[np.ndarray, float]:
+    """The image with `size` pixels on the longer side, and the factor; pixels of small images stay sharp."""
     resampling = _pillow().Resampling
     height, width = image.shape[:2]
-    factor = PANEL / max(height, width)
-    size = (max(1, round(width * factor)), max(1, round(height * factor)))
-    resized = _from_array(image).resize(size, resampling.NEAREST if factor > 1 else resampling.LANCZOS)
+    factor = size / max(height, width)
+    shape = (max(1, round(width * factor)), max(1, round(height * factor)))
+    resized = _from_array(image).resize(shape, resampling.NEAREST if factor > 1 else resampling.LANCZOS)
     return np.asarray(resized), factor
 
 

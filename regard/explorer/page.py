@@ -22,16 +22,27 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 import numpy as np
 from torch import Tensor
 
-from regard.attention.trace import Trace
+from regard.attention.trace import Axis, Picture, Trace
 from regard.errors import UserError
+from regard.explorer.overlay import grid_of, to_png
 
 STEPS = 65535  # weights are stored as sixteen-bit shares of one
-SCRIPTS = ("weights.js", "colours.js", "elements.js", "page.js")  # each imports only from those before it
+SCRIPTS = ("weights.js", "colours.js", "elements.js", "picture.js", "page.js")  # each imports only from those before it
 ROUNDING = f"Weights are rounded to the nearest 1/{STEPS}."
 
 MAX_TOKENS = 256  # rows and columns of a map by default
 MAX_WEIGHTS = 8_000_000  # of a page by default: about 21 MB
 MAX_TITLE = 100  # characters
+MAX_PICTURE = 640  # pixels on the longer side of an image
+
+
+class Grid(TypedDict):
+    """The last positions of an axis: the patches of the map's image, row by row."""
+
+    rows: int
+    columns: int
+    first: int  # the position of the first patch
+    box: list[float]  # left, top, right and bottom, as shares of the image
 
 
 class Site(TypedDict):
@@ -43,6 +54,8 @@ class Site(TypedDict):
     columns: list[str]
     heads: NotRequired[list[int]]  # the indices of its heads; by default 0, 1, 2, …
     others: NotRequired[list[float]]  # the share of each head's attention that goes to keys not shown
+    query_grid: NotRequired[Grid | None]  # where queries or keys are patches
+    key_grid: NotRequired[Grid | None]
 
 
 class Map(TypedDict):
@@ -53,6 +66,7 @@ class Map(TypedDict):
     answer: str
     sites: list[Site]
     note: NotRequired[str]  # what is not shown
+    image: NotRequired[str]  # the input image, as a data URI
 
 
 class Selection(NamedTuple):
@@ -83,6 +97,8 @@ def map_of(trace: Trace, model: str, name: str, selection: Selection | None = No
     notes += dict.fromkeys(note for view in views for note in view.notes())
     shown = [_show(trace, view) for view in views]
     page: Map = {"model": model, "name": name, "answer": trace.answer, "sites": shown}
+    if trace.picture is not None:
+        page["image"] = _data_uri(trace.picture)
     return {**page, "note": f"Shown: {', '.join(notes)}."} if notes else page
 
 
@@ -104,8 +120,9 @@ class _View(NamedTuple):
         all_rows, all_columns = map(len, trace.labels(site))
         last = not trace.source  # of a causal language model the newest tokens are shown, else the first
         most = selection.max_tokens or MAX_TOKENS
+        axes = trace.axes.at(site)
         rows = _window(all_rows, selection.rows, last, most)
-        columns = _window(all_columns, selection.columns, last, most)
+        columns = _window(all_columns, selection.columns, last, all_columns if axes and axes[1].grid else most)
         free_heads = selection.heads is None
         heads = range(all_heads) if selection.heads is None else selection.heads
         return cls(site, heads, rows, columns, all_heads, all_rows, all_columns, free_heads)
@@ -148,7 +165,26 @@ def _show(trace: Trace, view: _View) -> Site:
     }  # fmt: skip
     if len(view.columns) < view.all_columns:
         shown["others"] = [round(1 - float(head.sum(1).mean()), 4) for head in weights]
+    if (axes := trace.axes.at(view.site)) and trace.picture is not None:
+        starts_at_first = view.rows == range(len(view.rows))  # else rows are not the first positions
+        shown["query_grid"] = _grid(axes[0], trace.picture) if starts_at_first else None
+        shown["key_grid"] = _grid(axes[1], trace.picture) if len(view.columns) == view.all_columns else None
     return shown
+
+
+def _grid(axis: Axis, picture: Picture) -> Grid | None:
+    if axis.grid is None:
+        return None
+    grid = grid_of(axis, picture)
+    height, width = picture.pixels.shape[:2]
+    left, top, right, bottom = grid.box
+    box = [left / width, top / height, right / width, bottom / height]
+    return {"rows": grid.rows, "columns": grid.columns, "first": axis.first_patch, "box": box}
+
+
+def _data_uri(picture: Picture) -> str:
+    image = to_png(picture.pixels.cpu().numpy(), MAX_PICTURE)
+    return "data:image/png;base64," + b64encode(image).decode()
 
 
 def _to_numpy(weights: Tensor | np.ndarray | Sequence) -> np.ndarray:
@@ -183,7 +219,7 @@ def inline(trace: Trace) -> str:
 
 
 def _title(trace: Trace) -> str:
-    text = text_of(trace.source or trace.target)
+    text = trace.picture.name if trace.picture else text_of(trace.source or trace.target)
     return (text if len(text) <= MAX_TITLE else f"{text[: MAX_TITLE - 1].rstrip()}…") or "attention"
 
 
@@ -203,7 +239,7 @@ def write_page(path: Path | str, title: str, maps: list[Map]) -> Path:
 
 def render_page(title: str, maps: list[Map]) -> str:
     """The page as HTML."""
-    packed = [{"note": "", **shown, "sites": list(map(_pack_site, shown["sites"]))} for shown in maps]
+    packed = [{"note": "", "image": "", **shown, "sites": list(map(_pack_site, shown["sites"]))} for shown in maps]
     data = json.dumps({"steps": STEPS, "maps": packed}, separators=(",", ":"))
     # A file opened from disk cannot import: the modules are joined, without their imports and exports.
     script = re.sub(r"^import .*\n|^export ", "", "\n".join(map(_static, SCRIPTS)), flags=re.MULTILINE)
@@ -230,7 +266,8 @@ def _pack_site(site: Site) -> dict[str, object]:
     if not (weights.min() >= 0 and weights.max() <= 1 + 1e-4):
         raise ValueError(f"the weights of {site['name']} are outside 0–1, so they are not attention weights")
     packed = b64encode(np.rint(weights.clip(0, 1) * STEPS).astype("<u2").tobytes()).decode()
-    return {"heads": list(range(len(weights))), "others": [], **site, "weights": packed}
+    defaults = {"heads": list(range(len(weights))), "others": [], "query_grid": None, "key_grid": None}
+    return {**defaults, **site, "weights": packed}
 
 
 def _static(name: str) -> str:

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from needs import need
 
+from regard.attention.recording import Recorder
+from regard.attention.rollout import trace_rollout
+from regard.attention.trace import Axes, Trace
 from regard.errors import UserError
 from regard.explorer.overlay import (
     LINE,
@@ -18,8 +21,10 @@ from regard.explorer.overlay import (
     blend,
     draw_overlays,
     heat_map,
+    overlays_of,
     write_overlays,
 )
+from tests.explorer.image_traces import BOX, COLUMNS, CROSS, ROWS, SELF, WORDS, image_trace
 
 
 def one_hot(grid: PatchGrid, row: int, column: int) -> np.ndarray:
@@ -150,3 +155,78 @@ def test_without_pillow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UserError, match=r"pip install 'regard\[vision\]'"):
         draw_overlays(np.zeros((2, 2, 3), np.uint8), [])
+
+
+# ── of a trace ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_caption_has_a_panel_for_each_word() -> None:
+    trace = image_trace()
+    shown, overlays = overlays_of(trace)
+    assert shown == f"{CROSS}, mean over heads"
+    assert [overlay.title for overlay in overlays] == [word.strip() for word in WORDS]
+    for index, overlay in enumerate(overlays):
+        np.testing.assert_allclose(overlay.weights, trace.weights(CROSS).mean(0)[index, 1:], atol=1e-6)
+        assert overlay.grid == PatchGrid(ROWS, COLUMNS, BOX)
+
+
+def test_the_learned_tokens_are_the_queries_of_an_encoder() -> None:
+    trace = image_trace(("[CLS]", "[DIST]"), caption=False)
+    shown, overlays = overlays_of(trace, head=1)
+    assert shown == f"{SELF}, head 1"
+    assert [overlay.title for overlay in overlays] == ["[CLS]", "[DIST]"]
+    np.testing.assert_allclose(overlays[1].weights, trace.weights(SELF, 1)[1, 2:], atol=1e-6)
+
+
+def test_without_learned_tokens_the_mean_over_queries_is_shown() -> None:
+    trace = image_trace((), caption=False)
+    _, (overlay,) = overlays_of(trace)
+    np.testing.assert_allclose(overlay.weights, trace.weights(SELF).mean((0, 1)), atol=1e-6)
+    assert overlay.weights.sum() == pytest.approx(1)
+
+
+def test_queries_are_chosen_by_label_or_index() -> None:
+    trace = image_trace()
+    _, overlays = overlays_of(trace, SELF, queries=["1,3", 2])
+    assert [overlay.title for overlay in overlays] == ["1,3", "0,1"]
+    np.testing.assert_allclose(overlays[0].weights, trace.weights(SELF).mean(0)[1 + COLUMNS + 3, 1:], atol=1e-6)
+
+
+def test_rollout_is_labelled_and_is_that_of_the_trace() -> None:
+    trace = image_trace()
+    shown, (overlay,) = overlays_of(trace, rollout=True)
+    assert shown == "attention rollout" and overlay.title == "[CLS]"
+    np.testing.assert_allclose(overlay.weights, trace_rollout(trace)[0, 1:], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"site": "encoder.blocks.1.self"},
+            "no attention over patches of the image at 'encoder.blocks.1.self'",
+        ),
+        ({"queries": ["rad"]}, "no query 'rad'; did you mean 'red'?"),
+        ({"queries": [4]}, "no query 4; possible: 0 to 3"),
+        ({"head": 2}, "no head 2"),
+        ({"rollout": True, "head": 0}, "attention rollout combines all layers and heads"),
+    ],
+)
+def test_a_wrong_selection_names_what_is_possible(options: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message.replace("?", r"\?")):
+        image_trace().overlay(tmp_path / "out.png", **options)
+    assert not (tmp_path / "out.png").exists()
+
+
+def test_a_trace_of_text_has_no_overlay(tmp_path: Path) -> None:
+    trace = image_trace()
+    with pytest.raises(UserError, match="overlays are for images"):
+        Trace(Recorder(records=trace.records), Axes()).overlay(tmp_path / "out.png")
+
+
+def test_the_figure_of_a_trace_is_written(tmp_path: Path) -> None:
+    from PIL import Image
+
+    path = image_trace().overlay(tmp_path / "out.png")
+    with Image.open(path) as figure:
+        assert figure.size[0] > 4 * PANEL

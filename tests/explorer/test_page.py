@@ -23,6 +23,7 @@ from regard.explorer import page
 from regard.explorer.page import Map, text_of, write_page
 from regard.explorer.terminal import draw, ramp
 from regard.models.registry import build
+from tests.explorer.image_traces import COLUMNS, CROSS, ROWS, SELF, WORDS, image_trace
 from tests.needs import need
 
 SOURCE: list[str] = ["Ein", "Mann", "fährt", "auf", "einem", "roten", "Rad"]
@@ -191,7 +192,7 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Any]:
     yield open_page
     for each in visits:
         assert each.complaints == []
-        assert [url for url in each.requests if not url.startswith("file:")] == []
+        assert [url for url in each.requests if not url.startswith(("file:", "data:image/"))] == []
         each.page.close()
 
 
@@ -291,7 +292,7 @@ def test_untrusted_text_stays_text(visit: Any):
     assert opened.page.title() == f"title {ATTACK}"
     assert opened.text("#reading") == f"“{ATTACK}” attends to"
     assert opened.page.locator("#queries button").nth(1).inner_text() == "{{data}}"
-    assert opened.page.locator("img").count() == 0
+    assert opened.page.locator("img:not(#image)").count() == 0
 
 
 def test_the_policy_stops_a_foreign_script_and_a_foreign_request(browser: Any, tmp_path: Path):
@@ -461,3 +462,68 @@ def test_a_notebook_shows_a_trace_inline(long_trace: Trace, browser: Any, tmp_pa
     assert frame.locator("#note").inner_text().startswith("Shown: rows 3939 to 4002 of 4,003")
     assert frame.locator("#heads button").count() > 1
     opened.close()
+
+
+# ── images ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def patch_centre(opened: Visit, row: int, column: int) -> tuple[float, float]:
+    """Where a patch of the image trace is in the window: patches of 10 pixels, from 13 pixels on, of 76 × 30."""
+    frame = opened.page.locator("#frame").bounding_box()
+    x = frame["x"] + (13 + 10 * column + 5) / 76 * frame["width"]
+    return x, frame["y"] + (10 * row + 5) / 30 * frame["height"]
+
+
+def painted(opened: Visit) -> list[int]:
+    """The darkness of each patch of the heat map."""
+    pixels = opened.page.locator("#heat").evaluate(
+        "canvas => { const context = new OffscreenCanvas(canvas.width, canvas.height)"
+        ".getContext('2d', { willReadFrequently: true }); context.drawImage(canvas, 0, 0);"
+        "return [...context.getImageData(0, 0, canvas.width, canvas.height).data]; }"
+    )
+    return [-sum(pixels[index : index + 3]) for index in range(0, len(pixels), 4)]
+
+
+def test_a_word_of_a_caption_shows_its_weights_on_the_image(visit: Any):
+    trace = image_trace()
+    opened = visit([page.map_of(trace, "m", "photo.png")])
+    assert opened.page.locator("#flow-section").is_hidden()
+    assert opened.page.locator("#image").evaluate("image => [image.naturalWidth, image.naturalHeight]") == [76, 30]
+    for index in range(len(WORDS)):
+        opened.page.locator("#picture-queries button").nth(index).hover()
+        weights = trace.weights(CROSS).mean(0)[index, 1:].numpy()
+        assert int(np.argmax(painted(opened))) == int(weights.argmax())
+        assert WORDS[index].strip() in opened.text("#picture-title")
+    opened.page.mouse.move(*patch_centre(opened, 1, 3))
+    assert opened.text("#reading") == "“1,3” is attended to by"
+
+
+def test_a_patch_shows_the_patches_that_it_attends_to(visit: Any):
+    trace = image_trace(caption=False)
+    opened = visit([page.map_of(trace, "m", "photo.png")])
+    assert opened.page.locator("#picture-queries button").all_inner_texts() == ["[CLS]"]
+    for row, column in ((0, 0), (ROWS - 1, COLUMNS - 1), (1, 2)):
+        opened.page.mouse.move(*patch_centre(opened, row, column))
+        assert opened.text("#reading") == f"“{row},{column}” attends to"
+        weights = trace.weights(SELF).mean(0)[1 + row * COLUMNS + column, 1:].numpy()
+        assert int(np.argmax(painted(opened))) == int(weights.argmax())
+        outline = opened.page.locator("#query-patch").bounding_box()
+        x, y = patch_centre(opened, row, column)
+        assert (outline["x"] + outline["width"] / 2, outline["y"] + outline["height"] / 2) == pytest.approx(
+            (x, y), abs=1
+        )
+
+
+def test_the_title_of_an_image_trace_is_its_file(tmp_path: Path):
+    written = image_trace().explore(tmp_path / "page.html")
+    assert "<title>photo.png</title>" in written.read_text()
+
+
+def test_text_and_images_can_be_shown_on_one_page(visit: Any):
+    opened = visit([a_map("text", SOURCE, TARGET), page.map_of(image_trace(), "image", "photo.png")])
+    assert opened.page.locator("#picture").is_hidden()
+    opened.page.locator("#model").select_option("1")
+    assert opened.page.locator("#picture").is_visible()
+    opened.page.locator("#model").select_option("0")
+    assert opened.page.locator("#picture").is_hidden()
+    assert opened.page.locator("#queries button").count() == len(TARGET)

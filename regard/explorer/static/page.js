@@ -4,6 +4,7 @@
 
 import { colours, inkOn, onSchemeChange, paint } from './colours.js';
 import { element, make, roam, select, walked } from './elements.js';
+import { outlinePatch, paintPatches, patchUnder } from './picture.js';
 import { largestOf, percent, readable, unpack } from './weights.js';
 
 /** @typedef {import('./weights.js').Site} Site */
@@ -25,6 +26,7 @@ const anchors = { keys: [], queries: [] };
 
 const mostLines = 300; // with nothing in focus, more of them cannot be read
 const faintest = 0.04; // of the largest weight; fainter lines are not drawn
+const mostColumns = 400; // of a large map; the heat map on the image shows more patches
 
 const shown = () => heads[state.head < 0 ? heads.length - 1 : state.head];
 
@@ -56,8 +58,21 @@ function render() {
   element('input').textContent = state.map.name;
   element('answer').textContent = state.map.answer;
   element('exchange').classList.toggle('long', state.map.name.length + state.map.answer.length > 240);
-  buildTokens('keys', state.site.columns, (column) => ({ row: -1, column }));
-  buildTokens('queries', state.site.rows, (row) => ({ row, column: -1 }));
+  const grid = state.site.key_grid;
+  const isPicture = Boolean(grid && state.map.image);
+  element('picture').hidden = !isPicture;
+  element('flow-section').hidden = isPicture;
+  element('closer').hidden = state.site.columns.length > mostColumns;
+  if (grid && isPicture) {
+    /** @type {HTMLImageElement} */ (element('image')).src = state.map.image;
+    element('picture-help').textContent = state.site.query_grid
+      ? 'Point at a patch to see which patches it attends to.'
+      : 'Choose a word to see which patches it attends to, or point at a patch.';
+  }
+  const named = state.site.query_grid ? state.site.query_grid.first : state.site.rows.length;
+  buildTokens('keys', isPicture ? [] : state.site.columns, (column) => ({ row: -1, column }));
+  buildTokens('queries', isPicture ? state.site.rows.slice(0, named) : state.site.rows, (row) => ({ row, column: -1 }));
+  element(isPicture ? 'picture-queries' : 'queries').replaceChildren(...labels.queries);
   for (const side of /** @type {const} */ (['columns', 'rows'])) {
     labels[side] = state.site[side].map((token) => make('span', '', readable(token)));
     labels[side].forEach((label, index) => { label.dir = 'auto'; label.title = state.site[side][index]; });
@@ -178,12 +193,30 @@ function light() {
   }
   shade('keys', row >= 0 ? shares : []);
   shade('queries', row < 0 ? shares : []);
+  lightPicture();
   for (const [id, index, edge] of /** @type {const} */ ([['band', row, 'top'], ['pillar', column, 'left']])) {
     element(id).hidden = index < 0;
     element(id).style.setProperty(edge, `calc(var(--cell) * ${index})`);
   }
   drawLines();
   read(shares);
+}
+
+/** The weights of the query in focus on the image, else the mean over queries. */
+function lightPicture() {
+  const { rows, columns, query_grid: queries, key_grid: keys } = state.site;
+  if (!keys || element('picture').hidden) return;
+  const { row } = state.focus;
+  const weights = new Float32Array(columns.length);
+  shown().forEach((weight, cell) => {
+    if (row < 0) weights[cell % columns.length] += weight / rows.length;
+    else if (Math.floor(cell / columns.length) === row) weights[cell % columns.length] = weight;
+  });
+  paintPatches(weights, keys);
+  outlinePatch(queries, row);
+  const largest = percent(largestOf(weights.subarray(keys.first)));
+  const query = row < 0 ? 'Mean over queries' : `“${readable(rows[row])}” attends to`;
+  element('picture-title').textContent = `${query}; largest weight ${largest} %`;
 }
 
 /** @param {'keys' | 'queries'} side @param {number[]} shares  none = plain */
@@ -201,6 +234,7 @@ function shade(side, shares) {
 }
 
 function drawLines() {
+  if (element('flow-section').hidden) return;
   const width = state.site.columns.length;
   const weights = shown();
   const largest = largestOf(weights) || 1;
@@ -268,6 +302,15 @@ function cellUnder(event) {
   };
 }
 
+/** The query patch under the pointer, or where queries are words, the key patch. @param {PointerEvent} event @returns {Cell} */
+function patchCell(event) {
+  const { query_grid: queries, key_grid: keys } = state.site;
+  const grid = queries ?? keys;
+  const position = grid ? patchUnder(event, grid) : -1;
+  if (position < 0 || (queries && position >= state.site.rows.length)) return state.pinned;
+  return queries ? { row: position, column: -1 } : { row: -1, column: position };
+}
+
 /** @param {KeyboardEvent} event */
 function walkMap(event) {
   const upright = event.key === 'ArrowUp' || event.key === 'ArrowDown';
@@ -300,7 +343,15 @@ element('map').addEventListener('pointermove', (event) => setFocus(cellUnder(eve
 element('map').addEventListener('pointerleave', () => setFocus(state.pinned));
 element('map').addEventListener('click', (event) => pin(cellUnder(/** @type {PointerEvent} */ (event))));
 element('map').addEventListener('keydown', walkMap);
+element('frame').addEventListener('pointermove', (event) => setFocus(patchCell(event)));
+element('frame').addEventListener('pointerleave', () => setFocus(state.pinned));
+element('frame').addEventListener('click', (event) => pin(patchCell(/** @type {PointerEvent} */ (event))));
+element('image').addEventListener('load', (event) => {
+  const { naturalWidth, naturalHeight } = /** @type {HTMLImageElement} */ (event.target);
+  element('image').classList.toggle('few', Math.max(naturalWidth, naturalHeight) < 128);
+});
 roam('keys');
+roam('picture-queries');
 roam('queries');
 roam('heads', (index) => chooseHead(index - 1));
 addEventListener('keydown', shortcut);

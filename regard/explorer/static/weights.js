@@ -1,8 +1,10 @@
 // @ts-check
 // The page's data, unpacked: weights from base64, and numbers and tokens as people read them.
 
-/** @typedef {{name: string, heads: number[], others: number[], rows: string[], columns: string[], weights: string}} Site */
-/** @typedef {{model: string, name: string, answer: string, note: string, sites: Site[]}} AttentionMap */
+/** @typedef {{rows: number, columns: number, first: number, box: number[]}} Grid */
+/** @typedef {{name: string, heads: number[], others: number[], rows: string[], columns: string[], weights: string,
+ *             query_grid: Grid | null, key_grid: Grid | null}} Site */
+/** @typedef {{model: string, name: string, answer: string, note: string, image: string, sites: Site[]}} AttentionMap */
 
 /** @param {Site} site @param {number} steps  that make a weight of one @returns all heads, then their mean */
 export function unpack(site, steps) {
