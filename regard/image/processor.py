@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.data.small_files import read_text
 from regard.errors import UserError
 from regard.image.read import MAX_PIXELS, to_channels
-from regard.image.transforms import BILINEAR, centre_crop, resize, shortest_edge_size
+from regard.image.transforms import BILINEAR, centre_crop, crop_offset, resize, shortest_edge_size
 from regard.layers.inputs import ImageBatch
 
 FILE = "preprocessor_config.json"
@@ -140,13 +140,30 @@ class ImageProcessor:
     def channels(self) -> int:
         return len(self.mean)
 
+    def resized_shape(self, height: int, width: int) -> tuple[int, int]:
+        """The height and width of an image of this size before the crop."""
+        if self.size is None:
+            return height, width
+        return shortest_edge_size(height, width, self.size) if isinstance(self.size, int) else self.size
+
+    def visible_box(self, height: int, width: int) -> tuple[float, float, float, float]:
+        """Left, top, right and bottom of the pixels that the model is given of an image of this size.
+
+        The box is larger than the image where the crop pads it.
+        """
+        rows, columns = self.resized_shape(height, width)
+        crop_rows, crop_columns = self.crop or (rows, columns)
+        top = crop_offset(rows, crop_rows)
+        left = crop_offset(columns, crop_columns)
+        down = height / rows
+        across = width / columns
+        return left * across, top * down, (left + crop_columns) * across, (top + crop_rows) * down
+
     def resize(self, image: np.ndarray) -> np.ndarray:
         """An image before the crop, as prepared datasets store it."""
         image = to_channels(image, self.channels)
-        if self.size is None:
-            return image
         height, width = image.shape[:2]
-        rows, columns = shortest_edge_size(height, width, self.size) if isinstance(self.size, int) else self.size
+        rows, columns = self.resized_shape(height, width)
         if rows * columns > MAX_PIXELS:
             raise UserError(f"{width} × {height} pixels: too narrow for a shorter side of {self.size}")
         return resize(image, rows, columns, self.resample)

@@ -3,8 +3,6 @@
 Shapes: pixels (height, width, channels) of type uint8.
 """
 
-import math
-
 import numpy as np
 
 from regard.image.read import pillow
@@ -29,14 +27,17 @@ def shortest_edge_size(height: int, width: int, edge: int) -> tuple[int, int]:
     return (edge, scaled) if height <= width else (scaled, edge)
 
 
+def crop_offset(size: int, crop: int) -> int:
+    """Where a centre crop begins along one axis; negative by the padding before a smaller image."""
+    return (size - crop) // 2
+
+
 def centre_crop(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     """The centre of an image; a smaller image is padded with zeros."""
-    rows = max(0, height - pixels.shape[0])
-    columns = max(0, width - pixels.shape[1])
-    if rows or columns:
-        top = math.ceil(rows / 2)
-        left = math.ceil(columns / 2)
-        pixels = np.pad(pixels, ((top, rows - top), (left, columns - left), (0, 0)))
-    top = (pixels.shape[0] - height) // 2
-    left = (pixels.shape[1] - width) // 2
+    top = crop_offset(pixels.shape[0], height)
+    left = crop_offset(pixels.shape[1], width)
+    before = (max(0, -top), max(0, -left))
+    after = (max(0, height - pixels.shape[0] - before[0]), max(0, width - pixels.shape[1] - before[1]))
+    pixels = np.pad(pixels, (*zip(before, after, strict=True), (0, 0)))
+    top, left = max(0, top), max(0, left)
     return pixels[top : top + height, left : left + width]

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from regard.attention.trace import Axis
 from regard.layers.encoder import Encoder, Pool, Pooler
 from regard.layers.inputs import ImageBatch
 
@@ -50,6 +51,11 @@ class SiteGeometry:
         """Left, top, right and bottom of the grid in pixels; the last cells may extend beyond the image."""
         return 0, 0, self.columns * self.cell, self.rows * self.cell
 
+    def axis(self, height: int, width: int) -> Axis:
+        """These positions of an image of this size, for a trace."""
+        extent = (self.rows * self.cell / height, self.columns * self.cell / width)
+        return Axis.patches(self.rows, self.columns, self.tokens, extent)
+
 
 class ImageEncoder(Encoder):
     """An encoder of images of any size; it is trained at `config.image_shape`."""
@@ -80,6 +86,11 @@ class ImageEncoder(Encoder):
     @abstractmethod
     def geometry(self, height: int, width: int) -> Mapping[str, SiteGeometry]:
         """Where queries and keys are in an image of this size, for each attention site."""
+
+    def axes(self, height: int, width: int) -> dict[str, tuple[Axis, Axis]]:
+        """The queries and keys of each attention site, for a trace of an image of this size."""
+        axes = {site: geometry.axis(height, width) for site, geometry in self.geometry(height, width).items()}
+        return {site: (axis, axis) for site, axis in axes.items()}
 
     def pooled(self, states: Tensor, images: ImageBatch | None = None) -> Tensor:
         """One vector for each image, from its states."""

@@ -138,3 +138,22 @@ def test_images_of_several_sizes_need_a_resize() -> None:
 def test_a_narrow_image_does_not_exhaust_memory() -> None:
     with pytest.raises(UserError, match="too narrow"):
         ImageProcessor(256)([np.zeros((1, 300_000, 3), np.uint8)])
+
+
+@pytest.mark.parametrize(("height", "width"), [(37, 53), (53, 37), (11, 90), (5, 7)])
+def test_the_visible_box_is_what_the_crop_keeps(height: int, width: int) -> None:
+    """Without resizing, the box says which pixels are kept, and where zeros are added."""
+    image = 1 + np.arange(height * width, dtype=np.uint32).reshape(height, width, 1)
+    processor = ImageProcessor(None, (13, 17), mean=(0.5,), std=(0.5,))
+    left, top, right, bottom = map(int, processor.visible_box(height, width))
+    padded = np.pad(image, ((50, 50), (50, 50), (0, 0)))
+    expected = padded[50 + top : 50 + bottom, 50 + left : 50 + right]
+    np.testing.assert_array_equal(processor.centre(image), expected)
+
+
+@pytest.mark.parametrize("size", [(40, 30), 24])
+def test_the_visible_box_scales_with_the_image(size: Any) -> None:
+    processor = ImageProcessor(size, (20, 16))
+    once = processor.visible_box(50, 70)
+    np.testing.assert_allclose(processor.visible_box(100, 140), [2 * edge for edge in once], atol=4)
+    assert ImageProcessor(size).visible_box(50, 70) == (0, 0, 70, 50)
