@@ -152,7 +152,7 @@ def test_the_visible_box_is_what_the_crop_keeps(height: int, width: int) -> None
 
 
 @pytest.mark.parametrize("size", [(40, 30), 24])
-def test_the_visible_box_scales_with_the_image(size: Any) -> None:
+def test_the_visible_box_scales_with_the_image(size: tuple[int, int] | int) -> None:
     processor = ImageProcessor(size, (20, 16))
     once = processor.visible_box(50, 70)
     np.testing.assert_allclose(processor.visible_box(100, 140), [2 * edge for edge in once], atol=4)
