@@ -9,6 +9,7 @@ import typer
 from regard.cli.command import option_name, verb
 from regard.cli.options import (
     AnswerOptions,
+    AttentionOptions,
     BeamSearchOptions,
     ComputeOptions,
     DeviceOptions,
@@ -68,12 +69,14 @@ def evaluate(
     'run runs/demo/dates "Sat 3 May 86"',
     "run runs/classify --file reviews.csv --output predictions.csv",
     'run stories15M "Once upon a time" --temperature 0.8 --max-new-tokens 200',
+    "run runs/image photo.jpg --overlay attention.png",
 )
 def run(
     model: ModelPath,
     rows: FileOptions,
     search: BeamSearchOptions,
     answering: AnswerOptions,
+    attention: AttentionOptions,
     compute: ComputeOptions,
     output: Output,
     inputs: Annotated[
@@ -89,13 +92,14 @@ def run(
     Translates, classifies, tags, answers, fills masks, embeds or generates, as the model's task is. One output line per
     input; the continuation of a single prompt keeps its line breaks.
     """
-    from regard.cli.run import check_options, run_all, write_vectors
+    from regard.cli.run import check_options, run_all, write_attention, write_vectors
 
     if answering.log_probabilities and not output.json:
         raise typer.BadParameter("give --json too: they are one of its fields", param_hint="'--log-probabilities'")
     if vectors and rows.results:
         raise typer.BadParameter("--vectors writes embeddings, --output predictions: give one of both")
     rows.check(inputs)
+    attention.check(inputs)
     options = search.specified() | answering.specified()
     loaded = _warn_unused_sampling(_load(model, compute), search)
     task = task or loaded.task
@@ -107,6 +111,9 @@ def run(
         write_vectors(predictor, inputs, rows, vectors, answering.truncate, compute.batch_size, output)
     else:
         run_all(predictor, inputs, rows, options, compute.batch_size, output)
+    if attention.specified():
+        assert inputs
+        write_attention(predictor, inputs[0], options, attention, output)
 
 
 @verb(inference, 'search all-MiniLM-L6-v2 notes.txt "what did we decide about the heating?"')

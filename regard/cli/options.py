@@ -168,6 +168,32 @@ class AnswerOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
+class AttentionOptions(OptionGroup):
+    """Attention weights. For a single INPUT."""
+
+    explore: Path | None = option(None, "Write the attention viewer of this prediction.", metavar="FILE.html")
+    overlay: Path | None = option(None, "Images: draw the attention weights on the image.", metavar="FILE.png")
+    site: str = option("", "Attention layer of --overlay (default: the last; see `regard inspect`).", metavar="NAME")
+    head: int | None = option(None, "Head of --overlay (default: the mean over heads).", min=0)
+    rollout: bool = option(False, "Attention rollout over all layers instead of one layer, in --overlay.")
+
+    def check(self, inputs: list[str] | None) -> None:
+        """Reject options that would have no effect, and files that cannot be written."""
+        for path, suffix, name in ((self.explore, ".html", "--explore"), (self.overlay, ".png", "--overlay")):
+            if path is None:
+                continue
+            if inputs is None or len(inputs) != 1:
+                raise typer.BadParameter("shows the attention of one input: give one INPUT", param_hint=f"'{name}'")
+            if path.suffix != suffix:
+                raise typer.BadParameter(f"expected a name that ends in {suffix}", param_hint=f"'{name}'")
+            if not path.parent.is_dir():
+                raise UserError(f"{name} {path}: there is no folder {path.parent}: make it first")
+        for name in ("site", "head", "rollout"):
+            if name in self.specified() and self.overlay is None:
+                raise typer.BadParameter("is for --overlay: give that too", param_hint=f"'{option_name(name)}'")
+
+
+@dataclass(frozen=True)
 class FewShotOptions(OptionGroup):
     """Perplexity and few-shot evaluation. For language models."""
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from shutil import copyfileobj
@@ -14,10 +15,11 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.cli.command import option_name
-from regard.cli.options import FileOptions, Output
+from regard.cli.options import AttentionOptions, FileOptions, Output
 from regard.cli.output import emit, printable, to_json, to_jsonable
 from regard.cli.run_inputs import read_inputs
 from regard.cli.run_output import row_writer
+from regard.config.options import DecodeOptions
 from regard.data.documents import decoded
 from regard.data.files import LINE_LIMIT
 from regard.errors import UserError, escape_controls, report
@@ -132,6 +134,22 @@ def _print_stream(predictor: Any, value: RunInput, options: Options) -> None:
 def _warn(predictor: Predictor, value: RunInput, prediction: Prediction) -> None:
     for note in predictor.notes(value, prediction):
         report("warning", note)
+
+
+def write_attention(
+    predictor: Predictor, text: str, options: Options, attention: AttentionOptions, output: Output
+) -> None:
+    """The attention weights of a prediction, as a page, and of an image as a figure."""
+    names = {field.name for field in fields(DecodeOptions)} | {"context"}
+    tracing = {name: value for name, value in options.items() if name in names}
+    trace = predictor.trace(text, None, False, options.get("truncate", False), tracing)
+    if attention.explore:
+        trace.explore(attention.explore)
+    if attention.overlay:
+        trace.overlay(attention.overlay, attention.site, attention.head, rollout=attention.rollout)
+    for path in filter(None, (attention.explore, attention.overlay)):
+        if not output.quiet:
+            report("note", f"attention weights: {path}")
 
 
 def write_vectors(
