@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Score = Literal[
     "auto", "loss", "bleu", "chrf", "exact", "accuracy", "f1", "macro_f1", "micro_f1", "exact_match",
-    "matthews_correlation", "pearsonr", "spearmanr", "mse", "subset_accuracy",
+    "matthews_correlation", "top5_accuracy", "pearsonr", "spearmanr", "mse", "subset_accuracy",
 ]  # fmt: skip
 
 TokenizerKind = Literal["bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"]

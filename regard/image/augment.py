@@ -2,7 +2,7 @@
 
 stored image ─▶ crop ─▶ flip ─▶ RandAugment ─▶ erasing ─▶ mixup or CutMix with another image of the batch
 
-A sample that is repeated in a batch is changed in another way each time. Touvron et al. 2021, table 9, combine all these.
+A sample that is repeated in a batch is changed in another way each time. Touvron et al. 2021, table 9, use all these.
 
 Shapes: images (batch, channels, height, width), values from 0 to 255; draws (batch, DRAWS), uniform in [0, 1).
 """
@@ -58,8 +58,7 @@ class Augmentation:
     ) -> Tensor:
         """Stored images (height, width, channels) as augmented ones of one size."""
         draws = self._draws(samples, epoch)
-        crops = [self._crop(image, row[CROP], size) for image, row in zip(stored, draws, strict=True)]
-        images = torch.stack(crops)
+        images = self._crop(stored, draws[:, CROP], size)
         uniform = torch.from_numpy(draws).float()
         options = self.options
         if options.crop_padding:
@@ -126,11 +125,13 @@ class Augmentation:
         count = FIRST_OPERATION + 2 * self.options.rand_augment
         return np.stack([rng.random(count) for rng in self._generators(samples, epoch)])
 
-    def _crop(self, image: np.ndarray, draws: np.ndarray, size: tuple[int, int]) -> Tensor:
-        """A random part in the size of the input, or the centre."""
-        if self.options.min_crop_area < 1:
-            return random_resized_crop(image, draws, self.options.min_crop_area, size)
-        return torch.from_numpy(np.ascontiguousarray(centre_crop(image, *size))).permute(2, 0, 1).float()
+    def _crop(self, stored: Sequence[np.ndarray], draws: np.ndarray, size: tuple[int, int]) -> Tensor:
+        """A random part of each image in the size of the input, or the centre."""
+        least = self.options.min_crop_area
+        if least < 1:
+            crops = [random_resized_crop(*pair, least, size) for pair in zip(stored, draws, strict=True)]
+            return torch.stack(crops)
+        return torch.from_numpy(np.stack([centre_crop(image, *size) for image in stored])).permute(0, 3, 1, 2).float()
 
 
 def random_resized_crop(image: np.ndarray, draws: np.ndarray, least: float, size: tuple[int, int]) -> Tensor:

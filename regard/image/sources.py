@@ -7,11 +7,17 @@ shapes:1:validation:17     a synthetic image: seed, split and index
 
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
+
+from regard.attention.trace import Picture
 from regard.data.synthetic.shapes import scene
 from regard.errors import UserError
 from regard.image.arrays import is_array_file, read_arrays
-from regard.image.read import Decoded, read_file
+from regard.image.processor import ImageProcessor
+from regard.image.read import Decoded, from_value, read_file, to_channels
 
 SYNTHETIC = re.compile(r"shapes:(\d{1,9}):(train|validation|test):(\d{1,9})")
 INDEXED = re.compile(r"(.+)#(\d{1,9})")
@@ -33,6 +39,19 @@ def read_image(name: str) -> Decoded:
         pixels = images[int(match[2])]
         return Decoded(pixels, pixels.shape[2])
     return read_file(Path(name))
+
+
+def pixels_of(value: Any) -> np.ndarray:
+    """The pixels of an image that is given by its name, or as a Pillow image or an array."""
+    return read_image(str(value)).pixels if isinstance(value, str | Path) else from_value(value)
+
+
+def picture_of(value: Any, processor: ImageProcessor) -> Picture:
+    """The image of a trace, with the box that the model is given of it."""
+    pixels = pixels_of(value)
+    shown = to_channels(pixels, 1 if pixels.shape[2] == 1 else 3)
+    name = Path(value).name if isinstance(value, str | Path) else "image"
+    return Picture(torch.tensor(shown), processor.visible_box(*pixels.shape[:2]), name)
 
 
 def exists(name: str) -> bool:
