@@ -17,7 +17,7 @@ from regard.data.synthetic.shapes import scene
 from regard.errors import UserError
 from regard.image.arrays import is_array_file, read_arrays
 from regard.image.processor import ImageProcessor
-from regard.image.read import Decoded, from_value, read_file, to_channels
+from regard.image.read import Decoded, from_value, read_file
 
 SYNTHETIC = re.compile(r"shapes:(\d{1,9}):(train|validation|test):(\d{1,9})")
 INDEXED = re.compile(r"(.+)#(\d{1,9})")
@@ -49,9 +49,8 @@ def pixels_of(value: Any) -> np.ndarray:
 def picture_of(value: Any, processor: ImageProcessor) -> Picture:
     """The image of a trace, with the box that the model is given of it."""
     pixels = pixels_of(value)
-    shown = to_channels(pixels, 1 if pixels.shape[2] == 1 else 3)
     name = Path(value).name if isinstance(value, str | Path) else "image"
-    return Picture(torch.tensor(shown), processor.visible_box(*pixels.shape[:2]), name)
+    return Picture(torch.tensor(pixels), processor.visible_box(*pixels.shape[:2]), name)
 
 
 def exists(name: str) -> bool:
