@@ -9,8 +9,9 @@ from torch import nn
 from regard.attention.core import Attention
 from regard.kernels import ops
 from regard.layers.autoregressive import TransformerLM
-from regard.layers.blocks import FeedForward, Stack
-from regard.layers.encoder import TextEncoder
+from regard.layers.blocks import FeedForward
+from regard.layers.encoder import Encoder
+from regard.layers.image_encoder import ImageEncoder
 from regard.runtime import fused_decoder, unpadded
 from regard.runtime.fused_decoder import FusedDecoder
 from regard.runtime.linear import (
@@ -40,11 +41,8 @@ def optimize_for_inference(network: Network, precision: str = "float32") -> Netw
         require_int8()
         network.requires_grad_(False)  # int8 layers have no gradients
     with torch.no_grad():
-        for encoder in [module for module in network.modules() if isinstance(module, TextEncoder)]:
-            if unpadded.is_supported(encoder.encoder):
-                optimize_encoder(encoder, precision)
-            elif precision == "int8" and torch.backends.mkldnn.is_available():
-                replace_linears(encoder.encoder, lambda linear: DynamicInt8Linear(linear.weight, linear.bias))
+        for encoder in [module for module in network.modules() if isinstance(module, Encoder)]:
+            optimize_encoder(encoder, precision)
         if isinstance(network, TransformerLM):
             for attention in [module for module in network.modules() if isinstance(module, Attention)]:
                 pack_qkv(attention, precision, small_batch_int8())
@@ -63,14 +61,24 @@ def small_batch_int8() -> type[WeightOnlyInt8Linear | FbgemmInt8Linear]:
     return WeightOnlyInt8Linear if ops.available() else FbgemmInt8Linear
 
 
-def optimize_encoder(encoder: TextEncoder, precision: str) -> None:
-    """Its blocks, over real tokens alone."""
-    stack = encoder.encoder
-    assert isinstance(stack, Stack)
+def optimize_encoder(encoder: Encoder, precision: str) -> None:
+    """Its blocks, over real tokens alone where that is supported."""
+    blocks: nn.Module = getattr(encoder, "encoder", encoder)
+    if unpadded.is_supported(blocks):
+        optimize_layers(blocks, precision)
+        encoder.encoder = Unpadded(blocks)
+    elif isinstance(encoder, ImageEncoder):
+        optimize_layers(blocks, precision)
+    elif precision == "int8" and torch.backends.mkldnn.is_available():
+        replace_linears(blocks, lambda linear: DynamicInt8Linear(linear.weight, linear.bias))
+
+
+def optimize_layers(blocks: nn.Module, precision: str) -> None:
+    """The attention and linear layers of an encoder's blocks, for many positions at a time."""
     int8_linear: Int8Linear = DynamicInt8Linear if torch.backends.mkldnn.is_available() else small_batch_int8()
-    for attention in [module for module in stack.modules() if isinstance(module, Attention)]:
+    for attention in [module for module in blocks.modules() if isinstance(module, Attention)]:
         pack_qkv(attention, precision, int8_linear, many_rows=True)
-    for module, name, child in _linears(stack):
+    for module, name, child in _linears(blocks):
         if precision == "int8" and int8_linear is DynamicInt8Linear:
             activation = module.activation if isinstance(module, FeedForward) and name == "down" else None
             minimum = MINIMUM.get(type(activation))
@@ -81,7 +89,6 @@ def optimize_encoder(encoder: TextEncoder, precision: str) -> None:
             setattr(module, name, PackedLinear(child))
         else:
             store_column_major(child)
-    encoder.encoder = Unpadded(stack)
 
 
 def pack_qkv(attention: Attention, precision: str, int8_linear: Int8Linear, many_rows: bool = False) -> None:
