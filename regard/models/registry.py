@@ -10,7 +10,21 @@ from regard.config.aliases import current_model_keys, suggestion
 from regard.errors import UserError, nearest
 from regard.layers.encoder import Encoder
 from regard.layers.inputs import Batch
-from regard.models import bert, bytenet, cnn, convs2s, deberta, gpt, llama, seq2seq, transformer, vit
+from regard.models import (
+    bert,
+    bytenet,
+    cnn,
+    convs2s,
+    deberta,
+    deit,
+    gpt,
+    hybrid,
+    llama,
+    seq2seq,
+    swin,
+    transformer,
+    vit,
+)
 from regard.models import rnn_encoder as recurrent
 
 LARGEST = 1 << 24  # no product of sizes overflows
@@ -57,10 +71,13 @@ FAMILIES = {
     "cnn": Family(cnn.CNNConfig, cnn.CNN, cnn.PRESETS),
     "convs2s": Family(convs2s.ConvS2SConfig, convs2s.ConvS2S, convs2s.CONVS2S_PRESETS),
     "deberta": Family(deberta.DebertaConfig, deberta.Deberta, deberta.PRESETS),
+    "deit": Family(deit.DeiTConfig, deit.DeiT, deit.PRESETS),
     "gpt": Family(gpt.GPTConfig, gpt.GPT, gpt.PRESETS),
+    "hybrid": Family(hybrid.HybridConfig, hybrid.Hybrid, hybrid.PRESETS),
     "llama": Family(llama.LlamaConfig, llama.Llama, llama.PRESETS),
     "recurrent": Family(recurrent.RecurrentConfig, recurrent.Recurrent, recurrent.PRESETS),
     "seq2seq": Family(seq2seq.Seq2SeqConfig, seq2seq.Seq2Seq, seq2seq.PRESETS),
+    "swin": Family(swin.SwinConfig, swin.Swin, swin.PRESETS),
     "transformer": Family(transformer.TransformerConfig, transformer.Transformer, transformer.PRESETS),
     "vit": Family(vit.ViTConfig, vit.ViT, vit.PRESETS),
 }
@@ -69,7 +86,8 @@ FAMILIES = {
 def family_of(network: object) -> str:
     """A network's family; that of one with a head is its backbone's."""
     network = getattr(network, "body", network)
-    return next(name for name, family in FAMILIES.items() if isinstance(network, family.network))
+    names = {family.network: name for name, family in FAMILIES.items()}
+    return next(names[kind] for kind in type(network).__mro__ if kind in names)  # the nearest: DeiT is also a ViT
 
 
 def configure(model: dict[str, Any], **vocabulary: int) -> Any:

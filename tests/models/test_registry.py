@@ -17,12 +17,12 @@ from regard.models.registry import FAMILIES, build, sizes
 
 TASKS = {
     "bert": "embed", "deberta": "embed", "recurrent": "embed", "gpt": "generate", "llama": "generate",
-    "cnn": "embed", "vit": "embed",
+    "cnn": "embed", "deit": "embed", "hybrid": "embed", "swin": "embed", "vit": "embed",
     "bytenet": "translate", "convs2s": "translate", "seq2seq": "translate", "transformer": "translate",
 }  # fmt: skip
 
 
-IMAGES = ("cnn", "vit")
+IMAGES = ("cnn", "deit", "hybrid", "swin", "vit")
 
 
 def small(family: str) -> Any:
