@@ -7,18 +7,25 @@ from collections.abc import Callable
 
 from torch import nn
 
-from regard.attention.core import Attention
+from regard.attention.core import Attention, PositionBias
 from regard.attention.disentangled import Disentangled, product
 from regard.attention.scores import Additive, Score, dot, scaled_dot, uniform
 
 
 def multihead(
-    width: int, heads: int, source: int | None = None, score: Score = scaled_dot, bias: bool = True
+    width: int,
+    heads: int,
+    source: int | None = None,
+    score: Score = scaled_dot,
+    bias: bool = True,
+    output_bias: bool | None = None,
+    position_bias: PositionBias | None = None,
 ) -> Attention:
-    """Multi-head attention. Vaswani et al. 2017, section 3.2.2."""
+    """Multi-head attention. Vaswani et al. 2017, section 3.2.2. `bias` is also that of the output, unless given."""
     source = source or width
-    sizes = (width, width), (source, width), (source, width), (width, width)
-    return Attention(*(nn.Linear(*size, bias=bias) for size in sizes), score=score, heads=heads)
+    query, key, value = (nn.Linear(size, width, bias=bias) for size in (width, source, source))
+    output = nn.Linear(width, width, bias=bias if output_bias is None else output_bias)
+    return Attention(query, key, value, output, score=score, heads=heads, position_bias=position_bias)
 
 
 def grouped(width: int, heads: int, key_heads: int, head_width: int, bias: bool = False) -> Attention:

@@ -17,9 +17,21 @@ from regard.interop.config_keys import Json, checked, unsupported
 from regard.interop.label_config import CLASSIFIER_KEYS, LABEL_KEYS, classifier_keys, label_keys, labels_of
 from regard.interop.label_config import classifier as build_classifier
 from regard.interop.label_config import documents as build_documents
-from regard.interop.layout import MASKED_LM, NO_HEAD, POOLER, PRETRAINING, SEQUENCE, SPAN, TOKEN, Layout
+from regard.interop.layout import (
+    CLASSIFICATION,
+    IMAGE,
+    MASKED_LM,
+    NO_HEAD,
+    POOLER,
+    PRETRAINING,
+    SEQUENCE,
+    SPAN,
+    TOKEN,
+    Layout,
+)
 from regard.interop.native import current_name
 from regard.interop.safetensors import TensorSpec, TensorSpecs, on_meta
+from regard.layers.inputs import ImageBatch, TokenBatch
 from regard.models.heads.hierarchical import Documents
 from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.models.heads.sequence import Classifier
@@ -39,6 +51,7 @@ HEADS: dict[str, Callable[[Any, Json], nn.Module]] = {  # in the order in which 
     MASKED_LM: lambda body, config: MaskedLM(body),
     SPAN: lambda body, config: SpanClassifier(body, checked(config, NO_ANSWER, False)),
     SEQUENCE: build_classifier,
+    IMAGE: build_classifier,
     TOKEN: lambda body, config: TokenClassifier(body, labels_of(config, least=1)),
     DOCUMENTS: build_documents,
     MEAN_POOLED: build_classifier,
@@ -60,6 +73,8 @@ def head_of(network: object) -> str:
     """What the name of the network's published class ends with."""
     if type(network) is Classifier and network.mean_pooled:
         return MEAN_POOLED
+    if type(network) is Classifier and network.input_type is ImageBatch:
+        return IMAGE
     return HEAD_OF_CLASS.get(type(network), NO_HEAD)
 
 
@@ -80,7 +95,8 @@ class HeadedLayout(Layout):
         self.prefix = body.prefix
         self.head_names = body.head_names
         self.is_encoder = FAMILIES[body.family].is_encoder
-        self.heads = (NO_HEAD, *self.head_names, *(UNPUBLISHED if self.is_encoder else ()))
+        is_text = FAMILIES[body.family].input_type is TokenBatch
+        self.heads = (NO_HEAD, *self.head_names, *(UNPUBLISHED if self.is_encoder and is_text else ()))
         self.class_prefix = BACKBONE_SUFFIX.sub("", body.architecture)
 
     def matches(self, network: nn.Module) -> bool:
@@ -108,9 +124,9 @@ class HeadedLayout(Layout):
         elif head == SPAN and network.allows_no_answer:
             keys[NO_ANSWER] = True
         config = self.body.describe(getattr(network, "body", network), foreign)
-        if POOLER in self.body.keys and head != SEQUENCE and config[POOLER] != (head in self.body.pooled):
+        if POOLER in self.body.keys and head not in CLASSIFICATION and config[POOLER] != (head in self.body.pooled):
             keys[POOLER] = config[POOLER]
-        head_keys = OUR_KEYS + (LABEL_KEYS if head in (SEQUENCE, TOKEN, *UNPUBLISHED) else ())
+        head_keys = OUR_KEYS + (LABEL_KEYS if head in (*CLASSIFICATION, TOKEN, *UNPUBLISHED) else ())
         return {key: value for key, value in (config | keys).items() if key in keys or key not in head_keys}
 
     def tensor_specs(self, network: Any) -> TensorSpecs:
@@ -118,12 +134,12 @@ class HeadedLayout(Layout):
         if head == NO_HEAD:
             specs = self.body.tensor_specs(network)
             return {name: self._unprefixed(spec) for name, spec in specs.items()} if self.is_encoder else specs
-        tied = bool(network.config.tied)
+        tied = bool(getattr(network.config, "tied", False))
         specs = {f"body.{name}": spec for name, spec in self.body.tensor_specs(network.body).items()}
         for name, _ in network.named_parameters():
             if not name.startswith("body."):
                 specs[name] = self._head_spec(head, name, tied)
-        if head == SEQUENCE:
+        if head in CLASSIFICATION:
             for name in {"head.weight", "head.bias"} & specs.keys():
                 specs[name] = specs[name]._replace(scale=network.scale)
         if head == SEQUENCE and self.is_encoder:  # one name for the pooler, whether the backbone came with it or not
@@ -149,7 +165,7 @@ class HeadedLayout(Layout):
         elif head == MASKED_LM and self._has_tensors_of(PRETRAINING, tensors):
             head = PRETRAINING
         config = config | {"architectures": [self.class_prefix + head]}
-        if head != SEQUENCE:
+        if head not in CLASSIFICATION:
             config[POOLER] = head == PRETRAINING or any("pooler." in name for name in tensors)
         return config
 

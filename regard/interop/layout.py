@@ -18,6 +18,8 @@ PRETRAINING = "ForPreTraining"
 SEQUENCE = "ForSequenceClassification"
 TOKEN = "ForTokenClassification"
 SPAN = "ForQuestionAnswering"
+IMAGE = "ForImageClassification"
+CLASSIFICATION = (SEQUENCE, IMAGE)
 
 POOLER = "has_pooler"  # a key of regard, for files whose pooler is not what transformers expects for their head
 

@@ -8,11 +8,17 @@ from torch import Tensor, nn
 from regard.config.aliases import current_model_keys
 from regard.errors import UserError, nearest
 from regard.interop.config_keys import Json
-from regard.interop.layout import MASKED_LM, NO_HEAD, PRETRAINING, SEQUENCE, SPAN, TOKEN, Layout
+from regard.interop.layout import IMAGE, MASKED_LM, NO_HEAD, PRETRAINING, SEQUENCE, SPAN, TOKEN, Layout
 from regard.interop.safetensors import TensorSpec, TensorSpecs
+from regard.layers.inputs import Batch, ImageBatch, TokenBatch
 from regard.models.registry import FAMILIES, build, family_of
 
 PREFIX = "regard-"
+
+ENCODER_HEADS: dict[type[Batch], tuple[str, ...]] = {  # of encoders, by their input
+    TokenBatch: (MASKED_LM, PRETRAINING, SEQUENCE, TOKEN, SPAN),
+    ImageBatch: (IMAGE,),
+}
 
 SHARED = ("model_type", "architectures", "dtype", "is_encoder_decoder", "pad_token_id", "eos_token_id", "bos_token_id",
           "decoder_start_token_id")  # fmt: skip
@@ -53,7 +59,7 @@ class NativeLayout(Layout):
         self.architecture = FAMILIES[family].network.__name__
         if FAMILIES[family].is_encoder:
             self.architecture += NO_HEAD
-            self.head_names = {head: {} for head in (MASKED_LM, PRETRAINING, SEQUENCE, TOKEN, SPAN)}
+            self.head_names = {head: {} for head in ENCODER_HEADS[FAMILIES[family].input_type]}
         elif FAMILIES[family].is_causal_lm:
             self.head_names = {SEQUENCE: {"head": "score"}}
             self.lm_modules = frozenset({"output"})

@@ -12,7 +12,7 @@ from regard.attention.core import Attention, Memory
 from regard.attention.masks import Rule
 from regard.attention.positions import Rotation
 from regard.attention.recording import scope
-from regard.layers.dropout import Dropout
+from regard.layers.dropout import Dropout, DropPath
 
 ACTIVATIONS: dict[str, nn.Module] = {
     "relu": nn.ReLU(),
@@ -73,6 +73,22 @@ class PreNorm(PostNorm):
 
     def after(self, x: Tensor, y: Tensor) -> Tensor:
         return x + self.dropout(y)
+
+
+class StochasticDepth(PreNorm):
+    """Pre-norm whose sublayer is dropped for some samples in training. Huang et al. 2016."""
+
+    def __init__(self, norm: nn.Module, dropout: float, drop_path: float):
+        super().__init__(norm, dropout)
+        self.drop_path = DropPath(drop_path)
+
+    def after(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + self.drop_path(self.dropout(y))
+
+
+def linear_rates(last: float, depth: int) -> list[float]:
+    """Rates of stochastic depth, which rise linearly from 0 to that of the last block."""
+    return [last * index / max(depth - 1, 1) for index in range(depth)]
 
 
 class NoNorm(PostNorm):

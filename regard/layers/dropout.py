@@ -45,6 +45,23 @@ class Dropout(nn.Module):
         return f"rate={self.keep_threshold / LEVELS:.4g}"
 
 
+class DropPath(nn.Module):
+    """Stochastic depth: drops the sublayer of a random part of the samples in training. Huang et al. 2016."""
+
+    def __init__(self, rate: float):
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or not self.rate:
+            return x
+        uniform = torch.empty(len(x), *(1,) * (x.dim() - 1), device=x.device).uniform_(generator=_generator.get())
+        return x * (uniform >= self.rate).to(x.dtype).div_(1 - self.rate)
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate:.4g}"
+
+
 def set_dropout(network: nn.Module, rate: float) -> None:
     """Change the dropout rate of a network."""
     for module in network.modules():

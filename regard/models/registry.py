@@ -10,13 +10,14 @@ from regard.config.aliases import current_model_keys, suggestion
 from regard.errors import UserError, nearest
 from regard.layers.encoder import Encoder
 from regard.layers.inputs import Batch
-from regard.models import bert, bytenet, convs2s, deberta, gpt, llama, seq2seq, transformer
+from regard.models import bert, bytenet, cnn, convs2s, deberta, gpt, llama, seq2seq, transformer, vit
 from regard.models import rnn_encoder as recurrent
 
 LARGEST = 1 << 24  # no product of sizes overflows
 DEEPEST = 1000  # building more blocks takes minutes
+MOST_STAGES = 8  # each doubles the width
 
-FEWER = ("depth", "sets", "inner_group_size", "kernel")  # fields that are limited by DEEPEST
+FEWER = ("depth", "depths", "sets", "inner_group_size", "kernel")  # fields that are limited by DEEPEST
 
 
 class Family(NamedTuple):
@@ -53,6 +54,7 @@ class Family(NamedTuple):
 FAMILIES = {
     "bert": Family(bert.BertConfig, bert.Bert, bert.PRESETS),
     "bytenet": Family(bytenet.ByteNetConfig, bytenet.ByteNet, bytenet.BYTENET_PRESETS),
+    "cnn": Family(cnn.CNNConfig, cnn.CNN, cnn.PRESETS),
     "convs2s": Family(convs2s.ConvS2SConfig, convs2s.ConvS2S, convs2s.CONVS2S_PRESETS),
     "deberta": Family(deberta.DebertaConfig, deberta.Deberta, deberta.PRESETS),
     "gpt": Family(gpt.GPTConfig, gpt.GPT, gpt.PRESETS),
@@ -60,6 +62,7 @@ FAMILIES = {
     "recurrent": Family(recurrent.RecurrentConfig, recurrent.Recurrent, recurrent.PRESETS),
     "seq2seq": Family(seq2seq.Seq2SeqConfig, seq2seq.Seq2Seq, seq2seq.PRESETS),
     "transformer": Family(transformer.TransformerConfig, transformer.Transformer, transformer.PRESETS),
+    "vit": Family(vit.ViTConfig, vit.ViT, vit.PRESETS),
 }
 
 
@@ -84,7 +87,7 @@ def configure(model: dict[str, Any], **vocabulary: int) -> Any:
     for key, value in options.items():
         if key not in known:
             raise UserError(f"model.{key} is unknown for family '{name}'{suggestion(key, 'model', known)}")
-        _check(key, value, known[key].default, family.config)
+        options[key] = _checked(key, value, known[key].default, family.config)
     config = family.config(**options)
     if getattr(config, "states", 1) < 1:
         raise UserError(f"[model] width {config.width} leaves no state for each direction: set encoder_width")
@@ -107,7 +110,7 @@ def accepts(family: str, name: str, value: Any) -> bool:
     if name not in defaults:
         return False
     try:
-        _check(name, value, defaults[name], config)
+        _checked(name, value, defaults[name], config)
     except UserError:
         return False
     return True
@@ -123,6 +126,18 @@ def outline(model: dict[str, Any], joint: bool = True) -> Any:
     """The config of a [model] table before the vocabulary is known, to report incompatible fields early."""
     family = model.get("family")
     return configure(model, **(sizes(family, 1, 1 if joint else 2) if family in FAMILIES else {}))
+
+
+def _checked(key: str, value: Any, default: Any, config: Any) -> Any:
+    """A valid value of a field; a list, which has a size for each stage, as a tuple."""
+    if not isinstance(default, tuple):
+        _check(key, value, default, config)
+        return value
+    if not isinstance(value, list | tuple) or not 1 <= len(value) <= MOST_STAGES:
+        raise UserError(f"model.{key} = {value!r} should be a list of 1 to {MOST_STAGES}, e.g. {list(default)}")
+    for item in value:
+        _check(key, item, default[0], config)
+    return tuple(value)
 
 
 def _check(key: str, value: Any, default: Any, config: Any) -> None:
@@ -145,8 +160,8 @@ def _check(key: str, value: Any, default: Any, config: Any) -> None:
         raise UserError(f"model.{key} = {value} should be at most {most}")
     if key == "epsilon" and not 0 < value < 1:
         raise UserError(f"model.epsilon = {value} should be between 0 and 1")
-    if key == "dropout" and value >= 1:
-        raise UserError(f"model.dropout = {value} should be below 1")
+    if key in ("dropout", "drop_path") and value >= 1:
+        raise UserError(f"model.{key} = {value} should be below 1")
 
 
 def build(model: dict[str, Any], **vocabulary: int) -> nn.Module:
