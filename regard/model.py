@@ -81,7 +81,7 @@ class Model:
         Generation takes the keys of a recipe's [decode].
         """
         predictor = self.predictor(task)
-        if not isinstance(inputs, Iterable):
+        if not isinstance(inputs, Iterable) and not predictor.is_single(inputs):
             raise UserError(f"inputs should be a text or a list of them, not {inputs!r:.60}")
         return predictor.run(inputs, options)
 

@@ -23,6 +23,17 @@ Or, with transformers:
     print({result})
 """
 
+OPEN_CAPTIONER = """
+Or, with transformers:
+
+    from PIL import Image
+    from transformers import AutoImageProcessor, AutoTokenizer, {auto}
+    processor, tokenizer = AutoImageProcessor.from_pretrained("FOLDER"), AutoTokenizer.from_pretrained("FOLDER")
+    model = {auto}.from_pretrained("FOLDER")
+    image = processor(Image.open("…").convert("RGB"), return_tensors="pt")
+    print(tokenizer.decode(model.generate(**image, max_new_tokens=64)[0], skip_special_tokens=True))
+"""
+
 GENERATED = "tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0], skip_special_tokens=True)"
 
 PREDICTED = {
@@ -46,6 +57,8 @@ TASK_CARDS = {
                           "Outputs may be wrong or incomplete; nothing compares them with the source."),
     "generate": TaskCard("Causal language model", "text-generation", "AutoModelForCausalLM",
                          "Generated text may be false or offensive."),
+    "caption": TaskCard("Image captioning model", "image-to-text", "VisionEncoderDecoderModel",
+                        "Captions may name what is not in the image."),
     "classify": TaskCard("Text classifier", "text-classification", "AutoModelForSequenceClassification",
                          "Probabilities are not calibrated."),
     "fill": TaskCard("Masked language model", "fill-mask", "AutoModelForMaskedLM",
@@ -57,6 +70,8 @@ TASK_CARDS = {
     "embed": TaskCard("Encoder", "feature-extraction", "AutoModel",
                       "Similarities of its vectors are relative: choose thresholds on your own data."),
 }  # fmt: skip
+
+INPUTS = {"answer": '{"question": "…", "context": "…"}', "caption": '"image.jpg"'}  # of the example in Python
 
 MAX_LABELS = 20  # that are listed
 
@@ -77,7 +92,7 @@ def card_of(
     parameters = sum(parameter.numel() for parameter in network.parameters())
     decoding = "" if FAMILIES[family_of(network)].is_encoder else " Decoding options: `generation_config.json`."
     verb = "embed" if network.task == "embed" else "run"
-    inputs = '{"question": "…", "context": "…"}' if network.task == "answer" else '"…"'
+    inputs = INPUTS.get(network.task, '"…"')
     adapter = f"\nThis folder has only the LoRA adapter (PEFT layout) of the base model `{base}`." if base else ""
     metrics = "".join(f"\n- {name}" for name in training.metrics if name != "loss") if training else ""
     metrics = f"\nmetrics:{metrics}" if metrics else ""
@@ -151,6 +166,8 @@ def _with_transformers(network: Network, processor: Processor, model_type: str) 
         return f"\nNote: {problem}.\n"
     task = network.task
     auto = "AutoModelForPreTraining" if head_of(network) == PRETRAINING else TASK_CARDS[task].auto_class
+    if task == "caption":
+        return OPEN_CAPTIONER.format(auto=auto)
     result = GENERATED if task in ("translate", "generate") else "model(**inputs)"
     result = PREDICTED[network.problem_type] if isinstance(network, Classifier) else result
     types = "" if getattr(network.config, "token_types", 0) else ", return_token_type_ids=False"
