@@ -1,7 +1,7 @@
 """What `regard.load` returns: a network with its processor, which runs, generates, embeds, traces and saves by task."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -75,14 +75,14 @@ class Model:
             raise UserError(f"this model cannot do task = '{name}'; possible tasks: {', '.join(able)}")
         return kind(self)
 
-    def run(self, inputs: str | Mapping[str, str] | Sequence[Any], *, task: str = "", **options: Any) -> Any:
+    def run(self, inputs: Any, *, task: str = "", **options: Any) -> Any:
         """A prediction for one input, or a list of them, where an empty input has an empty prediction.
 
         Generation takes the keys of a recipe's [decode].
         """
         predictor = self.predictor(task)
-        if not isinstance(inputs, Iterable) and not predictor.is_single(inputs):
-            raise UserError(f"inputs should be a text or a list of them, not {inputs!r:.60}")
+        if not predictor.is_single(inputs) and not isinstance(inputs, Iterable):
+            raise UserError(f"expected one input or a list of them, not {inputs!r:.60}")
         return predictor.run(inputs, options)
 
     def stream(self, prompt: str | Sequence[int], **options: Any) -> Any:

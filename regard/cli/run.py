@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryFile
@@ -35,13 +35,22 @@ def run_all(
     values = read_inputs(predictor, inputs, rows, "context" in options, output.quiet)
     if "context" in options:
         options["context"] = read_context(options["context"])
-    if inputs is not None and len(inputs) == 1:  # alone, an empty input is an error
-        value = next(values)
+    first = list(islice(values, 2)) if inputs is not None and len(inputs) == 1 else []
+    if len(first) == 1:  # alone, an empty input is an error
+        value = first[0]
         if predictor.streams and not output.json:
             _print_stream(predictor, value, options)
         else:
-            _print(predictor, value, predictor.run(value.value, {"batch_size": batch_size, **options}), output, options)
+            _print(
+                predictor,
+                value,
+                predictor.run(value.value, {"batch_size": batch_size, **options}),
+                output,
+                options,
+                False,
+            )
         return
+    values = chain(first, values)  # one argument may name several inputs: a folder of images
     interactive = not inputs and not rows.file and sys.stdin.isatty()  # a terminal is answered line by line
     size = 1 if interactive else batch_size
     if rows.file and predictor.sorts_by_length:
@@ -55,7 +64,7 @@ def run_all(
                     _warn(predictor, value, prediction)
                     writer.write(value, prediction)
                 else:
-                    _print(predictor, value, prediction, output, options)
+                    _print(predictor, value, prediction, output, options, True)
     if writer and (output.json or not output.quiet):
         emit({"written": rows.results, "rows": writer.count}, output, "predictions")
 
@@ -94,7 +103,9 @@ def _locating_errors(batch: list[RunInput]) -> Iterator[None]:
         raise UserError(f"{batch[error.index].location}: {error.message}") from None
 
 
-def _print(predictor: Predictor, value: RunInput, prediction: Prediction, output: Output, options: Options) -> None:
+def _print(
+    predictor: Predictor, value: RunInput, prediction: Prediction, output: Output, options: Options, several: bool
+) -> None:
     if output.json:
         location = {"location": value.location} if value.location else {}
         print(to_json(location | to_jsonable(prediction), indent=None), flush=sys.stdin.isatty())
@@ -109,7 +120,8 @@ def _print(predictor: Predictor, value: RunInput, prediction: Prediction, output
     if segments is not None:
         console.print(Text.assemble(*((escape_controls(each.text), STYLES[each.style]) for each in segments)))
         return
-    print(printable("\n".join(predictor.lines(prediction, options))), flush=sys.stdin.isatty())
+    name = f"{value.location}\t" if several and value.location == value.value else ""  # a file of several
+    print(printable(name + "\n".join(predictor.lines(prediction, options))), flush=sys.stdin.isatty())
 
 
 def _print_stream(predictor: Any, value: RunInput, options: Options) -> None:

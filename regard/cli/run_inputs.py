@@ -20,6 +20,9 @@ def read_inputs(
     """The rows of a file, the arguments, or the lines of stdin."""
     if options.file:
         return from_file(predictor, options, has_context, quiet)
+    named = predictor.from_arguments(inputs) if inputs else None
+    if named is not None:
+        return named
     name = next((text for text in inputs or () if os.path.isfile(text)), "")
     if name and not quiet:
         report("note", f"{name} is a file, but its name is taken as the input: --file reads a file")

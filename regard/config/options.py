@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 Score = Literal[
     "auto", "loss", "bleu", "bleu1", "bleu2", "bleu3", "bleu4", "cider", "chrf", "exact", "accuracy", "f1", "macro_f1",
-    "micro_f1", "exact_match", "matthews_correlation", "pearsonr", "spearmanr", "mse", "subset_accuracy",
+    "micro_f1", "exact_match", "matthews_correlation", "top5_accuracy", "pearsonr", "spearmanr", "mse",
+    "subset_accuracy",
 ]  # fmt: skip
 
 TokenizerKind = Literal["bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"]
@@ -22,6 +23,7 @@ MAX_NUMBER = sys.float_info.max
 MAX_COUNT = 1 << 31  # of tokens or samples
 MAX_VOCABULARY = 1 << 24
 MAX_THREADS = 1024
+MAX_AUGMENT = 100
 
 
 def require(holds: bool, message: str) -> None:
@@ -254,6 +256,34 @@ class DecodeOptions:
 @dataclass(frozen=True)
 class AugmentOptions:
     """Random changes of training samples; tasks that have any extend this table."""
+
+
+@dataclass(frozen=True)
+class ImageAugmentOptions(AugmentOptions):
+    """Data augmentation of images; all of it is off by default."""
+
+    horizontal_flip: float = 0.0  # the probability
+    crop_padding: int = 0  # pixels of padding from which a random crop of the image's size is taken
+    min_crop_area: float = 1.0  # of random resized crops, as a share of the image; 1 = off
+    rand_augment: int = 0  # the number of random operations on each image,
+    rand_augment_magnitude: float = 9.0  # and their strength, from 0 to 10
+    random_erasing: float = 0.0  # the probability that a random box is erased
+    mixup: float = 0.0  # α of the Beta distribution of the shares of two images; 0 = off
+    cutmix: float = 0.0  # the same where a box of one image is pasted into the other
+    repeats: int = 1  # repeated augmentation: how often a batch has each of its samples
+
+    def __post_init__(self) -> None:
+        for name in ("horizontal_flip", "random_erasing"):
+            value = getattr(self, name)
+            require(0 <= value <= 1, f"augment.{name} = {value}: a probability must be between 0 and 1")
+        for name in ("crop_padding", "rand_augment", "mixup", "cutmix"):
+            value = getattr(self, name)
+            require(0 <= value <= MAX_AUGMENT, f"augment.{name} = {value}: must be between 0 and {MAX_AUGMENT}")
+        area = self.min_crop_area
+        require(0 < area <= 1, f"augment.min_crop_area = {area}: must be above 0 and at most 1")
+        magnitude = self.rand_augment_magnitude
+        require(0 <= magnitude <= 10, f"augment.rand_augment_magnitude = {magnitude}: must be between 0 and 10")
+        require(1 <= self.repeats <= MAX_AUGMENT, f"augment.repeats = {self.repeats}: must be 1 to {MAX_AUGMENT}")
 
 
 class TaskOptions(NamedTuple):

@@ -6,9 +6,10 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -107,6 +108,25 @@ def smallest_uint(size: int) -> str:
 def hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def content_hash(path: Path) -> str:
+    """The hash of a file, read once in a process unless it changes."""
+    info = path.stat()
+    return _content_hash(path, info.st_mtime_ns, info.st_size)
+
+
+@lru_cache(maxsize=1 << 20)
+def _content_hash(path: Path, modified: int, size: int) -> str:
+    return hash_file(path)
+
+
+def hash_together(files: Mapping[str, Path]) -> str:
+    """One hash of many files, by their names and contents."""
+    total = hashlib.sha256()
+    for name in sorted(files):
+        total.update(f"{name}\0{content_hash(files[name])}\n".encode())
+    return total.hexdigest()
 
 
 def cache_folder() -> Path:

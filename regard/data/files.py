@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
-from regard.data.cache import Facts, hash_file
+from regard.data.cache import Facts, hash_file, hash_together
 from regard.data.columns import NoColumn
 from regard.errors import UserError, listed
 
@@ -84,7 +84,13 @@ def suffix(path: Path) -> str:
 
 
 def hash_files(path: Path) -> dict[str, str]:
-    """The hash of each file of a path or pattern; files of one name, as in {de,en}/train.txt, by column and name."""
+    """The hash of each file of a path or pattern; files of one name, as in {de,en}/train.txt, by column and name.
+
+    A folder has one hash, of the names and contents of all its files.
+    """
+    if path.is_dir():
+        files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
+        return {path.name: hash_together(files)}
     files = expand(path)
     if several(path):
         return {name: hash_file(file) for name, file in files.items()}
@@ -92,7 +98,7 @@ def hash_files(path: Path) -> dict[str, str]:
     return {f"{column}/{file.name}" if same_names else file.name: hash_file(file) for column, file in files.items()}
 
 
-def find(name: str, base_dir: Path | None = None) -> Path:
+def find(name: str, base_dir: Path | None = None, folders_allowed: bool = False) -> Path:
     """A file or pattern: in `base_dir` (else the working directory), then in each folder of REGARD_DATA."""
     folders = [base_dir if base_dir is not None else Path()]
     folders += [Path(folder) for folder in os.environ.get("REGARD_DATA", "").split(os.pathsep) if folder]
@@ -103,7 +109,10 @@ def find(name: str, base_dir: Path | None = None) -> Path:
         files = expand(path).values()
         if files and all(file.is_file() for file in files):
             return path
-    if folder := next(filter(Path.is_dir, candidates), None):
+    folder = next(filter(Path.is_dir, candidates), None)
+    if folder and folders_allowed:
+        return folder
+    if folder:
         suffixes = (re.search(r"\.(csv|tsv|txt|jsonl)(\.gz)?$", file.name) for file in sorted(folder.iterdir()))
         pattern = next((f"*{suffix[0]}" for suffix in suffixes if suffix), "*.csv")
         raise UserError(f"'{name}' is a folder ({folder}), expected a file or a pattern such as {Path(name) / pattern}")

@@ -39,6 +39,12 @@ def is_array_file(path: Path) -> bool:
     return path.suffix == ".npz" or bool(IDX_NAME.search(path.name))
 
 
+def label_file(path: Path) -> Path | None:
+    """The file of the labels of an IDX file, if there is one."""
+    labels = path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1").replace("idx4", "idx1"))
+    return labels if labels != path and labels.is_file() else None
+
+
 def read_arrays(path: Path) -> ImageArrays:
     """The images and labels of a file."""
     if not path.is_file():
@@ -96,8 +102,8 @@ def _read_member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
 
 
 def _read_idx(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
-    labels = path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1").replace("idx4", "idx1"))
-    return _read_idx_array(path), _read_idx_array(labels) if labels != path and labels.is_file() else None
+    labels = label_file(path)
+    return _read_idx_array(path), _read_idx_array(labels) if labels is not None else None
 
 
 def _read_idx_array(path: Path) -> np.ndarray:

@@ -9,6 +9,8 @@ import numpy as np
 
 from regard.metrics.bootstrap import SIGNATURE, bootstrap
 
+TOP = 5  # labels among which `top5_accuracy` finds the right one; it is computed where there are more
+
 
 def confusion(predicted: Sequence[int], expected: Sequence[int], labels: int) -> np.ndarray:
     """How often each label (row) was predicted as each (column)."""
@@ -68,27 +70,36 @@ def multi_label_metrics(predicted: np.ndarray, expected: np.ndarray) -> dict[str
     }
 
 
-def single_label_report(
-    predicted: Sequence[int], expected: Sequence[int], probabilities: Sequence[float], labels: Sequence[str]
-) -> dict[str, object]:
-    """Scores with intervals, a row per label, and the confusion matrix; `probabilities` are of the expected labels.
+def top_k_accuracy(scores: np.ndarray, expected: Sequence[int], k: int = TOP) -> np.ndarray:
+    """For each sample 100 if its label is among the k with the highest scores (samples, labels), else 0."""
+    own = np.take_along_axis(scores, np.asarray(expected, int)[:, None], 1)
+    return 100.0 * ((scores > own).sum(1) < k)
+
+
+def single_label_report(scores: np.ndarray, expected: Sequence[int], labels: Sequence[str]) -> dict[str, object]:
+    """Scores with intervals, a row per label, and the confusion matrix, from probabilities (samples, labels).
 
     `majority_baseline` is the accuracy of always predicting the most frequent label.
     """
     size = len(labels)
+    predicted = scores.argmax(1).tolist()
+    probabilities = np.take_along_axis(scores, np.asarray(expected, int)[:, None], 1)
+    in_top = top_k_accuracy(scores, expected)
     table = confusion(predicted, expected, size)
     cells = np.asarray(expected) * size + np.asarray(predicted)  # of the flattened table
 
     def statistic(rows: np.ndarray) -> dict[str, float]:
-        return single_label_metrics(np.bincount(cells[rows], minlength=size**2).reshape(size, size))
+        metrics = single_label_metrics(np.bincount(cells[rows], minlength=size**2).reshape(size, size))
+        return metrics | ({"top5_accuracy": float(in_top[rows].mean())} if size > TOP else {})
 
     signature = {
         "macro_f1": f"mean of {len({*predicted, *expected})} labels|{SIGNATURE}",
         "f1": f"of {labels[-1]!r}|{SIGNATURE}",
         "matthews_correlation": f"of {size}|{SIGNATURE}",
+        "top5_accuracy": f"of {size}|{SIGNATURE}",
     }
     return {
-        "loss": float(-np.log(np.maximum(np.asarray(probabilities, float), 1e-30)).mean()),
+        "loss": float(-np.log(np.maximum(probabilities, 1e-30)).mean()),
         "majority_baseline": 100.0 * float(table.sum(1).max()) / max(1, int(table.sum())),
         "scores": bootstrap(statistic, len(cells), signature),
         "by_label": by_row(labels, {"samples": table.sum(1), **by_class(table)}),

@@ -219,6 +219,10 @@ class Predictor(ABC):
         """Whether the first column is the input where none has a usual name."""
         return False
 
+    def from_arguments(self, arguments: Sequence[str]) -> Iterator[RunInput] | None:
+        """The inputs that the arguments of a command name, such as files; None where they are the inputs themselves."""
+        return None
+
     def read_special(self, path: Path, paired: bool) -> Iterator[RunInput] | None:
         """The inputs of a file in the task's own format; None for tables and lines of text."""
         return None

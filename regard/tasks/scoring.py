@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.config.recipe import Recipe
-from regard.data.cache import hash_file
-from regard.data.files import expand
+from regard.data.files import hash_files
 from regard.data.splits.hashed import file_of, own_file
 from regard.data.splits.substrings import CONTAINING
 from regard.errors import UserError
@@ -135,8 +134,8 @@ def split_changed(model: LoadedModel, split: str) -> bool:
     if own_file(data, split) or not by_content or not facts.is_file():
         return False
     known = json.loads(facts.read_text(encoding="utf-8")).get("data", {})
-    files = expand(file_of(data, "train", Path(model.recipe.origin)))
-    return any(known.get(f"train/{name or path.name}", "") not in ("", hash_file(path)) for name, path in files.items())
+    hashes = hash_files(file_of(data, "train", Path(model.recipe.origin), folders_allowed=True))
+    return any(known.get(f"train/{name}", "") not in ("", digest) for name, digest in hashes.items())
 
 
 def column_names(recipe: Recipe | None, **requested: str) -> dict[str, str]:

@@ -65,15 +65,17 @@ def select(
     if text_pair and model.recipe and not ClassifyData.of(model.recipe).text_pair:
         raise UserError(f"--text-pair {text_pair}: this model was trained on single texts")
     second = text_pair or ("text_pair" if network.paired and model.recipe is None else "")
-    options: dict[str, Any] = column_names(model.recipe, text=text, text_pair=second, label=label)
+    kind = modality_of(network.input_type)
+    names = {kind.columns[0]: text, "text_pair": second, "label": label}
+    options: dict[str, Any] = column_names(model.recipe, **names)
     options |= {"problem_type": network.problem_type, "stratify": False, "split_by": "source"}  # all of a file
     options |= {"columns": columns} if columns else {}
-    recipe, split = resolve_split(model.recipe, "classify", file, " with text and label", **options)
+    recipe, split = resolve_split(model.recipe, "classify", file, f" with {kind.unit} and labels", **options)
     data = ClassifyData.of(recipe)
     targets = targets_of(network.problem_type, network.labels)
-    modality = modality_of(network.input_type)(recipe, data, model.processor, network)
-    records = list(validated(read(data, split, Path(recipe.origin), type(modality)), targets))
-    complete = [record for record in records if record.source.strip() and record.target]
+    modality = kind(recipe, data, model.processor, network)
+    records = list(validated(read(data, split, Path(recipe.origin), kind), targets))
+    complete = [record for record in records if record.target and modality.is_readable(record.source)]
     if not complete:
         raise UserError(f"{file or split}: no samples to score")
     inputs = [modality.value(record.source) for record in complete]

@@ -29,8 +29,13 @@ class Reader(Protocol):
     """How samples of one modality are read."""
 
     @staticmethod
+    def locate(data: ClassifyData, split: str, base_dir: Path | None) -> Path:
+        """The file, pattern or folder that contains a split."""
+        ...
+
+    @staticmethod
     def files(path: Path) -> Mapping[str, Path]:
-        """The files that a path of a recipe names."""
+        """The files that such a path names."""
         ...
 
     @staticmethod
@@ -42,6 +47,7 @@ class Reader(Protocol):
 class TextTable:
     """Tables with one or two columns of text and one of labels."""
 
+    locate = staticmethod(file_of)
     files = staticmethod(expand)
 
     @staticmethod
@@ -86,8 +92,8 @@ def read_all(
 ) -> Iterator[Record]:
     """Every sample of a split, and of train also those that are left out because of held-out ones."""
     find_split = None
-    if not own_file(data, split):
-        files = reader.files(file_of(data, "train", base_dir)).values()
+    if not own_file(data, split) and any(fractions(data)):
+        files = reader.files(reader.locate(data, "train", base_dir)).values()
         versions = tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files)
         find_split = _split_finder(data, base_dir, reader, versions)
     for record in reader.records(data, split, base_dir):
@@ -138,7 +144,7 @@ def learn_labels(data: ClassifyData, base_dir: Path | None = None, reader: type[
     labels: set[str] = set()
     for _ in _with_labels(reader.records(data, "train", base_dir), data, labels):
         pass
-    path = file_of(data, "train", base_dir)
+    path = reader.locate(data, "train", base_dir)
     if len(labels) < 2:
         only = f"the one label {labels.pop()!r}" if labels else "no label"
         raise UserError(f"{path}: has {only}; classification needs two")
@@ -158,5 +164,5 @@ def learn_scale(
     values = np.array([float(record.target) for record in records if record.target])
     if not len(values) or values.std() == 0:
         only = f"the one value {values[0]:g}" if len(values) else "no number"
-        raise UserError(f"{file_of(data, 'train', base_dir)}: has {only} for a label; regression needs two")
+        raise UserError(f"{reader.locate(data, 'train', base_dir)}: has {only} for a label; regression needs two")
     return float(values.mean()), 2.0 ** round(float(np.log2(values.std())))

@@ -16,9 +16,11 @@ from torch import Tensor
 from regard.attention.recording import Recorder
 from regard.attention.trace import Trace
 from regard.config.recipe import Recipe
+from regard.config.schema import show
 from regard.data.files import Record
 from regard.data.processor import Processor
 from regard.data.targets import Targets
+from regard.errors import UserError
 from regard.interop.folder import Loaded
 from regard.layers.inputs import AudioBatch, Batch, ImageBatch, TokenBatch
 from regard.layers.pytree import to_device
@@ -61,6 +63,7 @@ class Modality(ABC):
     """One modality. Its static methods read files before there is a network."""
 
     unit: ClassVar[str]  # what its samples are called
+    other_options: ClassVar[tuple[str, ...]] = ()  # keys of a recipe that are for other modalities
     columns: ClassVar[tuple[str, ...]]  # of a file of inputs; the first that the file has
 
     def __init__(self, recipe: Recipe | None, data: ClassifyData, processor: Processor, network: Any):
@@ -74,8 +77,13 @@ class Modality(ABC):
 
     @staticmethod
     @abstractmethod
+    def locate(data: ClassifyData, split: str, base_dir: Path | None) -> Path:
+        """The file, pattern or folder that contains a split."""
+
+    @staticmethod
+    @abstractmethod
     def files(path: Path) -> Mapping[str, Path]:
-        """The files that `data.train`, `data.validation` or `data.test` names, by name."""
+        """The files that such a path names, by name."""
 
     @staticmethod
     @abstractmethod
@@ -104,6 +112,23 @@ class Modality(ABC):
     def collate(self, dataset: Any, indices: Sequence[int], epoch: int | None = None) -> Batch:
         """These samples as one batch; with an `epoch` as training samples, which may be augmented."""
 
+    def repeat(self, indices: Sequence[int]) -> Sequence[int]:
+        """The training samples of a batch; repeated augmentation replaces some by others."""
+        return indices
+
+    def mix_targets(self, targets: Tensor, indices: Sequence[int], epoch: int) -> Tensor:
+        """The targets of training samples, mixed as `collate` mixes their inputs."""
+        return targets
+
+    def check_options(self) -> None:
+        """Reject options of other modalities."""
+        for key in self.other_options if self.recipe else ():
+            section, _, name = key.partition(".")
+            options = getattr(self.recipe, section)
+            value = getattr(options, name)
+            if value != getattr(type(options)(), name):
+                raise UserError(f"{key} = {show(value)} is not an option for {self.unit}: remove it")
+
     @abstractmethod
     def inspect(self, splits: Mapping[str, Any], findings: Findings) -> None:
         """`doctor` checks of the inputs."""
@@ -113,6 +138,10 @@ class Modality(ABC):
     @abstractmethod
     def value(self, source: str) -> Any:
         """The input of a record, as `run` takes it."""
+
+    def is_readable(self, source: str) -> bool:
+        """Whether the input of a record can be used."""
+        return bool(source.strip())
 
     def is_single(self, inputs: Any) -> bool:
         """Whether this is one input and not a list of them."""
@@ -145,6 +174,10 @@ class Modality(ABC):
     def parse_row(self, text: str, second: str | None, location: str) -> RunInput:
         """A row of a table as an input."""
         return RunInput(text if second is None else (text, second), location)
+
+    def from_arguments(self, arguments: Sequence[str]) -> Iterator[RunInput] | None:
+        """The inputs that arguments of a command name; None where they are the inputs themselves."""
+        return None
 
     def show(self, value: Any) -> str:
         """An input for people."""

@@ -6,6 +6,7 @@ from typing import Literal
 from regard.config.options import (
     DataOptions,
     FineTuneOptions,
+    ImageAugmentOptions,
     Schedule,
     TaskOptions,
     TokenizerKind,
@@ -16,11 +17,12 @@ from regard.config.options import (
 
 @dataclass(frozen=True)
 class ClassifyData(DataOptions):
-    """Labelled text: one or two text columns and a label."""
+    """Labelled text or images: one or two text columns, or one of images, and a label."""
 
     text: str = ""  # columns of the text,
     text_pair: str = ""  # of the second text of a pair,
     label: str = ""  # and of the label
+    image: str = ""  # column of the image files
     label_prefix_until: str = ""  # a label ends before this delimiter: "NUM" of "NUM:date"
     problem_type: Literal["single_label", "multi_label", "regression"] = "single_label"
     label_separator: str = ","  # between the labels of a multi-label text
@@ -78,4 +80,4 @@ class ClassifyTokenizer(TokenizerOptions):
     kind: TokenizerKind = "byte_bpe"
 
 
-OPTIONS = TaskOptions(ClassifyData, ClassifyTrain, ClassifyTokenizer)
+OPTIONS = TaskOptions(ClassifyData, ClassifyTrain, ClassifyTokenizer, ImageAugmentOptions)

@@ -1,6 +1,6 @@
 """Classification and regression of inputs of any modality. Radford et al. 2018, section 3.2."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,6 +37,9 @@ class ClassifyPredictor(Predictor):
 
     def is_empty(self, value: Any) -> bool:
         return self.modality.is_empty(value)
+
+    def from_arguments(self, arguments: Sequence[str]) -> Iterator[RunInput] | None:
+        return self.modality.from_arguments(arguments)
 
     def predict(self, inputs: list[Any], options: Options, inference: Inference) -> list[Prediction]:
         if "threshold" in options and "threshold" not in problem_type_of(self.network).run_options:

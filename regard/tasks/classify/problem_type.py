@@ -99,7 +99,7 @@ class ProblemType(ABC):
 
 
 class SingleLabel(ProblemType):
-    """One label per text: softmax and cross-entropy."""
+    """One label per input: softmax and cross-entropy. Targets may be probabilities (batch, labels) in training."""
 
     metric = "accuracy"
     constant = "always predicting the most frequent label (majority baseline)"
@@ -107,7 +107,8 @@ class SingleLabel(ProblemType):
     @property
     def scores(self) -> tuple[str, ...]:  # type: ignore[override]
         f1 = ("f1",) if len(self.network.labels) == 2 else ()
-        return ("accuracy", "macro_f1", "matthews_correlation", *f1, "loss")
+        top5 = ("top5_accuracy",) if len(self.network.labels) > classification.TOP else ()
+        return ("accuracy", "macro_f1", "matthews_correlation", *f1, *top5, "loss")
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         smoothing = self.smoothing
@@ -115,7 +116,11 @@ class SingleLabel(ProblemType):
 
     def validation_metrics(self, logits: Tensor, targets: Tensor) -> dict[str, float]:
         table = classification.confusion(logits.argmax(1).tolist(), targets.tolist(), len(self.network.labels))
-        return {"loss": float(F.cross_entropy(logits, targets)), **classification.single_label_metrics(table)}
+        metrics = {"loss": float(F.cross_entropy(logits, targets)), **classification.single_label_metrics(table)}
+        if len(self.network.labels) > classification.TOP:
+            in_top = classification.top_k_accuracy(logits.numpy(), targets.tolist())
+            metrics["top5_accuracy"] = float(in_top.mean())
+        return metrics
 
     def constant_logits(self, targets: Tensor) -> Tensor:
         return torch.bincount(targets, minlength=len(self.network.labels)).log().expand(len(targets), -1)
@@ -128,11 +133,8 @@ class SingleLabel(ProblemType):
     def report(self, predictions: Sequence[Label], targets: Sequence[str]) -> dict[str, Any]:
         labels = self.network.labels
         indices = {label: index for index, label in enumerate(labels)}
-        probabilities = [each.scores[target] for each, target in zip(predictions, targets, strict=True)]
-        predicted = [indices[each.label] for each in predictions]
-        return classification.single_label_report(
-            predicted, [indices[target] for target in targets], probabilities, labels
-        )
+        scores = np.array([[each.scores[label] for label in labels] for each in predictions])
+        return classification.single_label_report(scores, [indices[target] for target in targets], labels)
 
     def metric_of(self, prediction: Label, target: str) -> float:
         return 100.0 * (prediction.label == target)

@@ -55,6 +55,7 @@ class Classify(SampleTask[LabelledSamples]):
         self.constant = self.problem_type.constant
         self.targets = targets_of(network.problem_type, network.labels)
         self.modality = modality_of(network.input_type)(self.recipe, self.data, self.processor, network)
+        self.modality.check_options()
         self.unit = self.modality.unit
         self.labels = network.labels if network.problem_type != "regression" else ()
 
@@ -74,11 +75,13 @@ class Classify(SampleTask[LabelledSamples]):
         return self.modality.prepare(split, self.targets, self.cache, self.length)
 
     def training_batch(self, indices: Sequence[int], epoch: int) -> LabelledBatch:
-        return self.collate(self.training, indices, epoch)
+        return self.collate(self.training, self.modality.repeat(indices), epoch)
 
     def collate(self, split: LabelledSamples, indices: Sequence[int], epoch: int | None = None) -> LabelledBatch:
         inputs = self.modality.collate(split, indices, epoch)
         labels = self.targets.tensor([split.target(index) for index in indices])
+        if epoch is not None:
+            labels = self.modality.mix_targets(labels, indices, epoch)
         return LabelledBatch(inputs, labels, torch.tensor(list(indices), dtype=torch.int64))
 
     def num_targets(self, batch: LabelledBatch) -> int:

@@ -8,7 +8,7 @@ The label is the target, and its one token is its index. Other tools that open t
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ import numpy as np
 
 from regard.attention.recording import Recorder
 from regard.attention.trace import Axes, Axis, SegmentedTrace, Trace
+from regard.config.options import ImageAugmentOptions
 from regard.config.recipe import Recipe
 from regard.data.cache import Report, options_key
 from regard.data.files import hash_files
@@ -133,6 +134,8 @@ class Texts(Modality):
 
     unit = "texts"
     columns = ("text",)
+    other_options = ("data.image", *(f"augment.{option.name}" for option in fields(ImageAugmentOptions)))
+    locate = TextTable.locate
     files = TextTable.files
     records = TextTable.records
 

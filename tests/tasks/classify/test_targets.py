@@ -227,7 +227,7 @@ def test_correlations_computed_by_hand() -> None:
 
 def test_the_macro_average_names_its_number_of_labels() -> None:
     """A label that is neither expected nor predicted has no F1: it is not part of the mean."""
-    told: Any = marks.single_label_report([0, 0, 2], [0, 0, 2], [0.9, 0.9, 0.9], ["a", "b", "c"])["scores"]
+    told: Any = marks.single_label_report(np.eye(3)[[0, 0, 2]], [0, 0, 2], ["a", "b", "c"])["scores"]
     (one,) = [score for score in told if score.name == "macro_f1"]
     assert one.value == 100 and one.signature.startswith("mean of 2 labels|")
     holds = np.array([[True, False, False], [True, False, True]])

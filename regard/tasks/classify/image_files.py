@@ -1,0 +1,133 @@
+"""Labelled images in files: a folder per class, tables with the paths of images, arrays, and synthetic scenes."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from regard.data.cache import content_hash, hash_together
+from regard.data.files import Record, expand, hash_files, rows
+from regard.data.splits.hashed import file_of, fractions
+from regard.data.splits.substrings import CONTAINING
+from regard.data.synthetic.shapes import scene
+from regard.data.targets import TARGETS
+from regard.errors import UserError, nearest
+from regard.image.arrays import is_array_file, label_file, read_arrays
+from regard.image.read import list_images
+from regard.image.sources import synthetic_name
+from regard.tasks.classify.files import parse_label
+from regard.tasks.classify.options import ClassifyData
+
+SYNTHETIC = ("shapes",)
+IDX_LABELS = "train-labels-idx1-ubyte"
+SYNTHETIC_SEED = 1  # the same images for every seed of a run, so that runs can be compared
+
+BY_CONTENT = ("", "source", "image")  # values of data.split_by: equal images are in the same split
+
+
+def locate(data: ClassifyData, split: str, base_dir: Path | None) -> Path:
+    """The file or folder of a split, or the name of the synthetic dataset."""
+    if not data.synthetic:
+        return file_of(data, split, base_dir, folders_allowed=True)
+    if data.synthetic not in SYNTHETIC:
+        raise UserError(
+            f"data.synthetic = '{data.synthetic}' is not a dataset of images{nearest(data.synthetic, SYNTHETIC)}"
+        )
+    return Path(data.synthetic)
+
+
+def files(path: Path) -> Mapping[str, Path]:
+    """The files of a path; of a folder all its images."""
+    if path.is_dir():
+        return {image.relative_to(path).as_posix(): image for image in list_images(path)}
+    return expand(path)
+
+
+def records(data: ClassifyData, split: str, base_dir: Path | None) -> Iterator[Record]:
+    """Every image of the file or folder that contains a split: its name is the source, its label the target.
+
+    Where a split is held out of train, equal images are in the same group, whatever their names.
+    """
+    path = locate(data, split, base_dir)
+    if data.synthetic:
+        count = int(getattr(data, split))
+        return (_synthetic(split, index) for index in range(count))
+    if path.is_dir():
+        return _folder(data, path)
+    arrays = [file for file in files(path).values() if is_array_file(file)]
+    if arrays:
+        return (record for file in arrays for record in _array(data, file))
+    return _table(data, path)
+
+
+def hashes(data: ClassifyData, split: str, base_dir: Path | None) -> dict[str, str]:
+    """The hashes of all that a split is read from."""
+    path = locate(data, split, base_dir)
+    if data.synthetic:
+        description = f"{data.synthetic} {SYNTHETIC_SEED} {split} {getattr(data, split)}"
+        return {data.synthetic: hashlib.sha256(description.encode()).hexdigest()}
+    known = hash_files(path)
+    if path.is_dir():
+        return known
+    if all(map(is_array_file, files(path).values())):
+        labels = [label_file(file) for file in files(path).values()]
+        return known | {file.name: content_hash(file) for file in labels if file is not None}
+    named = {record.source: Path(record.source) for record in records(data, split, base_dir)}
+    return known | {"images": hash_together({name: file for name, file in named.items() if file.is_file()})}
+
+
+def _group(data: ClassifyData, path: Path) -> str:
+    return content_hash(path) if any(fractions(data)) and path.is_file() else str(path)
+
+
+def _synthetic(split: str, index: int) -> Record:
+    name = synthetic_name(SYNTHETIC_SEED, split, index)
+    return Record(name, scene(SYNTHETIC_SEED, split, index).label, "", name, name)
+
+
+def _folder(data: ClassifyData, folder: Path) -> Iterator[Record]:
+    """The images of folder/LABEL/…; those that are in no subfolder have no label."""
+    if data.problem_type != "single_label":
+        raise UserError(
+            f"{folder}: a folder per class is for data.problem_type = 'single_label', not '{data.problem_type}': use a "
+            "table with the columns image and label"
+        )
+    if data.split_by not in BY_CONTENT:
+        raise UserError(f"data.split_by = '{data.split_by}': a folder has no columns: remove it, or use a table")
+    images = list_images(folder)
+    if not images:
+        raise UserError(f"{folder}: no images; expected a folder per class, such as {folder / 'cat' / '1.jpg'}")
+    for path in images:
+        label = path.relative_to(folder).parts[0] if path.parent != folder else ""
+        yield Record(str(path), parse_label(data, label, str(path)), "", _group(data, path), str(path))
+
+
+def _array(data: ClassifyData, path: Path) -> Iterator[Record]:
+    images, labels = read_arrays(path)
+    if labels is None:
+        raise UserError(f"{path}: has no labels: expected an array 'labels', or a file such as {IDX_LABELS}")
+    for index, (image, label) in enumerate(zip(images, labels, strict=True)):
+        name = f"{path}#{index}"
+        group = hashlib.blake2b(image.tobytes(), digest_size=16).hexdigest() if any(fractions(data)) else name
+        yield Record(name, parse_label(data, label, name), "", group, name)
+
+
+def _table(data: ClassifyData, path: Path) -> Iterator[Record]:
+    """The rows of a table; paths of images are relative to its folder."""
+    image = data.image or "image"
+    label = data.label or "label"
+    if data.split_by == CONTAINING:
+        raise UserError(f"data.split_by = '{CONTAINING}' is for texts: name a column, or leave it out")
+    column = "" if data.split_by in (*BY_CONTENT, image) else data.split_by
+    required = {"data.image": image, "data.label": label, "data.split_by": column}
+    required = {option: name for option, name in required.items() if name}
+    json_types = {label: TARGETS[data.problem_type].json_types}
+    for fields, location in rows(path, data.columns, required, json_types):
+        source = resolve(fields[image], location)
+        group = fields[column] if column else _group(data, Path(source))
+        yield Record(source, parse_label(data, fields[label], location), "", group, location)
+
+
+def resolve(name: str, location: str) -> str:
+    """The path of an image in a table, relative to the folder of the table; empty where the cell is."""
+    table = Path(location.rpartition(":")[0])
+    return str(table.parent / name.strip()) if name.strip() else ""

@@ -1,0 +1,214 @@
+"""Labelled images: the prepared dataset, augmented batches of it, and images as inputs of predictions."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.attention.recording import Recorder
+from regard.attention.trace import Axes, Axis, Trace
+from regard.config.recipe import Recipe
+from regard.data.cache import options_key
+from regard.data.splits.hashed import digests
+from regard.data.targets import Targets, validated
+from regard.errors import UserError
+from regard.image.augment import Augmentation
+from regard.image.dataset import ImageDataset, prepare_images
+from regard.image.processor import ImageProcessor
+from regard.image.read import from_value, list_images
+from regard.image.sources import exists, read_image
+from regard.interop.folder import Loaded
+from regard.interop.processors import FeatureProcessor
+from regard.layers.inputs import ImageBatch
+from regard.models.registry import outline
+from regard.tasks.classify import image_files
+from regard.tasks.classify.files import read_all
+from regard.tasks.classify.head import attach_classifier
+from regard.tasks.classify.modality import Modality
+from regard.tasks.inspection import Findings, warn_overlaps
+from regard.tasks.predictor import RunInput
+
+CHANNELS = {1: "grey", 2: "grey + alpha", 3: "colour", 4: "colour + alpha"}  # of a file; 4 may also be CMYK
+
+IMBALANCE = 20  # times as many samples of the most frequent label as of the rarest
+
+
+class ImageRow(NamedTuple):
+    """An image that is read when its batch is made, so that memory holds one batch."""
+
+    value: Any  # its name, a Pillow image or an array
+    truncated: bool = False
+
+
+class Images(Modality):
+    """Images in files, arrays, or given as Pillow images or numpy arrays."""
+
+    unit = "images"
+    columns = ("image",)
+    other_options = (
+        *("data.text", "data.text_pair", "data.max_length", "data.truncate", "data.segment_length", "data.stride"),
+        *("train.batch_tokens", "train.lm_loss_weight"),
+    )
+    locate = staticmethod(image_files.locate)
+    files = staticmethod(image_files.files)
+    records = staticmethod(image_files.records)
+
+    @classmethod
+    def create_processor(cls, recipe: Recipe) -> FeatureProcessor:
+        config = outline(recipe.model)
+        return FeatureProcessor(ImageProcessor.default(*config.image_shape, config.channels))
+
+    @classmethod
+    def attach_head(cls, loaded: Loaded, recipe: Recipe) -> Loaded:
+        return attach_classifier(loaded, recipe, cls)
+
+    @property
+    def images(self) -> ImageProcessor:
+        """The image processor of the model."""
+        return self.processor.source
+
+    # ── training ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def prepare(self, split: str, targets: Targets, cache: Path, max_length: int) -> ImageDataset:
+        assert self.recipe is not None
+        base_dir = Path(self.recipe.origin)
+        hashes = image_files.hashes(self.data, split, base_dir)
+        location = str(self.locate(self.data, split, base_dir).absolute())  # the names of images contain it
+        key = ["labelled images", location, options_key(self.data, split), json.dumps(hashes)]
+        records = validated(read_all(self.data, split, base_dir, type(self)), targets)
+        return prepare_images(records, key, self.images, targets, cache, hashes)
+
+    @property
+    def augmentation(self) -> Augmentation:
+        assert self.recipe is not None
+        return Augmentation(self.recipe.augment, self.recipe.seed)  # type: ignore[arg-type]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The height and width of the network's inputs."""
+        size = self.images.crop or self.images.size
+        if not isinstance(size, tuple):
+            raise UserError(
+                "the model's processor (preprocessor_config.json) gives images of different sizes: set a crop_size"
+            )
+        return size
+
+    def collate(self, dataset: ImageDataset, indices: Sequence[int], epoch: int | None = None) -> ImageBatch:
+        stored = [dataset.image(index) for index in indices]
+        if epoch is None:
+            return ImageBatch(self.images.normalise([self.images.centre(image) for image in stored]))
+        return ImageBatch(self.images.normalise_tensor(self.augmentation(stored, indices, epoch, self.size)))
+
+    def repeat(self, indices: Sequence[int]) -> Sequence[int]:
+        return self.augmentation.repeat(indices)
+
+    def mix_targets(self, targets: Tensor, indices: Sequence[int], epoch: int) -> Tensor:
+        """Labels become probabilities where images are mixed."""
+        augmentation = self.augmentation
+        if not augmentation.mixes:
+            return targets
+        if self.network.problem_type == "single_label":
+            targets = F.one_hot(targets, len(self.network.labels)).float()
+        return augmentation.mix_targets(targets, indices, epoch, self.size)
+
+    def inspect(self, splits: Mapping[str, ImageDataset], findings: Findings) -> None:
+        """Sizes and channels of the files, unreadable ones, images in two splits, and imbalanced labels."""
+        table: dict[str, dict[str, Any]] = {}
+        hashes = {}
+        for name, split in splits.items():
+            shapes = np.array([split.original_shape(index) for index in range(len(split))])
+            low, middle, high = (np.percentile(shapes[:, :2], share, 0, method="nearest") for share in (0, 50, 100))
+            sizes = {"smallest": low, "median": middle, "largest": high}
+            kinds = {
+                CHANNELS.get(channels, str(channels)): int((shapes[:, 2] == channels).sum()) for channels in CHANNELS
+            }
+            table[name] = {key: f"{height} × {width}" for key, (height, width) in sizes.items()}
+            table[name] |= {kind: count for kind, count in kinds.items() if count}
+            hashes[name] = digests(split.columns["pixels"][index].tobytes() for index in range(len(split)))
+            for reason in ("unreadable image", "image not found"):
+                if skip := split.report.skipped.get(reason):
+                    findings.warnings.append(f"{name}: {skip.count} × {reason}; first: {skip.first}")
+            if len({*shapes[:, 2].tolist()}) > 1:
+                findings.warnings.append(
+                    f"{name}: files with different channels; all are converted to {CHANNELS[self.images.channels]}"
+                )
+        findings.facts["image_sizes"] = table
+        warn_overlaps("same_image", hashes, findings, "images are in train too, so its scores are too high")
+        self._warn_imbalance(splits["train"], findings)
+
+    def _warn_imbalance(self, train: ImageDataset, findings: Findings) -> None:
+        if self.network.problem_type != "single_label":
+            return
+        counts = np.bincount(np.asarray(train.target_values, int), minlength=len(self.network.labels))
+        if counts.max() > IMBALANCE * max(1, counts.min()):
+            most, least = (self.network.labels[index] for index in (counts.argmax(), counts.argmin()))
+            findings.warnings.append(
+                f"train: {counts.max()} images of '{most}', but {counts.min()} of '{least}': consider "
+                "train.class_weights = 'balanced', and train.score = 'macro_f1'"
+            )
+
+    # ── prediction ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def value(self, source: str) -> str:
+        return source
+
+    def is_readable(self, source: str) -> bool:
+        try:
+            return bool(source) and exists(source) and self.images.resize(read_image(source).pixels).size > 0
+        except UserError:
+            return False
+
+    def is_single(self, inputs: Any) -> bool:
+        is_array = isinstance(inputs, np.ndarray) and inputs.ndim < 4
+        return isinstance(inputs, str | Path) or hasattr(inputs, "getbands") or is_array
+
+    def encode(self, values: Sequence[Any], truncate: bool = False) -> list[ImageRow]:
+        for index, value in enumerate(values):
+            if isinstance(value, str | Path):
+                if not exists(str(value)):
+                    raise UserError(f"is not an image file: {str(value)!r:.200}", index)
+            elif not hasattr(value, "getbands") and not isinstance(value, np.ndarray):
+                raise UserError(f"is no image: expected a file, a Pillow image or an array, not {value!r:.60}", index)
+        return [ImageRow(value) for value in values]
+
+    def lengths(self, rows: Sequence[ImageRow]) -> list[int]:
+        return [self.network.max_positions] * len(rows)
+
+    def batch(self, rows: Sequence[ImageRow]) -> ImageBatch:
+        values = [row.value for row in rows]
+        return self.images([read_image(str(v)).pixels if isinstance(v, str | Path) else from_value(v) for v in values])
+
+    def trace(self, recorder: Recorder, row: ImageRow, answer: str) -> Trace:
+        """Positions are the learned tokens, then the patches row by row."""
+        height, width = self.batch([row]).pixels.shape[2:]
+        encoder = self.network.body
+        axes = {}
+        for site, geometry in encoder.geometry(height, width).items():
+            axis = patch_axis(geometry)
+            axes[site] = (axis, axis)
+        return Trace(recorder, Axes(axes, source=patch_axis(encoder.state_geometry(height, width))), answer)
+
+    def from_arguments(self, arguments: Sequence[str]) -> Iterator[RunInput]:
+        """Files, and all images of folders."""
+        for argument in arguments:
+            if not Path(argument).is_dir():
+                yield RunInput(argument, argument)
+                continue
+            images = list_images(Path(argument))
+            if not images:
+                raise UserError(f"{argument}: the folder has no images")
+            yield from (RunInput(str(path), str(path)) for path in images)
+
+    def parse_row(self, text: str, second: str | None, location: str) -> RunInput:
+        return RunInput(image_files.resolve(text, location), location)
+
+
+def patch_axis(geometry: Any) -> Axis:
+    """The positions of a `SiteGeometry`: its tokens, and each patch by row and column."""
+    rows, columns = geometry.rows, geometry.columns
+    patches = [f"{row},{column}" for row in range(rows) for column in range(columns)]
+    return Axis([*geometry.tokens, *patches], "patch", (rows, columns))
