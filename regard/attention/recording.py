@@ -4,7 +4,7 @@ The fused kernel still runs: a record keeps queries and keys, and weights are re
 queries. A site is a name in the computation (`decoder.blocks.2.cross`), built by nested `scope`s.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -53,6 +53,9 @@ class AttentionRecord:
         return weigh(scores, mask)
 
 
+View = Callable[[AttentionRecord], AttentionRecord]  # the same attention over other positions
+
+
 @dataclass
 class Recorder:
     """Collects the attention records of one pass, by site, in order."""
@@ -60,8 +63,10 @@ class Recorder:
     prove: bool = False
     records: dict[str, list[AttentionRecord]] = field(default_factory=dict)
     path: list[str] = field(default_factory=list)
+    view: View | None = None
 
     def add(self, record: AttentionRecord) -> None:
+        record = record if self.view is None else self.view(record)
         self.records.setdefault(".".join(self.path), []).append(record)
 
 
@@ -85,16 +90,22 @@ def record(prove: bool = False) -> Iterator[Recorder]:
 
 
 class scope:
-    """`with scope("encoder"): …` names a part of the computation; costs nothing while nothing is recorded."""
+    """`with scope("encoder"): …` names a part of the computation; costs nothing while nothing is recorded.
 
-    def __init__(self, name: str):
+    Records inside are kept as their `view`, such as windows as the image that they are of.
+    """
+
+    def __init__(self, name: str, view: View | None = None):
         self.name = name
+        self.view = view
 
     def __enter__(self) -> None:
         self.active = _recorder.get()
         if self.active:
             self.active.path.append(self.name)
+            self.active.view = self.view
 
     def __exit__(self, *_: object) -> None:
         if self.active:
             self.active.path.pop()
+            self.active.view = None

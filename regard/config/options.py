@@ -184,15 +184,17 @@ class DistilOptions:
     temperature: float = 2.0  # of both softmax distributions
     kl_weight: float = 5.0  # of the divergence from the teacher's distribution,
     task_weight: float = 2.0  # of the loss on the labels,
-    cosine_weight: float = 1.0  # and of the cosine distance of the last hidden states
+    cosine_weight: float = 1.0  # of the cosine distance of the last hidden states,
+    hard_weight: float = 0.0  # and of the loss on the teacher's predicted labels
 
     def __post_init__(self) -> None:
         require(self.temperature > 0, f"distil.temperature = {self.temperature}: must be above 0")
-        for name in ("kl_weight", "task_weight", "cosine_weight"):
+        for name in ("kl_weight", "task_weight", "cosine_weight", "hard_weight"):
             require(getattr(self, name) >= 0, f"distil.{name} = {getattr(self, name)}: must be 0 or more")
         require(
-            self.kl_weight + self.cosine_weight > 0,
-            "distil.kl_weight and distil.cosine_weight are both 0, so the teacher is not used: set one of them above 0",
+            self.kl_weight + self.cosine_weight + self.hard_weight > 0,
+            "distil.kl_weight, distil.hard_weight and distil.cosine_weight are all 0, so the teacher is not used: set "
+            "one of them above 0",
         )
 
 

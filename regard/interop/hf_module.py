@@ -113,7 +113,7 @@ class HFModule(nn.Module):
 def _outputs(network: Any, text: TokenBatch, scatter: Scatter) -> Output:
     """What a network without a decoder of its own computes, by its task."""
     if network.task == "classify":  # `label` reads the segments of a document once, for states and logits
-        states, logits = network.label(text)
+        states, logits, _ = network.label(text)
         return Output(logits, last_hidden_state=scatter(states[text.real]))
     states = network.encode(text)
     real = states[text.real]

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from regard.attention.variants import multihead
+from regard.layers.blocks import Block, FeedForward, Stack, StochasticDepth, linear_rates
 from regard.layers.encoder import Encoder, Pool, Pooler
 from regard.layers.inputs import ImageBatch
 
@@ -102,6 +104,20 @@ def first_state(states: Tensor, images: Any = None) -> Tensor:
 def flatten_cells(x: Tensor) -> Tensor:
     """(batch, width, rows, columns) → (batch, rows · columns, width)."""
     return x.flatten(2).mT
+
+
+def pre_norm_stack(config: Any) -> Stack:
+    """The Transformer encoder of ViT. Dosovitskiy et al. 2021, equations 2–4."""
+
+    def block(drop_path: float) -> Block:
+        return Block(
+            lambda: StochasticDepth(nn.LayerNorm(config.width, config.epsilon), config.dropout, drop_path),
+            multihead(config.width, config.heads, bias=config.qkv_bias, output_bias=True),
+            FeedForward(config.width, config.feedforward or 4 * config.width, config.activation),
+        )
+
+    blocks = [block(rate) for rate in linear_rates(config.drop_path, config.depth)]
+    return Stack(blocks, nn.LayerNorm(config.width, config.epsilon))
 
 
 def check_image(config: ImageConfig, least: int, name: str) -> str | None:

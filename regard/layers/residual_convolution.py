@@ -11,6 +11,7 @@ Shapes: x (batch, channels, rows, columns).
 
 from collections.abc import Sequence
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -52,13 +53,22 @@ class ResidualBlock(nn.Module):
         return x + self.conv2(F.relu(self.norm2(self.conv1(y))))
 
 
-class ResidualStages(nn.Sequential):
-    """Stages of residual blocks; each stage after the first halves the resolution."""
+class ResidualNetwork(nn.Module):
+    """A first convolution, then stages of residual blocks; each stage after the first halves the resolution."""
 
-    def __init__(self, inputs: int, widths: Sequence[int], depths: Sequence[int]):
+    def __init__(self, channels: int, base_width: int, depths: Sequence[int], stem_stride: int):
+        super().__init__()
+        self.stem = StandardizedConvolution(channels, base_width, max(3, 2 * stem_stride - 1), stem_stride)
         blocks = []
-        for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
+        inputs = base_width
+        for stage, depth in enumerate(depths):
+            width = base_width * 2**stage
             for index in range(depth):
                 blocks.append(ResidualBlock(inputs, width, 2 if stage and not index else 1))
                 inputs = width
-        super().__init__(*blocks)
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = group_norm(inputs)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        x = self.stem(pixels.contiguous(memory_format=torch.channels_last))  # faster on a CPU
+        return F.relu(self.norm(self.blocks(x)))

@@ -6,13 +6,11 @@ pixels ─▶ convolution ─▶ [ residual block × depth, half the resolution,
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from regard.layers.image_encoder import ImageConfig, ImageEncoder, SiteGeometry, check_image, flatten_cells
 from regard.layers.inputs import ImageBatch
-from regard.layers.residual_convolution import ResidualStages, StandardizedConvolution, group_norm
+from regard.layers.residual_convolution import ResidualNetwork
 
 
 @dataclass(frozen=True)
@@ -52,16 +50,10 @@ class CNN(ImageEncoder):
     def __init__(self, config: CNNConfig):
         super().__init__()
         self.config = config
-        self.stem = StandardizedConvolution(
-            config.channels, config.base_width, max(3, 2 * config.stem_stride - 1), config.stem_stride
-        )
-        widths = [config.base_width * 2**stage for stage in range(len(config.depths))]
-        self.stages = ResidualStages(config.base_width, widths, config.depths)
-        self.norm = group_norm(config.width)
+        self.convolutions = ResidualNetwork(config.channels, config.base_width, config.depths, config.stem_stride)
 
     def encode(self, images: ImageBatch) -> Tensor:
-        x = self.stages(self.stem(images.pixels.contiguous(memory_format=torch.channels_last)))
-        return flatten_cells(F.relu(self.norm(x)))
+        return flatten_cells(self.convolutions(images.pixels))
 
     def state_geometry(self, height: int, width: int) -> SiteGeometry:
         stride = self.config.stride

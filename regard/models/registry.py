@@ -17,10 +17,13 @@ from regard.models import (
     cnn,
     convs2s,
     deberta,
+    deit,
     gpt,
+    hybrid,
     llama,
     seq2seq,
     show_attend_tell,
+    swin,
     transformer,
     vit,
 )
@@ -71,13 +74,16 @@ FAMILIES = {
     "cnn": Family(cnn.CNNConfig, cnn.CNN, cnn.PRESETS),
     "convs2s": Family(convs2s.ConvS2SConfig, convs2s.ConvS2S, convs2s.CONVS2S_PRESETS),
     "deberta": Family(deberta.DebertaConfig, deberta.Deberta, deberta.PRESETS),
+    "deit": Family(deit.DeiTConfig, deit.DeiT, deit.PRESETS),
     "gpt": Family(gpt.GPTConfig, gpt.GPT, gpt.PRESETS),
+    "hybrid": Family(hybrid.HybridConfig, hybrid.Hybrid, hybrid.PRESETS),
     "llama": Family(llama.LlamaConfig, llama.Llama, llama.PRESETS),
     "recurrent": Family(recurrent.RecurrentConfig, recurrent.Recurrent, recurrent.PRESETS),
     "seq2seq": Family(seq2seq.Seq2SeqConfig, seq2seq.Seq2Seq, seq2seq.PRESETS),
     "show_attend_tell": Family(
         show_attend_tell.ShowAttendTellConfig, show_attend_tell.ShowAttendTell, show_attend_tell.PRESETS
     ),
+    "swin": Family(swin.SwinConfig, swin.Swin, swin.PRESETS),
     "transformer": Family(transformer.TransformerConfig, transformer.Transformer, transformer.PRESETS),
     "vit": Family(vit.ViTConfig, vit.ViT, vit.PRESETS),
 }
@@ -86,11 +92,17 @@ FAMILIES = {
 def family_of(network: object) -> str:
     """A network's family; that of one with a head is its backbone's."""
     network = getattr(network, "body", network)
-    return next(name for name, family in FAMILIES.items() if isinstance(network, family.network))
+    names = {family.network: name for name, family in FAMILIES.items()}
+    return next(names[kind] for kind in type(network).__mro__ if kind in names)  # the nearest: DeiT is also a ViT
 
 
-def configure(model: dict[str, Any], table: str = "model", **vocabulary: int) -> Any:
-    """The config of a recipe's [model] table, with every field checked. `table` is its name in errors."""
+def configure(model: dict[str, Any], **vocabulary: int) -> Any:
+    """The config of a recipe's [model] table, with every field checked."""
+    return _configure(model, "model", vocabulary)
+
+
+def _configure(model: dict[str, Any], table: str, vocabulary: dict[str, int]) -> Any:
+    """The config of a table; `table` is its name in errors."""
     options = current_model_keys(model)
     name = options.pop("family", None)
     if name not in FAMILIES:
@@ -110,7 +122,7 @@ def configure(model: dict[str, Any], table: str = "model", **vocabulary: int) ->
             options[key] = _checked(key, value, known[key].default, family.config, table)
     for part, families in parts.items():
         part_table = f"{table}.{part}"
-        options[part] = _configure_part(part_table, inherited.get(part), options.get(part), families, vocabulary)
+        options[part] = _configure_part(part_table, inherited.get(part), options.get(part), families, options)
     config = family.config(**options)
     if getattr(config, "states", 1) < 1:
         raise UserError(f"[{table}] width {config.width} leaves no state for each direction: set encoder_width")
@@ -125,9 +137,12 @@ def configure(model: dict[str, Any], table: str = "model", **vocabulary: int) ->
 
 
 def _configure_part(
-    table: str, inherited: dict[str, Any] | None, options: Any, families: tuple[str, ...], vocabulary: dict[str, int]
+    table: str, inherited: dict[str, Any] | None, options: Any, families: tuple[str, ...], model: dict[str, Any]
 ) -> Any:
-    """The config of a part of a model, such as [model.encoder]: a network of another family, over that of a preset."""
+    """The config of a part of a model, such as [model.encoder]: a network of another family, over that of a preset.
+
+    It has the vocabulary of the model.
+    """
     if inherited and isinstance(options, dict) and not {"family", "preset"} & options.keys():
         options = {**inherited, **options}
     family = options.get("family") if isinstance(options, dict) else None
@@ -136,7 +151,7 @@ def _configure_part(
             f"{table} = {options!r:.80} should be a table with the family of the network, one of: "
             f'{", ".join(families)}; e.g. {table}.family = "{families[0]}"'
         )
-    return configure(options, table, **{name: vocabulary[name] for name in FAMILIES[family].vocabularies})
+    return _configure(options, table, {name: model[name] for name in FAMILIES[family].vocabularies})
 
 
 def family_of_config(config: Any) -> str:

@@ -7,13 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.attention.recording import scope
-from regard.attention.variants import multihead
-from regard.layers.blocks import ACTIVATIONS, Block, FeedForward, Stack, StochasticDepth, init_weights, linear_rates
+from regard.layers.blocks import ACTIVATIONS, init_weights
 from regard.layers.encoder import Pool, Pooler
-from regard.layers.image_encoder import ImageConfig, ImageEncoder, SiteGeometry, check_image, first_state
+from regard.layers.image_encoder import (
+    ImageConfig,
+    ImageEncoder,
+    SiteGeometry,
+    check_image,
+    first_state,
+    pre_norm_stack,
+)
 from regard.layers.inputs import ImageBatch
 from regard.layers.patches import PatchEmbedding
 
@@ -64,8 +70,7 @@ class ViT(ImageEncoder):
         super().__init__()
         self.config = config
         self.embed = PatchEmbedding(config, config.patch, config.width, config.dropout, self.tokens)
-        rates = linear_rates(config.drop_path, config.depth)
-        self.encoder = Stack([_block(config, rate) for rate in rates], nn.LayerNorm(config.width, config.epsilon))
+        self.encoder = pre_norm_stack(config)
         self.pooler = Pooler(config.width, config.pooler_activation) if config.pooler else None
         self.apply(init_weights)
         self.embed.init()
@@ -94,11 +99,3 @@ class ViT(ImageEncoder):
         """The state of [CLS]; a pooler is dropped, since the head is one linear layer. Section 3.1."""
         self.unpooled()
         return first_state
-
-
-def _block(config: ViTConfig, drop_path: float) -> Block:
-    return Block(
-        lambda: StochasticDepth(nn.LayerNorm(config.width, config.epsilon), config.dropout, drop_path),
-        multihead(config.width, config.heads, bias=config.qkv_bias, output_bias=True),
-        FeedForward(config.width, config.feedforward or 4 * config.width, config.activation),
-    )

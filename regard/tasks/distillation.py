@@ -3,6 +3,9 @@
     loss = kl_weight · T² · KL(teacher at temperature T ‖ student at T)       Hinton et al. 2015, section 2
          + task_weight · the loss of the task
          + cosine_weight · (1 − cosine of the last hidden states), averaged over real positions
+         + hard_weight · the loss on the teacher's predicted labels              Touvron et al. 2021, equation 3
+
+The teacher's terms are about the student's distillation head, if it has one.
 
 Shapes: states (batch, length, width), logits (targets, classes).
 """
@@ -20,7 +23,10 @@ from regard.data.processor import Processor
 from regard.errors import UserError
 from regard.interop import folder as folders
 from regard.interop.safetensors import SHARDS, SINGLE
-from regard.layers.inputs import TokenBatch
+from regard.layers.inputs import ImageBatch, TokenBatch
+from regard.models.deit import DistilledClassifier
+from regard.models.heads.sequence import Classifier
+from regard.models.registry import family_of
 
 
 class Predicted(NamedTuple):
@@ -29,6 +35,7 @@ class Predicted(NamedTuple):
     states: Tensor
     logits: tuple[Tensor, ...]
     real: Tensor | slice = slice(None)  # the positions without padding
+    distilled: tuple[Tensor, ...] = ()  # logits of a distillation head, which learn from the teacher in their place
 
 
 class Teacher:
@@ -47,13 +54,15 @@ class Teacher:
         """The loss summed over the `count` targets of a batch, as `task_loss` is."""
         options = self.options
         loss = options.task_weight * task_loss
+        pairs = list(zip(student.distilled or student.logits, teacher.logits, strict=True))
+        problem_type = getattr(self.network, "problem_type", "single_label")
         if options.kl_weight:
-            soft_loss = SOFT_LOSSES[getattr(self.network, "problem_type", "single_label")]
-            losses = [
-                soft_loss(logits / self.scale, target / self.scale, options.temperature)
-                for logits, target in zip(student.logits, teacher.logits, strict=True)
-            ]
+            soft_loss = SOFT_LOSSES[problem_type]
+            losses = [soft_loss(own / self.scale, target / self.scale, options.temperature) for own, target in pairs]
             loss = loss + options.kl_weight * count * sum(losses)
+        if options.hard_weight:
+            losses = [HARD_LOSSES[problem_type](own / self.scale, target / self.scale) for own, target in pairs]
+            loss = loss + options.hard_weight * count * sum(losses)
         if options.cosine_weight:
             states = (predicted.states[student.real].float() for predicted in (student, teacher))
             similarity = F.cosine_similarity(*states, dim=-1)
@@ -83,6 +92,13 @@ SOFT_LOSSES = {
 }
 
 
+HARD_LOSSES = {
+    "single_label": lambda student, teacher: F.cross_entropy(student, teacher.argmax(-1)),
+    "multi_label": lambda student, teacher: F.binary_cross_entropy_with_logits(student, (teacher > 0).to(student)),
+    "regression": F.mse_loss,
+}
+
+
 def read_teacher(
     folder: Path, options: DistilOptions, student: Any, processor: Processor, device: torch.device
 ) -> Teacher:
@@ -90,7 +106,7 @@ def read_teacher(
     loaded = folders.load(folder)
     network: Any = loaded.network
     named = f"distil.teacher = '{options.teacher}'"
-    if not isinstance(network, type(student)):
+    if not isinstance(network, Classifier if isinstance(student, DistilledClassifier) else type(student)):
         raise UserError(
             f"{named} is a {type(network).__name__}, its student a {type(student).__name__}: a teacher is trained for "
             "the same task, and on pairs if the student is"
@@ -106,6 +122,11 @@ def read_teacher(
                 f"{named} has {name} {getattr(network, name)}, its student {getattr(student, name)}: they must be the "
                 "same"
             )
+    if options.cosine_weight and student.input_type is ImageBatch and family_of(network) != family_of(student):
+        raise UserError(
+            f"{named} is of family '{family_of(network)}', its student of '{family_of(student)}': their states are not "
+            "of the same patches; give distil.cosine_weight = 0"
+        )
     if options.cosine_weight and network.config.width != student.config.width:
         raise UserError(
             f"{named} has states of width {network.config.width}, its student of {student.config.width}: directions "

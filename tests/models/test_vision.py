@@ -12,16 +12,23 @@ from regard.attention.trace import Trace
 from regard.errors import UserError
 from regard.layers.inputs import ImageBatch
 from regard.layers.patches import GridPositions
+from regard.models.deit import DistilledClassifier
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import FAMILIES, build, configure
 
 VIT = dict(family="vit", image_size=15, patch=5, channels=2, width=21, heads=3, depth=2, feedforward=29)
+SWIN = dict(family="swin", image_size=15, patch=2, channels=2, embedding_width=6, depths=[2, 2], heads=[1, 3], window=3)
 CNN = dict(family="cnn", image_size=13, channels=2, base_width=5, depths=[1, 2])
 
 MODELS: dict[str, dict[str, Any]] = {
     "vit": VIT,
     "vit, not square": VIT | dict(image_width=22, qkv_bias=False, activation="relu"),
     "vit, pooler": VIT | dict(pooler=True, patch=4),
+    "deit": VIT | dict(family="deit"),
+    "swin": SWIN,
+    "swin, other windows": SWIN | dict(window=2, depths=[3], heads=[1], qkv_bias=False, image_width=22),
+    "swin, positions": SWIN | dict(window=5, absolute_positions=True, feedforward_ratio=1.7),
+    "hybrid": CNN | dict(family="hybrid", width=21, heads=3, depth=2),
     "cnn": CNN,
     "cnn, one stage": CNN | dict(depths=[2], stem_stride=3, image_width=17),
 }
@@ -113,6 +120,43 @@ def test_pixels_that_fill_no_patch_are_not_read():
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("size", [(13, 17), (9, 8)])
+def test_images_of_odd_sizes_are_as_if_padded_with_zeros(size):
+    network = build(SWIN | dict(patch=4)).eval()
+    batch = images(network, 2, *size)
+    padded = F.pad(batch.pixels, (0, -size[1] % 4, 0, -size[0] % 4))
+    assert torch.equal(network(batch), network(ImageBatch(padded)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("shift", [0, 1])
+def test_pixels_outside_a_window_do_not_affect_its_first_layer(shift):
+    network: Any = build(SWIN | dict(window=2, image_size=12)).eval()
+    block = network.stages[0].blocks[shift]
+    batch = images(network, 1)
+    changed = batch.pixels.clone()
+    changed[:, :, 2:6, 2:6] += 1.0  # cells 1 and 2 of each axis: a window after the shift, a part of four before it
+    before, after = (block(network.embed(pixels)) for pixels in (batch.pixels, changed))
+    differs = (before != after).any(-1)[0]
+    window = torch.zeros(6, 6, dtype=torch.bool)
+    window[slice(1, 3) if shift else slice(0, 4), slice(1, 3) if shift else slice(0, 4)] = True
+    assert torch.equal(differs, window)
+
+
+@torch.no_grad()
+def test_both_heads_of_deit_are_averaged_except_in_training():
+    torch.manual_seed(0)
+    network: Any = DistilledClassifier(build(VIT | dict(family="deit")), ["a", "b", "c"]).eval()  # type: ignore[arg-type]
+    batch = images(network, 2)
+    states, logits, distilled = network.label(batch)
+    first, second = network.head(states[:, 0]), network.distillation_head(states[:, 1])
+    assert distilled is None and not torch.equal(first, second)
+    torch.testing.assert_close(logits, (first + second) / 2)
+    trained = network.train().label(batch)
+    torch.testing.assert_close((trained.logits, trained.distilled), (first, second))
+
+
+@torch.no_grad()
 def test_interpolated_positions_keep_a_constant_and_the_tokens():
     positions = GridPositions(7, 3, 5, tokens=2)
     positions.table[2:] = positions.table[2]
@@ -163,6 +207,13 @@ PUBLISHED = {
     ("vit", "deit-tiny-16"): 5_717_416,  # Touvron et al. 2021, table 1: 5M, 22M and 86M
     ("vit", "deit-small-16"): 22_050_664,
     ("vit", "deit-base-16"): 86_567_656,
+    ("deit", "tiny-16"): 5_910_800,  # the same with both heads
+    ("deit", "small-16"): 22_436_432,
+    ("deit", "base-16"): 87_338_192,
+    ("swin", "tiny-224"): 28_288_354,  # Liu et al. 2021, table 1: 29M, 50M, 88M and 197M
+    ("swin", "small-224"): 49_606_258,
+    ("swin", "base-224"): 87_768_224,
+    ("swin", "large-224"): 196_532_476,
 }
 
 
@@ -170,7 +221,8 @@ PUBLISHED = {
 def test_published_parameter_counts(preset):
     family, name = preset
     with torch.device("meta"):
-        network = Classifier(build({"family": family, "preset": name}), [str(label) for label in range(1000)])
+        head = DistilledClassifier if family == "deit" else Classifier
+        network = head(build({"family": family, "preset": name}), [str(label) for label in range(1000)])  # type: ignore[arg-type]
     assert sum(parameter.numel() for parameter in network.parameters()) == PUBLISHED[preset]
 
 

@@ -105,6 +105,24 @@ def test_regression_is_distilled_in_the_units_of_the_task_loss() -> None:
     assert torch.allclose(losses[0], losses[1], atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("problem_type", "expected"),
+    [
+        ("single_label", lambda own, target: F.cross_entropy(own, target.argmax(-1))),
+        ("multi_label", lambda own, target: F.binary_cross_entropy(own.sigmoid(), (target.sigmoid() > 0.5).float())),
+        ("regression", F.mse_loss),
+    ],
+)
+def test_a_distillation_head_learns_the_predictions_of_the_teacher(problem_type: str, expected: Any) -> None:
+    """Touvron et al. 2021, equation 3: half of the loss on the labels, half on the teacher's labels."""
+    labelled, distilled, target = torch.randn(3, 5, 4).unbind()
+    network = SimpleNamespace(problem_type=problem_type, eval=lambda: network, requires_grad_=lambda _: network)
+    options = DistilOptions("a", kl_weight=0.0, task_weight=0.5, cosine_weight=0.0, hard_weight=0.5)
+    student = Predicted(torch.zeros(0), (labelled,), distilled=(distilled,))
+    loss = Teacher(network, options, {}).loss(torch.tensor(7.0), student, Predicted(torch.zeros(0), (target,)), 5)
+    torch.testing.assert_close(loss, 3.5 + 0.5 * 5 * expected(distilled, target))
+
+
 def test_the_teacher_stays_as_it_is_and_is_not_saved(tmp_path: Path) -> None:
     place = teacher(tmp_path)
     before = (place / "checkpoint-3/model.safetensors").read_bytes()

@@ -32,6 +32,7 @@ class ClassifierOutput(NamedTuple):
 
     states: Tensor
     logits: Tensor
+    distilled: Tensor | None = None  # logits of a head that learns from a teacher only, in training
 
 
 class Classifier(Head):

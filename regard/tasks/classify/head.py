@@ -6,6 +6,7 @@ from typing import NamedTuple
 from regard.config.recipe import Recipe
 from regard.errors import UserError
 from regard.interop.folder import Loaded
+from regard.models.deit import DeiT, DistilledClassifier
 from regard.models.heads.sequence import Classifier
 from regard.tasks.classify.files import Reader, learn_labels, learn_scale
 from regard.tasks.classify.options import ClassifyData
@@ -41,7 +42,8 @@ def attach_classifier(loaded: Loaded, recipe: Recipe, reader: type[Reader]) -> L
     network = loaded.network
     if not isinstance(network, Classifier):
         labels = training_labels(data, Path(recipe.origin), reader)
-        network = Classifier(network, labels.names, problem_type=data.problem_type, scale=labels.scale)
+        head = DistilledClassifier if isinstance(network, DeiT) else Classifier
+        network = head(network, labels.names, problem_type=data.problem_type, scale=labels.scale)  # type: ignore[arg-type]
         if data.problem_type == "regression":
             network.init_bias(labels.mean)
     check_problem_type(network, data)

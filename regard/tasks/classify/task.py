@@ -94,13 +94,16 @@ class Classify(SampleTask[LabelledSamples]):
         """
         predicted = self.predict_batch(network, batch)
         loss = self.problem_type.loss(predicted.logits[0], batch.labels)
+        if predicted.distilled and self.teacher is None:  # without a teacher, both heads learn the labels
+            loss = (loss + self.problem_type.loss(predicted.distilled[0], batch.labels)) / 2
         if self.options.lm_loss_weight:
             loss = loss + self.options.lm_loss_weight * _lm_loss(network, predicted.states, batch)
         return self.with_distillation(loss, predicted, batch)
 
     def predict_batch(self, network: Classifier, batch: LabelledBatch) -> Predicted:
-        states, logits = network.label(batch.inputs)
-        return Predicted(states, (logits.float(),), getattr(batch.inputs, "real", slice(None)))
+        states, logits, distilled = network.label(batch.inputs)
+        real = getattr(batch.inputs, "real", slice(None))
+        return Predicted(states, (logits.float(),), real, () if distilled is None else (distilled.float(),))
 
     @torch.no_grad()
     def validate(self, network: Classifier) -> dict[str, float]:
