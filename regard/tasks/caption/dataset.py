@@ -5,34 +5,37 @@ A sample is an image with one of its captions; all captions of an image are its 
 Shapes: image (height, width, channels) of type uint8, as the processor resizes it.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from regard.config.recipe import Recipe
-from regard.data.cache import Facts, Report, cache_path, options_key, smallest_uint
+from regard.data.cache import Facts, Report, cache_path, content_hash, hash_together, options_key, smallest_uint
 from regard.data.files import find, hash_files, rows, suffix
 from regard.data.ragged import SCALAR, TEXT, Column, DatasetWriter, Layout, RaggedDataset, prepare
 from regard.data.splits.hashed import file_of, held
 from regard.data.synthetic.shapes import scene
-from regard.errors import UserError
+from regard.errors import UserError, nearest
+from regard.image.augment import Augmentation
 from regard.image.processor import ImageProcessor
 from regard.image.sources import exists, read_image, synthetic_name
-from regard.interop.processors import FeatureProcessor
 from regard.layers.inputs import ImageBatch
 from regard.progress import shown
 from regard.tasks.caption.options import CaptionData
 from regard.tasks.seq2seq import Seq2SeqBatch, collate_targets
+from regard.text.tokenizer import Tokenizer
 
 FORMAT = "captions 1"  # part of every key: increase it when what is written changes
 
 SHAPE = Layout("int32", 3)  # height, width, channels
 
 SYNTHETIC = ("shapes",)
+SYNTHETIC_SEED = 1  # the same images for every seed of a run, so that runs can be compared
 
 
 class CaptionRecord(NamedTuple):
@@ -80,19 +83,6 @@ def _captions(text: str, is_json: bool, location: str) -> tuple[str, ...]:
     return tuple(value for value in values if value.strip())
 
 
-def _image_folder(path: Path, data: CaptionData, base_dir: Path | None) -> Path:
-    if not data.images:
-        return path.parent
-    try:
-        return find(data.images, base_dir)
-    except UserError:
-        candidates = [(base_dir or Path()) / data.images, path.parent / data.images]
-        folder = next((each for each in candidates if each.is_dir()), None)
-        if folder is None:
-            raise UserError(f"data.images = '{data.images}': neither a folder nor a .zip file") from None
-        return folder
-
-
 def records(recipe: Recipe, split: str) -> Iterator[CaptionRecord]:
     """Every image of a split."""
     data = CaptionData.of(recipe)
@@ -101,10 +91,31 @@ def records(recipe: Recipe, split: str) -> Iterator[CaptionRecord]:
         yield from held(read_table(file_of(data, split, base_dir), data, base_dir), data, split)
         return
     if data.synthetic not in SYNTHETIC:
-        raise UserError(f"data.synthetic = '{data.synthetic}' is unknown; expected one of: {', '.join(SYNTHETIC)}")
+        hint = nearest(data.synthetic, SYNTHETIC)
+        raise UserError(f"data.synthetic = '{data.synthetic}' is not a dataset of captions{hint}")
     for index in range(int(getattr(data, split))):
-        name = synthetic_name(recipe.seed, split, index)
-        yield CaptionRecord(name, (scene(recipe.seed, split, index).caption,), name, name)
+        name = synthetic_name(SYNTHETIC_SEED, split, index)
+        yield CaptionRecord(name, (scene(SYNTHETIC_SEED, split, index).caption,), name, name)
+
+
+def hashes(recipe: Recipe, split: str) -> dict[str, str]:
+    """The hashes of all that a split is read from: the table, and its images or their archive."""
+    data = CaptionData.of(recipe)
+    if data.synthetic:
+        description = f"{data.synthetic} {SYNTHETIC_SEED} {split} {getattr(data, split)}"
+        return {data.synthetic: hashlib.sha256(description.encode()).hexdigest()}
+    base_dir = Path(recipe.origin)
+    path = file_of(data, split, base_dir)
+    folder = _image_folder(path, data, base_dir)
+    if folder.is_file():
+        return hash_files(path) | {folder.name: content_hash(folder)}
+    files = {record.image: Path(record.image) for record in read_table(path, data, base_dir)}
+    return hash_files(path) | {"images": hash_together({name: file for name, file in files.items() if file.is_file()})}
+
+
+def _image_folder(path: Path, data: CaptionData, base_dir: Path | None) -> Path:
+    """The folder or .zip that the paths of images are relative to."""
+    return find(data.images, base_dir, folders_allowed=True) if data.images else path.parent
 
 
 # ── prepared ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -140,23 +151,23 @@ class CaptionDataset(RaggedDataset):
         return self.columns["target"][index]
 
 
-def prepare_captions(recipe: Recipe, split: str, processor: FeatureProcessor, cache: Path) -> CaptionDataset | None:
+def prepare_captions(recipe: Recipe, split: str, processor: Any, cache: Path) -> CaptionDataset | None:
     """A prepared split; None if the recipe has no such split."""
     data = CaptionData.of(recipe)
     if not getattr(data, split):
         return None
-    tokenizer = processor.target
-    assert isinstance(processor.source, ImageProcessor) and tokenizer is not None
-    images = processor.source
-    hashes = {} if data.synthetic else hash_files(file_of(data, split, Path(recipe.origin)))
-    key = [FORMAT, options_key(data, split), json.dumps(hashes), str(recipe.seed) if data.synthetic else recipe.origin]
+    tokenizer: Tokenizer = processor.target
+    images: ImageProcessor = processor.source
+    known = hashes(recipe, split)
+    location = "" if data.synthetic else str(file_of(data, split, Path(recipe.origin)).absolute())
+    key = [FORMAT, options_key(data, split), location, json.dumps(known)]
     folder = cache_path(cache, [*key, json.dumps([images.size, images.resample, images.channels]), tokenizer.content()])
     layouts = {"pixels": Layout("uint8"), "shape": SHAPE, "name": TEXT, "references": TEXT}
     layouts |= {"image": SCALAR, "target": Layout(smallest_uint(tokenizer.size)), "target_lengths": SCALAR}
     report = Report(unit="images")
 
     def write(writer: DatasetWriter) -> None:
-        writer.hashes = hashes
+        writer.hashes = known
         with shown("preparing: {} images") as show:
             for record in records(recipe, split):
                 _write(writer, record, processor, data.max_length)
@@ -167,7 +178,7 @@ def prepare_captions(recipe: Recipe, split: str, processor: FeatureProcessor, ca
     return prepare(folder, layouts, write, CaptionDataset, report)
 
 
-def _write(writer: DatasetWriter, record: CaptionRecord, processor: FeatureProcessor, max_length: int) -> None:
+def _write(writer: DatasetWriter, record: CaptionRecord, processor: Any, max_length: int) -> None:
     report = writer.report
     report.read += 1
     if not (record.image and record.captions):
@@ -206,9 +217,25 @@ def collate_images(dataset: CaptionDataset, images: Sequence[int], processor: Im
     return ImageBatch(processor.normalise([processor.centre(dataset.image(image)) for image in images]))
 
 
-def collate_captions(dataset: CaptionDataset, indices: Sequence[int], processor: FeatureProcessor) -> Seq2SeqBatch:
-    """These samples, an image and a caption each, as one batch."""
-    images = [int(dataset.image_indices[index]) for index in indices]
-    source = collate_images(dataset, images, processor.source)
+def augmented_images(
+    dataset: CaptionDataset, indices: Sequence[int], processor: ImageProcessor, augment: Augmentation, epoch: int
+) -> ImageBatch:
+    """The images of these samples, changed at random as in this epoch."""
+    size = processor.crop or processor.size
+    if not isinstance(size, tuple):
+        raise UserError(
+            "the model's processor (preprocessor_config.json) gives images of different sizes: set a crop_size"
+        )
+    stored = [dataset.image(int(dataset.image_indices[index])) for index in indices]
+    return ImageBatch(processor.normalise_tensor(augment(stored, indices, epoch, size)))
+
+
+def collate_captions(
+    dataset: CaptionDataset, indices: Sequence[int], processor: Any, source: ImageBatch | None = None
+) -> Seq2SeqBatch:
+    """These samples, an image and a caption each, as one batch; `source` are their images, if they are augmented."""
+    if source is None:
+        images = [int(dataset.image_indices[index]) for index in indices]
+        source = collate_images(dataset, images, processor.source)
     target = collate_targets([dataset.target(index) for index in indices], processor.target)
     return Seq2SeqBatch(source, target, torch.tensor(list(indices), dtype=torch.int64))

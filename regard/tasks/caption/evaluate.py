@@ -1,4 +1,4 @@
-"""`regard evaluate` of captioning models: BLEU-1 … 4, chrF, CIDEr and exact match; of `shapes` also pointing accuracy."""
+"""`regard evaluate` of captioning models: BLEU, chrF, CIDEr and exact match; of `shapes` also pointing accuracy."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from regard.config.options import DataOptions, TaskOptions, TrainOptions, require
+from regard.config.options import DataOptions, ImageAugmentOptions, TaskOptions, TrainOptions, require
 
 
 @dataclass(frozen=True)
@@ -25,4 +25,16 @@ class CaptionTrain(TrainOptions):
         require(self.attention_penalty >= 0, f"train.attention_penalty = {self.attention_penalty}: must be 0 or more")
 
 
-OPTIONS = TaskOptions(CaptionData, CaptionTrain)
+@dataclass(frozen=True)
+class CaptionAugment(ImageAugmentOptions):
+    """Of the images; a caption describes one image, so two cannot be mixed."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("mixup", "cutmix"):
+            value = getattr(self, name)
+            require(value == 0, f"augment.{name} = {value}: mixed images have no caption; it is for task = 'classify'")
+        require(self.repeats == 1, f"augment.repeats = {self.repeats}: only 1 is possible for task = 'caption'")
+
+
+OPTIONS = TaskOptions(CaptionData, CaptionTrain, augment=CaptionAugment)

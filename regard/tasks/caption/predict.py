@@ -1,9 +1,10 @@
 """Captions of images, with the attention of each word over the image."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from regard.attention.trace import Axes, Axis, Trace
 from regard.config.recipe import DecodeOptions
@@ -11,7 +12,14 @@ from regard.decoding.candidates import key_of
 from regard.layers.inputs import ImageBatch
 from regard.models.vision import ImageToText
 from regard.tasks.generation import GenerationPredictor
-from regard.tasks.images import encoder_axes, image_axis, is_single_image, read_pixels
+from regard.tasks.images import (
+    encoder_axes,
+    image_axis,
+    image_of_row,
+    images_of_arguments,
+    is_single_image,
+    read_pixels,
+)
 from regard.tasks.predictor import Inference, Options, RunInput
 from regard.tasks.seq2seq import check_output, decode, record_target
 from regard.text.tokenizer import Tokenizer
@@ -67,10 +75,11 @@ class CaptionPredictor(GenerationPredictor):
         pixels = [read_pixels(value, index) for index, value in enumerate(values, first)]
         return self.processor.source(pixels).to(self.model.device)
 
+    def from_arguments(self, arguments: Sequence[str]) -> Iterator[RunInput]:
+        return images_of_arguments(arguments)
+
     def parse_row(self, text: str, second: str | None, extra: Mapping[str, str], location: str) -> RunInput:
-        """Paths in a table are relative to it."""
-        folder = Path(location.rpartition(":")[0]).parent
-        return RunInput(str(folder / text) if text else "", location)
+        return image_of_row(text, location)
 
 
 def caption_images(
@@ -79,7 +88,7 @@ def caption_images(
     """A caption for each image, with its alternatives."""
     images = images.to(next(network.parameters()).device)
     limit = min(options.max_new_tokens or MAX_NEW_TOKENS, network.max_positions - 1)
-    keys = [key_of(image) for image in images.pixels.cpu().view(images.batch_size, -1)] if options.temperature else ()
+    keys = [key_of(image.cpu().numpy().view(np.int32)) for image in images.pixels] if options.temperature else ()
     captions = []
     for hypotheses in decode(network, images, tokenizer, options, limit, keys):
         best, *rest = (

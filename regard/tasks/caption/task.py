@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from regard.attention.recording import record
 from regard.config.recipe import DecodeOptions, Recipe
 from regard.data.splits.hashed import digests
+from regard.image.augment import Augmentation
 from regard.image.processor import ImageProcessor
 from regard.interop.processors import FeatureProcessor
 from regard.layers.inputs import ImageBatch
@@ -17,6 +18,7 @@ from regard.models.registry import Family, outline
 from regard.tasks.base import Preview
 from regard.tasks.caption.dataset import (
     CaptionDataset,
+    augmented_images,
     collate_captions,
     collate_images,
     prepare_captions,
@@ -54,10 +56,16 @@ class CaptionTask(Seq2SeqTask[CaptionDataset]):
         encoder: Any = outline(recipe.model).encoder
         texts = chain.from_iterable(record.captions for record in records(recipe, "train"))
         tokenizer = train_tokenizer(texts, recipe.tokenizer)
-        return FeatureProcessor(ImageProcessor.default(*encoder.image_shape, encoder.channels), tokenizer)
+        height, width = encoder.image_shape
+        return FeatureProcessor(ImageProcessor.default(height, width, encoder.channels), tokenizer)
 
     def dataset(self, split: str) -> CaptionDataset | None:
         return prepare_captions(self.recipe, split, self.processor, self.cache)
+
+    def training_batch(self, indices: Sequence[int], epoch: int) -> Seq2SeqBatch:
+        augment = Augmentation(self.recipe.augment, self.recipe.seed)  # type: ignore[arg-type]
+        images = augmented_images(self.training, indices, self.processor.source, augment, epoch)
+        return collate_captions(self.training, indices, self.processor, images)
 
     def collate(self, split: CaptionDataset, indices: Sequence[int]) -> Seq2SeqBatch:
         return collate_captions(split, indices, self.processor)
