@@ -15,13 +15,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.attention.recording import scope
-from regard.layers.blocks import init_weights
+from regard.layers.blocks import Stack, init_weights
 from regard.layers.inputs import ImageBatch
 from regard.layers.pytree import State
 from regard.models import bert, gpt
 from regard.models.vision import ENCODERS, VISION_FAMILIES, ImageToText
 
-DECODERS: dict[type, Callable[[Any], tuple[nn.Module, nn.Module, nn.Module]]] = {
+DECODERS: dict[type, Callable[[Any], tuple[nn.Module, Stack, nn.Module]]] = {
     gpt.GPTConfig: lambda config: gpt.decoder(config, cross=True),
     bert.BertConfig: bert.decoder,
 }
