@@ -9,6 +9,7 @@ stored next to the backbone's, whose names then have the backbone's prefix.
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -26,12 +27,14 @@ from regard.interop.layout import (
     PRETRAINING,
     SEQUENCE,
     SPAN,
+    TEACHER,
     TOKEN,
     Layout,
 )
 from regard.interop.native import current_name
 from regard.interop.safetensors import TensorSpec, TensorSpecs, on_meta
 from regard.layers.inputs import ImageBatch, TokenBatch
+from regard.models.deit import DistilledClassifier
 from regard.models.heads.hierarchical import Documents
 from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.models.heads.sequence import Classifier
@@ -51,6 +54,7 @@ HEADS: dict[str, Callable[[Any, Json], nn.Module]] = {  # in the order in which 
     MASKED_LM: lambda body, config: MaskedLM(body),
     SPAN: lambda body, config: SpanClassifier(body, checked(config, NO_ANSWER, False)),
     SEQUENCE: build_classifier,
+    TEACHER: partial(build_classifier, kind=DistilledClassifier),
     IMAGE: build_classifier,
     TOKEN: lambda body, config: TokenClassifier(body, labels_of(config, least=1)),
     DOCUMENTS: build_documents,
@@ -62,9 +66,11 @@ HEAD_OF_CLASS: dict[type, str] = {
     MaskedLM: MASKED_LM,
     SpanClassifier: SPAN,
     Classifier: SEQUENCE,
+    DistilledClassifier: TEACHER,
     TokenClassifier: TOKEN,
     Documents: DOCUMENTS,
 }
+HEAD_PARAMETERS = {f"{head}.{kind}" for head in ("head", "distillation_head") for kind in ("weight", "bias")}
 BACKBONE_SUFFIX = re.compile(r"(LMHeadModel|ForCausalLM|Model)$")
 OLD_SUFFIXES = {".gamma": ".weight", ".beta": ".bias"}  # of layer norms in early BERT files
 
@@ -140,7 +146,7 @@ class HeadedLayout(Layout):
             if not name.startswith("body."):
                 specs[name] = self._head_spec(head, name, tied)
         if head in CLASSIFICATION:
-            for name in {"head.weight", "head.bias"} & specs.keys():
+            for name in HEAD_PARAMETERS & specs.keys():
                 specs[name] = specs[name]._replace(scale=network.scale)
         if head == SEQUENCE and self.is_encoder:  # one name for the pooler, whether the backbone came with it or not
             for kind in ("weight", "bias"):

@@ -1,6 +1,6 @@
 """A network with the call signature of transformers: `module(input_ids=…, attention_mask=…)`.
 
-Encoder–decoders also take `decoder_input_ids`, encoders `token_type_ids`.
+Encoder–decoders also take `decoder_input_ids`, encoders `token_type_ids`. Image encoders: `module(pixel_values=…)`.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.layers.inputs import TokenBatch
+from regard.layers.inputs import ImageBatch, TokenBatch
+from regard.layers.patches import GridPositions
 from regard.layers.pytree import State
+from regard.models.deit import DistilledClassifier
 from regard.models.heads.mlm import Pretraining
 from regard.models.registry import FAMILIES, family_of
 from regard.models.transformer import Transformer
+from regard.models.vit import ViT
 
 Scatter = Callable[[Tensor], Tensor]  # (real tokens, width) → (batch, length, width), zeros at padding
 
@@ -35,6 +38,8 @@ class Output:
     seq_relationship_logits: Tensor | None = None  # sop_logits in ALBERT
     start_logits: Tensor | None = None
     end_logits: Tensor | None = None
+    cls_logits: Tensor | None = None  # of DeiT's two heads; `logits` are their mean
+    distillation_logits: Tensor | None = None
 
 
 class HFModule(nn.Module):
@@ -52,10 +57,27 @@ class HFModule(nn.Module):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        interpolate_pos_encoding: bool = False,
+    ) -> Output:
+        takes_images = self.network.input_type is ImageBatch
+        name, value = ("pixel_values", pixel_values) if takes_images else ("input_ids", input_ids)
+        if value is None:
+            raise UserError(f"{name} is missing: this model takes {'images' if takes_images else 'tokens'}")
+        if takes_images:
+            return image_outputs(self.network, value, interpolate_pos_encoding)
+        return self._from_tokens(value, decoder_input_ids, attention_mask, token_type_ids)
+
+    def _from_tokens(
+        self,
+        input_ids: Tensor,
+        decoder_input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
     ) -> Output:
         _check_shape("input_ids", input_ids)
         real = _real(attention_mask, input_ids)
@@ -133,6 +155,35 @@ def _outputs(network: Any, text: TokenBatch, scatter: Scatter) -> Output:
         return replace(output, logits=logits)
     related = network.nsp_logits(states, text)
     return replace(output, prediction_logits=logits, seq_relationship_logits=related)
+
+
+def image_outputs(network: Any, pixels: Tensor, interpolate: bool) -> Output:
+    """What an image encoder computes, with or without a classification head."""
+    config = network.config
+    if pixels.dim() != 4 or not pixels.is_floating_point() or pixels.size(1) != config.channels or not len(pixels):
+        expected = f"(batch, {config.channels}, height, width)"
+        raise UserError(f"pixel_values should be floats {expected}, not {pixels.dtype} {tuple(pixels.shape)}")
+    body = getattr(network, "body", network)
+    height, width = pixels.shape[2:]
+    if not body.state_geometry(height, width).rows * body.state_geometry(height, width).columns:
+        raise UserError(f"pixel_values has {height} × {width} pixels, less than one patch")
+    has_positions = any(isinstance(module, GridPositions) for module in network.modules())
+    if has_positions and not interpolate and (height, width) != config.image_shape:
+        expected = "{} × {}".format(*config.image_shape)
+        raise UserError(
+            f"pixel_values has {height} × {width} pixels, but the model's positions are for {expected}: resize the "
+            "images, or pass interpolate_pos_encoding=True"
+        )
+    if network.task == "embed":
+        states = network.encode(ImageBatch(pixels))
+        pooled = None if isinstance(network, ViT) and network.pooler is None else network.pooled(states)
+        return Output(last_hidden_state=states, pooler_output=pooled)
+    states, logits, _ = network.label(ImageBatch(pixels))
+    output = Output(logits, last_hidden_state=states)
+    if not isinstance(network, DistilledClassifier):
+        return output
+    first, second = network.both_logits(states)
+    return replace(output, cls_logits=first, distillation_logits=second)
 
 
 def _check_shape(name: str, ids: Tensor) -> None:

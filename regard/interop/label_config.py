@@ -1,6 +1,7 @@
 """The labels of a classifier in config.json: `id2label`, `problem_type`, and keys that only regard has."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from regard.errors import UserError
@@ -28,10 +29,10 @@ CLASSIFIER_KEYS = (PAIR, SCALE, KEEPS_LM_HEAD, SEGMENT, STRIDE, POOLING)
 MAX_UNNAMED = 1 << 16  # labels without names
 
 
-def classifier(body: EncoderModel, config: Json) -> Classifier:
+def classifier(body: EncoderModel, config: Json, kind: type[Classifier] = Classifier) -> Classifier:
     """The backbone with the classification or regression head of a config.json."""
     paired = checked(config, PAIR, False) if PAIR in config else None
-    network = Classifier(body, paired=paired, **_head_options(config))
+    network = kind(body, paired=paired, **_head_options(config))
     return network if config.get(KEEPS_LM_HEAD) is True else network.drop_lm_head()
 
 
@@ -73,10 +74,14 @@ def labels_of(config: Json, least: int = 2) -> tuple[str, ...]:
     if not isinstance(names, dict) or {str(key) for key in names} != set(ids):
         raise UserError(f"id2label = {names!r:.80} should name the labels 0, 1, 2, …")
     labels = tuple(str(names[index]) for index in ids)
-    if len(labels) < least or len(set(labels)) < len(labels):
-        expected = "two different labels or more" if least == 2 else "different labels"
+    if len(labels) < least:
+        expected = "two different labels or more" if least == 2 else "a label"
         raise UserError(f"id2label = {names!r:.80} should name {expected}")
-    return labels
+    counts = Counter(labels)  # ImageNet has two classes "crane": a label is made unique by its id
+    unique = tuple(label if counts[label] == 1 else f"{label} ({index})" for index, label in enumerate(labels))
+    if len(set(unique)) < len(unique):
+        raise UserError(f"id2label = {names!r:.80} should name different labels")
+    return unique
 
 
 def label_keys(labels: Sequence[str]) -> Json:
@@ -92,7 +97,10 @@ def classifier_keys(network: Classifier, foreign: Json) -> Json:
     """The keys of config.json for a classifier; `foreign` is the config it was loaded with."""
     problem = next(name for name, kind in PROBLEM_TYPES.items() if kind == network.problem_type)
     is_default = foreign.get("problem_type") is None and network.problem_type == "single_label"
-    keys = label_keys(network.labels) | {"problem_type": None if is_default else problem}
+    names = label_keys(network.labels)
+    if foreign.get("id2label") is not None and labels_of(foreign, least=1) == network.labels:
+        names |= {key: foreign[key] for key in ("id2label", "label2id") if key in foreign}
+    keys = names | {"problem_type": None if is_default else problem}
     if network.scale != 1:
         keys[SCALE] = network.scale
     if isinstance(network, Documents):

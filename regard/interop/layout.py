@@ -19,7 +19,8 @@ SEQUENCE = "ForSequenceClassification"
 TOKEN = "ForTokenClassification"
 SPAN = "ForQuestionAnswering"
 IMAGE = "ForImageClassification"
-CLASSIFICATION = (SEQUENCE, IMAGE)
+TEACHER = "ForImageClassificationWithTeacher"
+CLASSIFICATION = (SEQUENCE, IMAGE, TEACHER)
 
 POOLER = "has_pooler"  # a key of regard, for files whose pooler is not what transformers expects for their head
 

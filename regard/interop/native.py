@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from regard.config.aliases import current_model_keys
 from regard.errors import UserError, nearest
 from regard.interop.config_keys import Json
-from regard.interop.layout import IMAGE, MASKED_LM, NO_HEAD, PRETRAINING, SEQUENCE, SPAN, TOKEN, Layout
+from regard.interop.layout import IMAGE, MASKED_LM, NO_HEAD, PRETRAINING, SEQUENCE, SPAN, TEACHER, TOKEN, Layout
 from regard.interop.safetensors import TensorSpec, TensorSpecs
 from regard.layers.inputs import Batch, ImageBatch, TokenBatch
 from regard.models.registry import FAMILIES, build, family_of, family_of_config
@@ -60,7 +60,8 @@ class NativeLayout(Layout):
         self.architecture = FAMILIES[family].network.__name__
         if FAMILIES[family].is_encoder:
             self.architecture += NO_HEAD
-            self.head_names = {head: {} for head in ENCODER_HEADS[FAMILIES[family].input_type]}
+            heads = ENCODER_HEADS[FAMILIES[family].input_type] + ((TEACHER,) if family == "deit" else ())
+            self.head_names = {head: {} for head in heads}
         elif FAMILIES[family].is_causal_lm:
             self.head_names = {SEQUENCE: {"head": "score"}}
             self.lm_modules = frozenset({"output"})

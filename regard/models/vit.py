@@ -88,6 +88,10 @@ class ViT(ImageEncoder):
         site = self.state_geometry(height, width)
         return {f"encoder.blocks.{index}.self": site for index in range(self.config.depth)}
 
+    def pooled(self, states: Tensor, images: ImageBatch | None = None) -> Tensor:
+        """The pooler's vector; without a pooler the state of [CLS]."""
+        return first_state(states) if self.pooler is None else self.pooler(states)
+
     def unpooled(self) -> Self:
         """Without the pooler."""
         if self.pooler is not None:
