@@ -12,9 +12,9 @@ from regard.tasks.scoring import EvaluationRequest, HeatMap, LineChart
 
 NAMES_COLUMNS = ("answer", "classify", "embed")
 COLUMN_OPTIONS = {
-    **dict.fromkeys(("data.text", "data.question", "data.source"), "--source"),
+    **dict.fromkeys(("data.text", "data.question", "data.source", "data.image"), "--source"),
     **dict.fromkeys(("data.text_pair", "data.context"), "--text-pair"),
-    **dict.fromkeys(("data.label", "data.answer", "data.target"), "--target"),
+    **dict.fromkeys(("data.label", "data.answer", "data.target", "data.caption"), "--target"),
 }
 
 

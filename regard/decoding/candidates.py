@@ -136,6 +136,6 @@ def random_numbers(seed: int, keys: Sequence[int], samples: int, length: int) ->
     return torch.from_numpy(np.array(columns)).permute(2, 0, 1).contiguous()
 
 
-def key_of(tokens: Sequence[int]) -> int:
-    """A hash of a text's tokens: other texts draw other numbers, the same text the same ones."""
+def key_of(tokens: Sequence[int] | np.ndarray) -> int:
+    """A hash of an input, such as a text's tokens: others draw other numbers, the same input the same ones."""
     return int.from_bytes(blake2b(np.asarray(tokens, np.int64).tobytes(), digest_size=8).digest(), "little")

@@ -5,7 +5,7 @@ Shapes: pixels (height, width, channels) of type uint8, with 1 (grey) or 3 (RGB)
 
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -60,23 +60,28 @@ def read_file(path: Path) -> Decoded:
         raise UserError(f"{path}: expected an image file, this is {'a folder' if path.is_dir() else 'a device'}")
     if info.st_size > MAX_BYTES:
         raise UserError(f"{path}: {info.st_size:,} bytes are over the limit of {MAX_BYTES:,} for an image")
+    return decode(path, str(path))
+
+
+def decode(file: Path | BinaryIO, name: str) -> Decoded:
+    """The image of a file; errors name it `name`."""
     image_module = pillow()
     from PIL import ImageOps
 
     try:
-        with image_module.open(path, formats=FORMATS) as image:
+        with image_module.open(file, formats=FORMATS) as image:
             _check_size(image)
             channels = len(image.getbands())
             image.load()
             return Decoded(_to_pixels(ImageOps.exif_transpose(image)), channels)
     except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+        raise UserError(f"{name}: {error}") from None
     except image_module.UnidentifiedImageError:
-        raise UserError(f"{path}: not an image; expected {', '.join(FORMATS)}") from None
+        raise UserError(f"{name}: not an image; expected {', '.join(FORMATS)}") from None
     except (image_module.DecompressionBombError, image_module.DecompressionBombWarning):
-        raise UserError(f"{path}: more than {MAX_PIXELS:,} pixels: resize the image") from None
+        raise UserError(f"{name}: more than {MAX_PIXELS:,} pixels: resize the image") from None
     except Exception as error:  # decoders raise nearly every type for damaged files
-        raise UserError(f"{path}: the image is damaged ({type(error).__name__}: {error})") from None
+        raise UserError(f"{name}: the image is damaged ({type(error).__name__}: {error})") from None
 
 
 def from_value(value: Any) -> np.ndarray:

@@ -68,8 +68,8 @@ class OpenAI(GPTLayout):
             return TensorSpec(names, FUSED.index(module), len(FUSED), transposed)
         return TensorSpec(names, transposed=transposed)
 
-    def matches(self, network: TransformerLM) -> bool:
-        return super().matches(network) and "l" not in _letters(network.config)
+    def matches_config(self, config: GPTConfig) -> bool:
+        return super().matches_config(config) and "l" not in _letters(config)
 
 
 class GPT1(OpenAI):
@@ -86,8 +86,8 @@ class GPT1(OpenAI):
     embedding = "tokens_embed"
     outer_modules = {"embed.positions.table": "positions_embed"}
 
-    def matches(self, network: TransformerLM) -> bool:
-        return super().matches(network) and network.config.feedforward in (0, 4 * network.config.width)
+    def matches_config(self, config: GPTConfig) -> bool:
+        return super().matches_config(config) and config.feedforward in (0, 4 * config.width)
 
 
 class GPT2(OpenAI):

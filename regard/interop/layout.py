@@ -89,17 +89,23 @@ class Published(Layout):
         return {f"{ours}.{kind}": (f"{theirs}.{kind}",) for ours, theirs in modules.items() for kind in KINDS}
 
     def matches(self, network: nn.Module) -> bool:
-        if family_of(network) != self.family:
-            return False
-        fields = self.config_fields(network.config)
+        return family_of(network) == self.family and self.matches_config(network.config)
+
+    def matches_config(self, config: Any) -> bool:
+        """Whether a network of our family with this config computes what this model_type computes."""
+        fields = self.config_fields(config)
         known = [fields[key.ours] in key.values.values() for key in self.keys.values() if key.values is not None]
         fits = all(known) and all(fields[name] > 0 for name in self.positive)
         return fits and all(fields[name] == value for name, value in self.fixed.items())
 
     def read(self, config: Json) -> nn.Module:
+        return build(self.model_table(config))
+
+    def model_table(self, config: Json) -> Json:
+        """The network as a recipe's [model] table would describe it."""
         require_values(config, self.required)
         config = config | {key: config[alias] for alias, key in self.aliases.items() if alias in config}
-        return build({"family": self.family, **self.fixed, **self.read_fields(config)})
+        return {"family": self.family, **self.fixed, **self.read_fields(config)}
 
     def read_fields(self, config: Json) -> Json:
         """The fields of our config that config.json determines."""

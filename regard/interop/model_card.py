@@ -34,6 +34,17 @@ Or, with transformers:
     print({result})
 """
 
+OPEN_CAPTIONER = """
+Or, with transformers:
+
+    from PIL import Image
+    from transformers import AutoImageProcessor, AutoTokenizer, {auto}
+    processor, tokenizer = AutoImageProcessor.from_pretrained("FOLDER"), AutoTokenizer.from_pretrained("FOLDER")
+    model = {auto}.from_pretrained("FOLDER")
+    image = processor(Image.open("…").convert("RGB"), return_tensors="pt")
+    print(tokenizer.decode(model.generate(**image, max_new_tokens=64)[0], skip_special_tokens=True))
+"""
+
 GENERATED = "tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0], skip_special_tokens=True)"
 
 PREDICTED = {
@@ -57,6 +68,8 @@ TASK_CARDS = {
                           "Outputs may be wrong or incomplete; nothing compares them with the source."),
     "generate": TaskCard("Causal language model", "text-generation", "AutoModelForCausalLM",
                          "Generated text may be false or offensive."),
+    "caption": TaskCard("Image captioning model", "image-to-text", "VisionEncoderDecoderModel",
+                        "Captions may name what is not in the image."),
     "classify": TaskCard("Text classifier", "text-classification", "AutoModelForSequenceClassification",
                          "Probabilities are not calibrated."),
     "fill": TaskCard("Masked language model", "fill-mask", "AutoModelForMaskedLM",
@@ -125,7 +138,8 @@ The model has learned what is in its training data, biases included.
 
 
 def _image_limit(network: Network) -> str:
-    return "Images are resized to {} × {} pixels.".format(*network.config.image_shape)
+    config = getattr(network.config, "encoder", network.config)
+    return "Images are resized to {} × {} pixels.".format(*config.image_shape)
 
 
 def _sizes(network: Network, processor: Processor) -> str:
@@ -180,6 +194,8 @@ def _with_transformers(network: Network, processor: Processor, model_type: str) 
     """How transformers opens the same folder, or why it cannot."""
     if problem := transformers_problem(network, processor, model_type):
         return f"\nNote: {problem}.\n"
+    if network.task == "caption":
+        return OPEN_CAPTIONER.format(auto=TASK_CARDS["caption"].auto_class)
     if network.input_type is ImageBatch:
         result = PREDICTED[network.problem_type] if isinstance(network, Classifier) else "model(**inputs)"
         return OPEN_IMAGES.format(auto=_image_class(network), result=result)

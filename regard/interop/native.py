@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import asdict, fields
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -11,7 +12,7 @@ from regard.interop.config_keys import Json
 from regard.interop.layout import IMAGE, MASKED_LM, NO_HEAD, PRETRAINING, SEQUENCE, SPAN, TEACHER, TOKEN, Layout
 from regard.interop.safetensors import TensorSpec, TensorSpecs
 from regard.layers.inputs import Batch, ImageBatch, TokenBatch
-from regard.models.registry import FAMILIES, build, family_of
+from regard.models.registry import FAMILIES, build, family_of, family_of_config
 
 PREFIX = "regard-"
 
@@ -73,7 +74,7 @@ class NativeLayout(Layout):
             "model_type": self.model_type,
             "architectures": [self.architecture],
             "is_encoder_decoder": FAMILIES[self.family].is_encoder_decoder,
-            **asdict(network.config),  # type: ignore[arg-type]
+            **_fields(network.config),
         }
 
     def read(self, config: Json) -> nn.Module:
@@ -93,3 +94,9 @@ class NativeLayout(Layout):
 
     def tensor_specs(self, network: nn.Module) -> TensorSpecs:
         return {name: TensorSpec((name,)) for name, _ in network.named_parameters()}
+
+
+def _fields(config: Any) -> Json:
+    """The fields of a config; a part that is a network of another family is an object with this family."""
+    parts = {name: getattr(config, name) for name in getattr(config, "PARTS", ())}
+    return asdict(config) | {name: {"family": family_of_config(part), **_fields(part)} for name, part in parts.items()}

@@ -44,10 +44,11 @@ class InputEmbedding(nn.Module):
         self.dropout = Dropout(dropout)
         self.first = first
 
-    def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, segments: Tensor | None = None, start: int = 0) -> Tensor:
+        """`start` is the position of the first token."""
         x = self.table(tokens)
         if self.positions is not None:
-            x = x + self.positions(self.first, tokens.size(1))
+            x = x + self.positions(self.first + start, tokens.size(1))
         if self.token_types is not None:
             single = segments is None or self.token_types.num_embeddings == 1  # RoBERTa has one type for both texts
             x = x + (self.token_types.weight[0] if single else self.token_types(segments))

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from regard.attention.masks import causal
 from regard.attention.positions import Learned
 from regard.attention.variants import multihead
 from regard.layers.blocks import ACTIVATIONS, Block, FeedForward, PostNorm, Stack, init_weights
 from regard.layers.encoder import InputEmbedding, Pooler, TextEncoder
+from regard.models.heads.mlm import MLMHead
 
 
 @dataclass(frozen=True)
@@ -90,19 +92,33 @@ class Bert(TextEncoder):
     def __init__(self, config: BertConfig):
         super().__init__()
         self.config = config
+        self.embed = _embedding(config)
         width = config.embedding_width or config.width
-        self.embed = InputEmbedding(
-            nn.Embedding(config.vocabulary, width),
-            Learned(width, config.position_offset + config.max_positions),
-            nn.Embedding(config.token_types, width) if config.token_types else None,
-            nn.LayerNorm(width, config.epsilon),
-            config.dropout,
-            config.position_offset,
-        )
         self.embedding_projection = nn.Linear(width, config.width) if config.embedding_width else nn.Identity()
         self.encoder = Stack(_blocks(config), nn.Identity())
         self.pooler = Pooler(config.width, config.pooler_activation) if config.pooler else None
         self.apply(init_weights)
+
+
+def _embedding(config: BertConfig) -> InputEmbedding:
+    width = config.embedding_width or config.width
+    return InputEmbedding(
+        nn.Embedding(config.vocabulary, width),
+        Learned(width, config.position_offset + config.max_positions),
+        nn.Embedding(config.token_types, width) if config.token_types else None,
+        nn.LayerNorm(width, config.epsilon),
+        config.dropout,
+        config.position_offset,
+    )
+
+
+def decoder(config: BertConfig) -> tuple[InputEmbedding, Stack, MLMHead]:
+    """Embedding, blocks and output layer of a causal decoder that attends to a source. Rothe et al. 2020."""
+    embed = _embedding(config)
+    stack = Stack([_block(config, decodes=True) for _ in range(config.depth)], nn.Identity())
+    for part in (embed, stack):
+        part.apply(init_weights)
+    return embed, stack, MLMHead(config, embed.table)
 
 
 def _blocks(config: BertConfig) -> list[Block]:
@@ -118,9 +134,11 @@ def group_of(config: BertConfig, index: int) -> int:
     return int(index / (config.depth / config.hidden_groups))
 
 
-def _block(config: BertConfig) -> Block:
+def _block(config: BertConfig, decodes: bool = False) -> Block:
     return Block(
         lambda: PostNorm(nn.LayerNorm(config.width, config.epsilon), config.dropout),
         multihead(config.width, config.heads),
         FeedForward(config.width, config.feedforward or 4 * config.width, config.activation),
+        multihead(config.width, config.heads) if decodes else None,
+        causal if decodes else None,
     )

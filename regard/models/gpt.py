@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from regard.attention.core import Attention
 from regard.attention.masks import Rule, Window, causal
 from regard.attention.positions import Learned
 from regard.attention.scores import PRODUCTS, Product
@@ -81,30 +82,47 @@ class GPT(TransformerLM):
         super().__init__()
         self.config = config
         self.rotary = None
-        table = nn.Embedding(config.vocabulary, config.width)
-        self.embed = Embedding(table, Learned(config.width, config.max_positions), False, config.dropout)
-        blocks = [self._block(config, index) for index in range(config.depth)]
-        self.decoder = Stack(blocks, _norm(config) if config.norm == "pre" else nn.Identity())
-        self.output = nn.Linear(config.width, config.vocabulary, bias=False)
-        self.apply(init_weights)
-        for name, parameter in self.named_parameters():
-            if name.endswith(("self_attention.output.weight", "down.weight")):  # 2 · depth residual layers are summed
-                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * config.depth))
-        if config.tied:
-            self.output.weight = table.weight
+        self.embed, self.decoder, self.output = decoder(config)
 
-    @staticmethod
-    def _block(config: GPTConfig, index: int) -> Block:
-        residual = PreNorm if config.norm == "pre" else PostNorm
-        attention = multihead(config.width, config.heads, score=_score(config, index), bias=config.bias)
-        if not config.projection_bias:
-            for projection in (attention.query, attention.key, attention.value):
-                projection.register_parameter("bias", None)
-        hidden = config.feedforward or 4 * config.width
-        feedforward = FeedForward(config.width, hidden, config.activation, config.bias)
-        letter = config.attention_pattern[index % len(config.attention_pattern)]
-        rule: Rule = causal if letter == "g" else causal & Window(config.window)
-        return Block(lambda: residual(_norm(config), config.dropout), attention, feedforward, rule=rule)
+
+def decoder(config: GPTConfig, cross: bool = False) -> tuple[Embedding, Stack, nn.Linear]:
+    """Embedding, blocks and output layer; with `cross` the blocks also attend to a source."""
+    table = nn.Embedding(config.vocabulary, config.width)
+    embed = Embedding(table, Learned(config.width, config.max_positions), False, config.dropout)
+    blocks = [_block(config, index, cross) for index in range(config.depth)]
+    stack = Stack(blocks, _norm(config) if config.norm == "pre" else nn.Identity())
+    output = nn.Linear(config.width, config.vocabulary, bias=False)
+    for part in (embed, stack, output):
+        part.apply(init_weights)
+    for name, parameter in stack.named_parameters():
+        if name.endswith((".output.weight", "down.weight")):  # 2 · depth residual layers are summed
+            nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * config.depth))
+    if config.tied:
+        output.weight = table.weight
+    return embed, stack, output
+
+
+def _block(config: GPTConfig, index: int, cross: bool) -> Block:
+    residual = PreNorm if config.norm == "pre" else PostNorm
+    hidden = config.feedforward or 4 * config.width
+    feedforward = FeedForward(config.width, hidden, config.activation, config.bias)
+    letter = config.attention_pattern[index % len(config.attention_pattern)]
+    rule: Rule = causal if letter == "g" else causal & Window(config.window)
+    return Block(
+        lambda: residual(_norm(config), config.dropout),
+        _attention(config, index),
+        feedforward,
+        _attention(config, index) if cross else None,
+        rule,
+    )
+
+
+def _attention(config: GPTConfig, index: int) -> Attention:
+    attention = multihead(config.width, config.heads, score=_score(config, index), bias=config.bias)
+    if not config.projection_bias:
+        for projection in (attention.query, attention.key, attention.value):
+            projection.register_parameter("bias", None)
+    return attention
 
 
 def _norm(config: GPTConfig) -> nn.LayerNorm:

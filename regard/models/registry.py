@@ -13,6 +13,7 @@ from regard.layers.inputs import Batch
 from regard.models import (
     bert,
     bytenet,
+    captioner,
     cnn,
     convs2s,
     deberta,
@@ -21,6 +22,7 @@ from regard.models import (
     hybrid,
     llama,
     seq2seq,
+    show_attend_tell,
     swin,
     transformer,
     vit,
@@ -68,6 +70,7 @@ class Family(NamedTuple):
 FAMILIES = {
     "bert": Family(bert.BertConfig, bert.Bert, bert.PRESETS),
     "bytenet": Family(bytenet.ByteNetConfig, bytenet.ByteNet, bytenet.BYTENET_PRESETS),
+    "captioner": Family(captioner.CaptionerConfig, captioner.Captioner, captioner.PRESETS),
     "cnn": Family(cnn.CNNConfig, cnn.CNN, cnn.PRESETS),
     "convs2s": Family(convs2s.ConvS2SConfig, convs2s.ConvS2S, convs2s.CONVS2S_PRESETS),
     "deberta": Family(deberta.DebertaConfig, deberta.Deberta, deberta.PRESETS),
@@ -77,6 +80,9 @@ FAMILIES = {
     "llama": Family(llama.LlamaConfig, llama.Llama, llama.PRESETS),
     "recurrent": Family(recurrent.RecurrentConfig, recurrent.Recurrent, recurrent.PRESETS),
     "seq2seq": Family(seq2seq.Seq2SeqConfig, seq2seq.Seq2Seq, seq2seq.PRESETS),
+    "show_attend_tell": Family(
+        show_attend_tell.ShowAttendTellConfig, show_attend_tell.ShowAttendTell, show_attend_tell.PRESETS
+    ),
     "swin": Family(swin.SwinConfig, swin.Swin, swin.PRESETS),
     "transformer": Family(transformer.TransformerConfig, transformer.Transformer, transformer.PRESETS),
     "vit": Family(vit.ViTConfig, vit.ViT, vit.PRESETS),
@@ -92,31 +98,65 @@ def family_of(network: object) -> str:
 
 def configure(model: dict[str, Any], **vocabulary: int) -> Any:
     """The config of a recipe's [model] table, with every field checked."""
+    return _configure(model, "model", vocabulary)
+
+
+def _configure(model: dict[str, Any], table: str, vocabulary: dict[str, int]) -> Any:
+    """The config of a table; `table` is its name in errors."""
     options = current_model_keys(model)
     name = options.pop("family", None)
     if name not in FAMILIES:
-        raise UserError(f"model.family = '{name}' is unknown{nearest(str(name), FAMILIES)}")
+        raise UserError(f"{table}.family = '{name}' is unknown{nearest(str(name), FAMILIES)}")
     family = FAMILIES[name]
     preset = options.pop("preset", None)
     if preset is not None and preset not in family.presets:
-        raise UserError(f"model.preset = '{preset}' is unknown for family '{name}'{nearest(preset, family.presets)}")
-    options = {**(family.presets[preset] if preset else {}), **options, **vocabulary}
+        raise UserError(f"{table}.preset = '{preset}' is unknown for family '{name}'{nearest(preset, family.presets)}")
+    inherited = family.presets[preset] if preset else {}
+    options = {**inherited, **options, **vocabulary}
     known = {field.name: field for field in fields(family.config)}
+    parts = getattr(family.config, "PARTS", {})
     for key, value in options.items():
         if key not in known:
-            raise UserError(f"model.{key} is unknown for family '{name}'{suggestion(key, 'model', known)}")
-        options[key] = _checked(key, value, known[key].default, family.config)
+            raise UserError(f"{table}.{key} is unknown for family '{name}'{suggestion(key, 'model', known)}")
+        if key not in parts:
+            options[key] = _checked(key, value, known[key].default, family.config, table)
+    for part, families in parts.items():
+        part_table = f"{table}.{part}"
+        options[part] = _configure_part(part_table, inherited.get(part), options.get(part), families, options)
     config = family.config(**options)
     if getattr(config, "states", 1) < 1:
-        raise UserError(f"[model] width {config.width} leaves no state for each direction: set encoder_width")
+        raise UserError(f"[{table}] width {config.width} leaves no state for each direction: set encoder_width")
     if (blocks := getattr(config, "depth", 1) * getattr(config, "inner_group_size", 1)) > DEEPEST:
         raise UserError(
-            f"[model] depth {config.depth} times inner_group_size {config.inner_group_size} are {blocks} blocks, "
+            f"[{table}] depth {config.depth} times inner_group_size {config.inner_group_size} are {blocks} blocks, "
             f"over {DEEPEST}"
         )
     if problem := config.problem():
-        raise UserError(f"[model] {problem}")
+        raise UserError(f"[{table}] {problem}")
     return config
+
+
+def _configure_part(
+    table: str, inherited: dict[str, Any] | None, options: Any, families: tuple[str, ...], model: dict[str, Any]
+) -> Any:
+    """The config of a part of a model, such as [model.encoder]: a network of another family, over that of a preset.
+
+    It has the vocabulary of the model.
+    """
+    if inherited and isinstance(options, dict) and not {"family", "preset"} & options.keys():
+        options = {**inherited, **options}
+    family = options.get("family") if isinstance(options, dict) else None
+    if family not in families:
+        raise UserError(
+            f"{table} = {options!r:.80} should be a table with the family of the network, one of: "
+            f'{", ".join(families)}; e.g. {table}.family = "{families[0]}"'
+        )
+    return _configure(options, table, {name: model[name] for name in FAMILIES[family].vocabularies})
+
+
+def family_of_config(config: Any) -> str:
+    """The family that a config is of."""
+    return next(name for name, family in FAMILIES.items() if type(config) is family.config)
 
 
 def accepts(family: str, name: str, value: Any) -> bool:
@@ -146,40 +186,40 @@ def outline(model: dict[str, Any], joint: bool = True) -> Any:
     return configure(model, **(sizes(family, 1, 1 if joint else 2) if family in FAMILIES else {}))
 
 
-def _checked(key: str, value: Any, default: Any, config: Any) -> Any:
+def _checked(key: str, value: Any, default: Any, config: Any, table: str = "model") -> Any:
     """A valid value of a field; a list, which has a size for each stage, as a tuple."""
     if not isinstance(default, tuple):
-        _check(key, value, default, config)
+        _check(key, value, default, config, table)
         return value
     if not isinstance(value, list | tuple) or not 1 <= len(value) <= MOST_STAGES:
-        raise UserError(f"model.{key} = {value!r} should be a list of 1 to {MOST_STAGES}, e.g. {list(default)}")
+        raise UserError(f"{table}.{key} = {value!r} should be a list of 1 to {MOST_STAGES}, e.g. {list(default)}")
     for item in value:
-        _check(key, item, default[0], config)
+        _check(key, item, default[0], config, table)
     return tuple(value)
 
 
-def _check(key: str, value: Any, default: Any, config: Any) -> None:
+def _check(key: str, value: Any, default: Any, config: Any, table: str) -> None:
     """Raise an error that names the field of a config if its type, choice or range is invalid."""
     expected = int if default is MISSING else type(default)
     fits = isinstance(value, (int, float) if expected is float else expected)
     if not fits or (expected is not bool and isinstance(value, bool)):
-        raise UserError(f"model.{key} = {value!r} should be of type {expected.__name__}, e.g. {default!r}")
+        raise UserError(f"{table}.{key} = {value!r} should be of type {expected.__name__}, e.g. {default!r}")
     choices = config.CHOICES.get(key)
     if choices and value not in choices:
-        raise UserError(f"model.{key} = '{value}' is not possible{nearest(value, choices)}")
+        raise UserError(f"{table}.{key} = '{value}' is not possible{nearest(value, choices)}")
     if expected not in (int, float):
         return
     zero = default == 0 or key in getattr(config, "MAY_BE_ZERO", ())  # a default of 0 means the size of another field
     least = 1 if expected is int and not zero else 0
     most = DEEPEST if key.endswith(FEWER) else LARGEST if expected is int else sys.float_info.max
     if not value >= least:  # nor is NaN
-        raise UserError(f"model.{key} = {value} should be at least {least}")
+        raise UserError(f"{table}.{key} = {value} should be at least {least}")
     if value > most:
-        raise UserError(f"model.{key} = {value} should be at most {most}")
+        raise UserError(f"{table}.{key} = {value} should be at most {most}")
     if key == "epsilon" and not 0 < value < 1:
-        raise UserError(f"model.epsilon = {value} should be between 0 and 1")
+        raise UserError(f"{table}.epsilon = {value} should be between 0 and 1")
     if key in ("dropout", "drop_path") and value >= 1:
-        raise UserError(f"model.{key} = {value} should be below 1")
+        raise UserError(f"{table}.{key} = {value} should be below 1")
 
 
 def build(model: dict[str, Any], **vocabulary: int) -> nn.Module:

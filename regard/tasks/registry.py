@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 TASKS = {  # name → package : class
     "answer": "regard.tasks.answer:Answer",
+    "caption": "regard.tasks.caption:CaptionTask",
     "classify": "regard.tasks.classify:Classify",
     "embed": "regard.tasks.embed:Embed",
     "fill": "regard.tasks.fill:Fill",
@@ -29,6 +30,7 @@ TASKS = {  # name → package : class
 
 ALIASES = {  # names in other tools
     "question-answering": "answer",
+    "image-to-text": "caption",
     "text-classification": "classify",
     "feature-extraction": "embed",
     "fill-mask": "fill",

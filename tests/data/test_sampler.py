@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from regard.config.recipe import TokenizerOptions
 from regard.data.sampler import BatchOptions, batches_per_epoch, epochs, permute, shares
 from regard.errors import UserError
-from regard.tasks.translate.dataset import Batch, collate, collate_samples, collate_sources
+from regard.tasks.seq2seq import Seq2SeqBatch
+from regard.tasks.translate.dataset import collate, collate_samples, collate_sources
 from regard.text.train_tokenizer import train_tokenizer
 from regard.text.vocabulary import Vocabulary
 
@@ -44,12 +45,12 @@ def corpus(count: int, **fields: int) -> Any:
 
 def take(
     count: int, dataset: Any, vocabulary: Vocabulary, options: BatchOptions, *share: int, **keywords: int
-) -> list[Batch]:
+) -> list[Seq2SeqBatch]:
     batches = shares(dataset, options, *share, **keywords)
     return [collate_samples(dataset, indices, vocabulary) for indices in islice(batches, count)]
 
 
-def same(first: list[Batch], second: list[Batch]) -> bool:
+def same(first: list[Seq2SeqBatch], second: list[Seq2SeqBatch]) -> bool:
     pairs = zip(first, second, strict=True)
     return all(
         torch.equal(a.indices, b.indices)

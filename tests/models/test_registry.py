@@ -18,11 +18,12 @@ from regard.models.registry import FAMILIES, build, sizes
 TASKS = {
     "bert": "embed", "deberta": "embed", "recurrent": "embed", "gpt": "generate", "llama": "generate",
     "cnn": "embed", "deit": "embed", "hybrid": "embed", "swin": "embed", "vit": "embed",
+    "captioner": "caption", "show_attend_tell": "caption",
     "bytenet": "translate", "convs2s": "translate", "seq2seq": "translate", "transformer": "translate",
 }  # fmt: skip
 
 
-IMAGES = ("cnn", "deit", "hybrid", "swin", "vit")
+IMAGES = ("captioner", "cnn", "deit", "hybrid", "show_attend_tell", "swin", "vit")
 
 
 def small(family: str) -> Any:

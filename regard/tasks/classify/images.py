@@ -19,8 +19,7 @@ from regard.errors import UserError
 from regard.image.augment import Augmentation
 from regard.image.dataset import ImageDataset, prepare_images
 from regard.image.processor import ImageProcessor
-from regard.image.read import list_images
-from regard.image.sources import exists, picture_of, pixels_of, read_image
+from regard.image.sources import exists, read_image
 from regard.interop.folder import Loaded
 from regard.interop.processors import FeatureProcessor
 from regard.layers.inputs import ImageBatch
@@ -29,6 +28,7 @@ from regard.tasks.classify import image_files
 from regard.tasks.classify.files import read_all
 from regard.tasks.classify.head import attach_classifier
 from regard.tasks.classify.modality import Modality
+from regard.tasks.images import images_of_arguments, is_single_image, picture_of, read_pixels
 from regard.tasks.inspection import Findings, warn_overlaps
 from regard.tasks.predictor import RunInput
 
@@ -163,8 +163,7 @@ class Images(Modality):
             return False
 
     def is_single(self, inputs: Any) -> bool:
-        is_array = isinstance(inputs, np.ndarray) and inputs.ndim < 4
-        return isinstance(inputs, str | Path) or hasattr(inputs, "getbands") or is_array
+        return is_single_image(inputs)
 
     def encode(self, values: Sequence[Any], truncate: bool = False) -> list[ImageRow]:
         for index, value in enumerate(values):
@@ -179,7 +178,7 @@ class Images(Modality):
         return [self.network.max_positions] * len(rows)
 
     def batch(self, rows: Sequence[ImageRow]) -> ImageBatch:
-        return self.images([pixels_of(row.value) for row in rows])
+        return self.images([read_pixels(row.value) for row in rows])
 
     def trace(self, recorder: Recorder, row: ImageRow, answer: str) -> Trace:
         """Positions are the learned tokens, then the patches row by row."""
@@ -190,15 +189,7 @@ class Images(Modality):
         return Trace(recorder, axes, answer, picture=picture_of(row.value, self.images))
 
     def from_arguments(self, arguments: Sequence[str]) -> Iterator[RunInput]:
-        """Files, and all images of folders."""
-        for argument in arguments:
-            if not Path(argument).is_dir():
-                yield RunInput(argument, argument)
-                continue
-            images = list_images(Path(argument))
-            if not images:
-                raise UserError(f"{argument}: the folder has no images")
-            yield from (RunInput(str(path), str(path)) for path in images)
+        return images_of_arguments(arguments)
 
     def parse_row(self, text: str, second: str | None, location: str) -> RunInput:
         return RunInput(image_files.resolve(text, location), location)

@@ -1,26 +1,21 @@
 """Attention of an encoder–decoder over an output, and word alignments from it."""
 
-import torch
-
-from regard.attention.recording import record
 from regard.attention.scores import uniform
 from regard.attention.trace import Axes, Axis, Trace
 from regard.errors import UserError
 from regard.layers.protocols import Seq2SeqModel
+from regard.tasks.seq2seq import record_target
 from regard.tasks.translate.dataset import collate_sources
 from regard.text.vocabulary import Vocabulary
 
 
-@torch.no_grad()
 def trace(
     network: Seq2SeqModel, vocabulary: Vocabulary, row: list[int], output: list[int], prove: bool = False
 ) -> Trace:
     """One teacher-forced pass over the output; its attention weights are those of the search that generated it."""
     tokenizer = vocabulary.target
-    device = next(network.parameters()).device
-    source = collate_sources([row], vocabulary).to(device)
-    with record(prove) as recorder:
-        network(source, torch.tensor([[tokenizer.begin, *output]], device=device))
+    source = collate_sources([row], vocabulary).to(next(network.parameters()).device)
+    recorder = record_target(network, source, tokenizer, output, prove)
     axes = Axes.encoder_decoder(
         source=Axis(vocabulary.source.pieces(source.tokens[0].tolist())),
         target=Axis(tokenizer.pieces([tokenizer.begin, *output])),

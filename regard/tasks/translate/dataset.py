@@ -3,10 +3,8 @@
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from regard.config.recipe import Recipe
 from regard.data.cache import Report, options_key
@@ -16,9 +14,8 @@ from regard.data.splits.hashed import file_of, held
 from regard.data.synthetic.pairs import GENERATORS
 from regard.errors import UserError, nearest
 from regard.layers.inputs import Ids, TokenBatch, pad
-from regard.layers.pytree import to_device
+from regard.tasks.seq2seq import Seq2SeqBatch, collate_targets, required_token
 from regard.tasks.translate.options import TranslateData
-from regard.text.tokenizer import MISSING, ROLES, Tokenizer
 from regard.text.train_tokenizer import train_tokenizer
 from regard.text.vocabulary import Vocabulary
 
@@ -133,47 +130,21 @@ def prepare(
 # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Batch(NamedTuple):
-    """Source rows end with </s>; target rows begin with <s> and end with </s>."""
-
-    source: TokenBatch
-    target: TokenBatch
-    indices: Tensor  # (batch): the samples' indices in the dataset
-
-    def to(self, device: torch.device | str) -> "Batch":
-        return to_device(self, device)
-
-
 def collate_sources(sources: Sequence[Ids], vocabulary: Vocabulary) -> TokenBatch:
     """Source ids + end."""
     tokenizer = vocabulary.source
-    return pad(sources, max(tokenizer.pad, 0), last=[_required(tokenizer, "end")])
+    return pad(sources, max(tokenizer.pad, 0), last=[required_token(tokenizer, "end")])
 
 
 def collate(
     sources: Sequence[Ids], targets: Sequence[Ids], vocabulary: Vocabulary, index: Sequence[int] | None = None
-) -> Batch:
+) -> Seq2SeqBatch:
     """Source ids + end; target begin + ids + end."""
-    tokenizer = vocabulary.target
-    first = [_required(tokenizer, "begin")]
-    last = [_required(tokenizer, "end")]
     indices = torch.tensor(list(range(len(sources)) if index is None else index), dtype=torch.int64)
-    target = pad(targets, max(tokenizer.pad, 0), first=first, last=last)
-    return Batch(collate_sources(sources, vocabulary), target, indices)
+    return Seq2SeqBatch(collate_sources(sources, vocabulary), collate_targets(targets, vocabulary.target), indices)
 
 
-def _required(tokenizer: Tokenizer, role: str) -> int:
-    token = tokenizer.ids[role]
-    if token == MISSING:
-        key, spellings = ROLES[role]
-        raise UserError(
-            f"the tokenizer has no token for '{role}', which pairs of texts need (looked for {', '.join(spellings)}); "
-            f"name it as {key} in its tokenizer_config.json"
-        )
-    return token
-
-
-def collate_samples(dataset: PairDataset, indices: Sequence[int], vocabulary: Vocabulary) -> Batch:
+def collate_samples(dataset: PairDataset, indices: Sequence[int], vocabulary: Vocabulary) -> Seq2SeqBatch:
     """These samples of a split as one batch."""
     sources = [dataset.source(index) for index in indices]
     return collate(sources, [dataset.target(index) for index in indices], vocabulary, indices)

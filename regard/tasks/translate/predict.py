@@ -9,12 +9,13 @@ import torch
 from regard.attention.trace import Trace
 from regard.config.recipe import DecodeOptions
 from regard.decoding.candidates import key_of
-from regard.decoding.search import Hypothesis, search
+from regard.decoding.search import Hypothesis
 from regard.errors import UserError
 from regard.layers.protocols import Network, Seq2SeqModel
 from regard.tasks.batching import EncodedText, by_length, check_texts, too_long
-from regard.tasks.generation import NOT_FINITE, GenerationPredictor
+from regard.tasks.generation import GenerationPredictor
 from regard.tasks.predictor import DEFAULT_INFERENCE, Inference, Options, RunInput
+from regard.tasks.seq2seq import check_output, decode
 from regard.tasks.translate.alignment import align, trace
 from regard.tasks.translate.dataset import collate_sources
 from regard.text.vocabulary import Vocabulary
@@ -73,10 +74,7 @@ class TranslatePredictor(GenerationPredictor):
             output = hypotheses[0][0].tokens
         else:
             output = self.tokenizer.encode(target)
-        if len(output) >= self.network.max_positions:
-            raise UserError(
-                f"the target has {len(output)} tokens, the model generates at most {self.network.max_positions - 1}"
-            )
+        check_output(self.network, output)
         return trace(self.network, self.processor, row.tokens, output, prove)
 
     def extra_columns(self, names: Sequence[str]) -> tuple[str, ...]:
@@ -145,7 +143,4 @@ def generate(
     lengths = torch.tensor([options.max_new_tokens or 2 * len(row) + 20 for row in rows])
     limit = lengths.clamp(max=network.max_positions - 1)
     keys = [key_of(row) for row in rows] if options.temperature else ()
-    hypotheses = search(network, source, vocabulary.target.begin, vocabulary.target.end, options, limit, keys=keys)
-    if not all(hypotheses):
-        raise UserError(NOT_FINITE)
-    return hypotheses
+    return decode(network, source, vocabulary.target, options, limit, keys)

@@ -2,26 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from regard.config.recipe import DecodeOptions
-from regard.errors import UserError
 from regard.layers.inputs import TokenBatch
 from regard.layers.protocols import Seq2SeqModel
 from regard.metrics import bleu
 from regard.models.registry import Family
-from regard.tasks.base import Preview, SampleTask, reject_classifier
-from regard.tasks.batching import by_length
+from regard.tasks.base import Preview, reject_classifier
 from regard.tasks.inspection import Findings, inspect_coverage, inspect_leaks, inspect_lengths, inspect_samples
-from regard.tasks.translate.dataset import Batch, PairDataset, Sample, collate_samples, corpus, train_vocabulary
+from regard.tasks.seq2seq import Seq2SeqBatch, Seq2SeqTask
+from regard.tasks.translate.dataset import PairDataset, Sample, collate_samples, corpus, train_vocabulary
 from regard.tasks.translate.evaluate import evaluate_task
 from regard.tasks.translate.options import TranslateData
 from regard.tasks.translate.predict import TranslatePredictor, Translation, translate
 
 
-class Translate(SampleTask[PairDataset]):
+class Translate(Seq2SeqTask[PairDataset]):
     """Translation: training on pairs of texts, validation by BLEU and chrF."""
 
     data: TranslateData
@@ -37,49 +34,21 @@ class Translate(SampleTask[PairDataset]):
     def supports(family: Family) -> bool:
         return family.is_encoder_decoder and family.input_type is TokenBatch
 
-    def max_tokens(self, requested: int, limit: int) -> int:
-        capacity = limit - 1
-        if not 1 <= requested <= capacity:
-            raise UserError(
-                f"data.max_length = {requested}, but the model reads and writes at most {capacity} tokens and an end "
-                f"(model.max_positions = {limit}): lower data.max_length, or raise model.max_positions"
-            )
-        return requested
-
     def dataset(self, split: str) -> PairDataset | None:
         return corpus(self.recipe, split, self.processor, self.cache)
 
-    def collate(self, split: PairDataset, indices: Sequence[int]) -> Batch:
+    def collate(self, split: PairDataset, indices: Sequence[int]) -> Seq2SeqBatch:
         return collate_samples(split, indices, self.processor)
 
-    def num_targets(self, batch: Batch) -> int:
-        return int((batch.target.lengths - 1).sum())
-
-    def loss(self, network: nn.Module, batch: Batch) -> Tensor:
-        return self._loss(network, batch, self.options.label_smoothing)
-
-    def _loss(self, network: nn.Module, batch: Batch, smoothing: float) -> Tensor:
-        """Cross-entropy of each next token, summed; padding does not count."""
-        tokens = batch.target.tokens
-        real = batch.target.real[:, 1:]
-        logits = network(batch.source, tokens[:, :-1], real)
-        return F.cross_entropy(logits.float(), tokens[:, 1:][real], label_smoothing=smoothing, reduction="sum")
-
-    @torch.no_grad()
     def validate(self, network: nn.Module) -> dict[str, float]:
         """Loss and metrics over the first `eval_samples` of the validation split."""
         if self.validation is None:
             return {}
-        dataset = self.validation
-        samples = _first(dataset, self.options.eval_samples)
-        total = count = 0.0
-        for indices in by_length(dataset.target_lengths[: len(samples)].tolist(), 64):
-            batch = self.collate(dataset, indices).to(next(network.parameters()).device)
-            total += float(self._loss(network, batch, 0.0))
-            count += self.num_targets(batch)
+        samples = _first(self.validation, self.options.eval_samples)
+        loss = self.mean_loss(network, self.validation, len(samples))
         outputs = [output.text for output in self._translate(network, samples)]
         references = [sample.target for sample in samples]
-        return {"loss": total / count, **bleu.quick(outputs, references, self.recipe.tokenizer.lowercase)}
+        return {"loss": loss, **bleu.quick(outputs, references, self.recipe.tokenizer.lowercase)}
 
     def preview(self, network: nn.Module, count: int) -> list[Preview]:
         if self.validation is None:

@@ -1,0 +1,58 @@
+"""Images as inputs of tasks: files, Pillow images and arrays → pixels; and as pictures of traces."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from regard.attention.trace import Picture
+from regard.errors import UserError
+from regard.image.processor import ImageProcessor
+from regard.image.read import from_value, list_images
+from regard.image.sources import read_image
+from regard.tasks.predictor import RunInput
+
+
+def is_single_image(inputs: Any) -> bool:
+    """Whether this is one image and not several: a list, or an array with an axis for them."""
+    is_array = isinstance(inputs, np.ndarray) and inputs.ndim < 4
+    return isinstance(inputs, str | Path) or hasattr(inputs, "getbands") or is_array
+
+
+def images_of_arguments(arguments: Sequence[str]) -> Iterator[RunInput]:
+    """Files, and all images of folders."""
+    for argument in arguments:
+        if not Path(argument).is_dir():
+            yield RunInput(argument, argument)
+            continue
+        images = list_images(Path(argument))
+        if not images:
+            raise UserError(f"{argument}: the folder has no images")
+        yield from (RunInput(str(path), str(path)) for path in images)
+
+
+def image_of_row(name: str, location: str) -> RunInput:
+    """An image of a table, by its path relative to the folder of the table; empty where the cell is."""
+    folder = Path(location.rpartition(":")[0]).parent
+    return RunInput(str(folder / name.strip()) if name.strip() else "", location)
+
+
+def read_pixels(value: Any, index: int | None = None) -> np.ndarray:
+    """The pixels of an input: the name of an image, a Pillow image or an array. `index` is the input's, for errors."""
+    try:
+        if isinstance(value, str | Path):
+            return read_image(str(value)).pixels
+        if not is_single_image(value):
+            raise UserError(f"is no image: expected a file, a Pillow image or an array, not {value!r:.60}")
+        return from_value(value)
+    except UserError as error:
+        raise UserError(error.message, index) from None
+
+
+def picture_of(value: Any, processor: ImageProcessor) -> Picture:
+    """The image of a trace, with the box that the model is given of it."""
+    pixels = read_pixels(value)
+    name = Path(value).name if isinstance(value, str | Path) else "image"
+    return Picture(torch.tensor(pixels), processor.visible_box(*pixels.shape[:2]), name)
