@@ -36,7 +36,7 @@ class Mixing(NamedTuple):
     partner: Tensor  # (batch)
     share: Tensor  # (batch): of the image itself
     boxes: Tensor  # (batch, 4): top, left, bottom, right; empty for mixup
-    cut: Tensor  # (batch): whether CutMix and not mixup
+    by_box: Tensor  # (batch): whether CutMix and not mixup
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Augmentation:
             return None
         mixup, cutmix = self.options.mixup, self.options.cutmix
         partner = torch.arange(len(samples)).flip(0)
-        shares, boxes, cut = [], [], []
+        shares, boxes, kinds = [], [], []
         for rng in self._generators(samples, epoch):
             _, centre_y, centre_x = (uniform := rng.random(MIX.stop)[MIX])
             by_box = cutmix > 0 and (not mixup or uniform[0] < 0.5)
@@ -102,14 +102,14 @@ class Augmentation:
             area = (box[2] - box[0]) * (box[3] - box[1])
             shares.append(1 - area / (size[0] * size[1]) if by_box else share)
             boxes.append(box)
-            cut.append(by_box)
-        return Mixing(partner, torch.tensor(shares, dtype=torch.float32), torch.tensor(boxes), torch.tensor(cut))
+            kinds.append(by_box)
+        return Mixing(partner, torch.tensor(shares, dtype=torch.float32), torch.tensor(boxes), torch.tensor(kinds))
 
     def _mix(self, images: Tensor, mixing: Mixing | None) -> Tensor:
         if mixing is None:
             return images
         other = images[mixing.partner]
-        share = torch.where(mixing.cut, 1.0, mixing.share)[:, None, None, None]
+        share = torch.where(mixing.by_box, 1.0, mixing.share)[:, None, None, None]
         return torch.where(_inside(mixing.boxes, images), other, share * images + (1 - share) * other)
 
     def _generators(self, samples: Sequence[int], epoch: int) -> list[np.random.Generator]:

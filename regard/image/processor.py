@@ -77,8 +77,8 @@ class ImageProcessor:
         if resample not in RESAMPLES:
             raise UserError(f"resample = {resample} is no resampling filter; expected 0 to {RESAMPLES[-1]}")
         normalise = config.get("do_normalize", True)
-        mean = _numbers(config, "image_mean", 0.5) if normalise else (0.0,) * 3
-        std = _numbers(config, "image_std", 0.5) if normalise else (1.0,) * 3
+        mean = _channel_values(config, "image_mean", 0.5) if normalise else (0.0,) * 3
+        std = _channel_values(config, "image_std", 0.5) if normalise else (1.0,) * 3
         factor = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
         if type(factor) not in (int, float) or not 0 < factor < float("inf"):
             raise UserError(f"rescale_factor = {factor!r}: expected a positive number")
@@ -184,7 +184,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _numbers(config: Mapping[str, Any], key: str, default: float) -> tuple[float, ...]:
+def _channel_values(config: Mapping[str, Any], key: str, default: float) -> tuple[float, ...]:
     values = config.get(key, [default] * 3)
     values = [values] * 3 if type(values) in (int, float) else values
     fits = isinstance(values, list) and len(values) in (1, 3)

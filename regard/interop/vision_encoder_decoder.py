@@ -140,12 +140,9 @@ class VisionEncoderDecoder(Layout):
         for side, layout in zip(("encoder", "decoder"), self._layouts_of(config), strict=True):
             assert layout is not None
             known = foreign.get(side, {})
-            network_of_side: Any = SimpleNamespace(config=getattr(config, side))
-            described[side] = {
-                key: value
-                for key, value in layout.describe(network_of_side, known).items()
-                if key != POOLER or key in known
-            }
+            component: Any = SimpleNamespace(config=getattr(config, side))
+            keys = layout.describe(component, known)
+            described[side] = {key: value for key, value in keys.items() if key != POOLER or key in known}
         described["decoder"] |= DECODES
         return {
             **{key: value for key, value in foreign.items() if key != "torch_dtype"},

@@ -72,8 +72,8 @@ def multi_label_metrics(predicted: np.ndarray, expected: np.ndarray) -> dict[str
 
 def top_k_accuracy(scores: np.ndarray, expected: Sequence[int], k: int = TOP) -> np.ndarray:
     """For each sample 100 if its label is among the k with the highest scores (samples, labels), else 0."""
-    own = np.take_along_axis(scores, np.asarray(expected, int)[:, None], 1)
-    return 100.0 * ((scores > own).sum(1) < k)
+    of_label = np.take_along_axis(scores, np.asarray(expected, int)[:, None], 1)
+    return 100.0 * ((scores > of_label).sum(1) < k)
 
 
 def single_label_report(scores: np.ndarray, expected: Sequence[int], labels: Sequence[str]) -> dict[str, object]:

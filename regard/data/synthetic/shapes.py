@@ -65,7 +65,7 @@ class Scene(NamedTuple):
     objects: tuple[SceneObject, ...]
 
 
-class _Placed(NamedTuple):
+class _ObjectPosition(NamedTuple):
     colour: str
     shape: str
     radius: float
@@ -76,9 +76,9 @@ class _Placed(NamedTuple):
 def scene(seed: int, split: str, index: int, size: int = SIZE) -> Scene:
     """The scene of an index: a large object, and in two of three scenes a smaller one elsewhere."""
     rng = np.random.default_rng((seed, SPLITS.index(split), index))
-    placed = [_place(rng, LARGE, [])]
+    placed = [_draw_object(rng, LARGE, [])]
     if rng.random() < 2 / 3:
-        placed.append(_place(rng, SMALL, placed))
+        placed.append(_draw_object(rng, SMALL, placed))
     label = placed[0].shape
     relation = ""
     if len(placed) == 2:
@@ -97,7 +97,9 @@ def scene(seed: int, split: str, index: int, size: int = SIZE) -> Scene:
     return Scene(image.clip(0, 255).astype(np.uint8), label, caption, tuple(objects))
 
 
-def _place(rng: np.random.Generator, radii: tuple[float, float], others: list[_Placed]) -> _Placed:
+def _draw_object(
+    rng: np.random.Generator, radii: tuple[float, float], others: list[_ObjectPosition]
+) -> _ObjectPosition:
     """An object of a random colour and shape that touches no other; of the same colour or shape is none."""
     colours = [name for name in COLOURS if all(name != each.colour for each in others)]
     shapes = [name for name in SHAPES if all(name != each.shape for each in others)]
@@ -107,6 +109,6 @@ def _place(rng: np.random.Generator, radii: tuple[float, float], others: list[_P
         radius = rng.uniform(*radii)
         x, y = rng.uniform(radius, SIZE - radius, 2)
         if all(max(abs(x - each.x), abs(y - each.y)) > radius + each.radius for each in others):
-            return _Placed(colour, shape, radius, x, y)
+            return _ObjectPosition(colour, shape, radius, x, y)
         if rng.random() < 0.02:  # the other object is in the middle: a smaller one fits beside it
             radii = (radii[0] * 0.8, radii[0])
