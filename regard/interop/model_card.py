@@ -7,8 +7,9 @@ from typing import NamedTuple
 from regard.config.recipe import Recipe
 from regard.data.processor import Processor
 from regard.interop.heads import UNPUBLISHED_NOTE, head_of, is_unpublished
-from regard.interop.layout import PRETRAINING
+from regard.interop.layout import PRETRAINING, TEACHER
 from regard.interop.native import PREFIX
+from regard.layers.inputs import ImageBatch
 from regard.layers.protocols import Network
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import FAMILIES, family_of
@@ -20,6 +21,16 @@ Or, with transformers:
     from transformers import AutoTokenizer, {auto}
     tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), {auto}.from_pretrained("FOLDER")
     inputs = tokenizer("…", return_tensors="pt"{types})
+    print({result})
+"""
+
+OPEN_IMAGES = """
+Or, with transformers:
+
+    from PIL import Image
+    from transformers import AutoImageProcessor, {auto}
+    processor, model = AutoImageProcessor.from_pretrained("FOLDER"), {auto}.from_pretrained("FOLDER")
+    inputs = processor(Image.open("image.jpg"), return_tensors="pt")
     print({result})
 """
 
@@ -58,6 +69,13 @@ TASK_CARDS = {
                       "Similarities of its vectors are relative: choose thresholds on your own data."),
 }  # fmt: skip
 
+IMAGE_CARDS = {
+    "classify": TaskCard("Image classifier", "image-classification", "AutoModelForImageClassification",
+                         "Probabilities are not calibrated."),
+    "embed": TaskCard("Image encoder", "image-feature-extraction", "AutoModel",
+                      "Similarities of its vectors are relative: choose thresholds on your own data."),
+}  # fmt: skip
+
 MAX_LABELS = 20  # that are listed
 
 
@@ -73,11 +91,14 @@ def card_of(
     network: Network, processor: Processor, model_type: str, base: str = "", training: Training | None = None
 ) -> str:
     """The text of README.md; that of an adapter names its base model."""
-    card = TASK_CARDS[network.task]
+    takes_images = network.input_type is ImageBatch
+    card = (IMAGE_CARDS if takes_images else TASK_CARDS).get(network.task, TASK_CARDS[network.task])
     parameters = sum(parameter.numel() for parameter in network.parameters())
     decoding = "" if FAMILIES[family_of(network)].is_encoder else " Decoding options: `generation_config.json`."
     verb = "embed" if network.task == "embed" else "run"
     inputs = '{"question": "…", "context": "…"}' if network.task == "answer" else '"…"'
+    inputs = '"image.jpg"' if takes_images else inputs
+    limit = _image_limit(network) if takes_images else f"At most {network.max_positions:,} tokens at once."
     adapter = f"\nThis folder has only the LoRA adapter (PEFT layout) of the base model `{base}`." if base else ""
     metrics = "".join(f"\n- {name}" for name in training.metrics if name != "loss") if training else ""
     metrics = f"\nmetrics:{metrics}" if metrics else ""
@@ -98,9 +119,13 @@ Architecture: `config.json`.{decoding}{adapter}
 {"" if base else _with_transformers(network, processor, model_type)}
 ## Limitations
 
-{card.limitation} At most {network.max_positions:,} tokens at once.
+{card.limitation} {limit}
 The model has learned what is in its training data, biases included.
 """
+
+
+def _image_limit(network: Network) -> str:
+    return "Images are resized to {} × {} pixels.".format(*network.config.image_shape)
 
 
 def _sizes(network: Network, processor: Processor) -> str:
@@ -134,6 +159,12 @@ def _public(path: str) -> str:
     return Path(path).name if Path(path).is_absolute() else path
 
 
+def _image_class(network: Network) -> str:
+    """The class of transformers that opens an image encoder with its head."""
+    head = head_of(network)
+    return "DeiTForImageClassificationWithTeacher" if head == TEACHER else IMAGE_CARDS[network.task].auto_class
+
+
 def transformers_problem(network: Network, processor: Processor, model_type: str) -> str:
     """Why transformers cannot open what is saved, as a message; "" if it can."""
     if model_type.startswith(PREFIX):
@@ -149,6 +180,9 @@ def _with_transformers(network: Network, processor: Processor, model_type: str) 
     """How transformers opens the same folder, or why it cannot."""
     if problem := transformers_problem(network, processor, model_type):
         return f"\nNote: {problem}.\n"
+    if network.input_type is ImageBatch:
+        result = PREDICTED[network.problem_type] if isinstance(network, Classifier) else "model(**inputs)"
+        return OPEN_IMAGES.format(auto=_image_class(network), result=result)
     task = network.task
     auto = "AutoModelForPreTraining" if head_of(network) == PRETRAINING else TASK_CARDS[task].auto_class
     result = GENERATED if task in ("translate", "generate") else "model(**inputs)"

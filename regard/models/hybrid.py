@@ -59,8 +59,8 @@ class HybridConfig(ImageConfig):
 
 PRESETS: dict[str, dict] = {
     "tiny": dict(base_width=32, depths=(1, 1, 1), width=128, heads=4, depth=2, feedforward=256),  # 0.6M
-    "small": dict(base_width=48, depths=(1, 2, 2), width=192, heads=6, depth=3, feedforward=384),  # 2.2M
-    "photo": dict(image_size=224, stem_stride=2, base_width=48, depths=(1, 2, 2, 2), width=384, heads=6),  # 12.0M
+    "small": dict(base_width=48, depths=(1, 2, 2), width=192, heads=6, depth=3, feedforward=384),  # 2.5M
+    "photo": dict(image_size=224, stem_stride=2, base_width=48, depths=(1, 2, 2, 2), width=384, heads=6),  # 13.6M
 }
 
 
