@@ -11,6 +11,7 @@ from regard.kernels import ops
 from regard.layers.autoregressive import TransformerLM
 from regard.layers.blocks import FeedForward, Stack
 from regard.layers.encoder import TextEncoder
+from regard.layers.image_encoder import ImageEncoder
 from regard.runtime import fused_decoder, unpadded
 from regard.runtime.fused_decoder import FusedDecoder
 from regard.runtime.linear import (
@@ -45,6 +46,8 @@ def optimize_for_inference(network: Network, precision: str = "float32") -> Netw
                 optimize_encoder(encoder, precision)
             elif precision == "int8" and torch.backends.mkldnn.is_available():
                 replace_linears(encoder.encoder, lambda linear: DynamicInt8Linear(linear.weight, linear.bias))
+        for encoder in [module for module in network.modules() if isinstance(module, ImageEncoder)]:
+            optimize_image_encoder(encoder, precision)
         if isinstance(network, TransformerLM):
             for attention in [module for module in network.modules() if isinstance(module, Attention)]:
                 pack_qkv(attention, precision, small_batch_int8())
@@ -67,6 +70,20 @@ def optimize_encoder(encoder: TextEncoder, precision: str) -> None:
     """Its blocks, over real tokens alone."""
     stack = encoder.encoder
     assert isinstance(stack, Stack)
+    optimize_stack(stack, precision)
+    encoder.encoder = Unpadded(stack)
+
+
+def optimize_image_encoder(encoder: ImageEncoder, precision: str) -> None:
+    """Its blocks, with concatenated images if they are those of a Transformer."""
+    optimize_stack(encoder, precision)
+    for name, stack in encoder.named_children():
+        if unpadded.is_supported(stack):
+            setattr(encoder, name, Unpadded(stack))
+
+
+def optimize_stack(stack: nn.Module, precision: str) -> None:
+    """The linear layers of an encoder's blocks: packed, or int8."""
     int8_linear: Int8Linear = DynamicInt8Linear if torch.backends.mkldnn.is_available() else small_batch_int8()
     for attention in [module for module in stack.modules() if isinstance(module, Attention)]:
         pack_qkv(attention, precision, int8_linear, many_rows=True)
@@ -81,7 +98,6 @@ def optimize_encoder(encoder: TextEncoder, precision: str) -> None:
             setattr(module, name, PackedLinear(child))
         else:
             store_column_major(child)
-    encoder.encoder = Unpadded(stack)
 
 
 def pack_qkv(attention: Attention, precision: str, int8_linear: Int8Linear, many_rows: bool = False) -> None:

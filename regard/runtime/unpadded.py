@@ -18,7 +18,7 @@ from regard.attention.positions import Rotation
 from regard.attention.recording import recorder
 from regard.attention.scores import Product
 from regard.kernels import ops
-from regard.layers.blocks import Block, FeedForward, PostNorm, PreNorm, Stack
+from regard.layers.blocks import Block, FeedForward, PostNorm, PreNorm, Stack, StochasticDepth
 from regard.runtime.linear import PackedLinear, PackedWeights, packable
 
 
@@ -89,7 +89,7 @@ def _is_supported_block(block: nn.Module) -> bool:
         and block.self_attention.position_bias is None
         and block.self_attention.heads == block.self_attention.key_heads
         and bool(packable(block.self_attention))
-        and type(block.self_attention_residual) in (PreNorm, PostNorm)
+        and type(block.self_attention_residual) in (PreNorm, PostNorm, StochasticDepth)
         and block.rule is None
         and block.has_feedforward
         and type(block.feedforward) is FeedForward

@@ -60,7 +60,8 @@ class Images(Modality):
     @classmethod
     def create_processor(cls, recipe: Recipe) -> FeatureProcessor:
         config = outline(recipe.model)
-        return FeatureProcessor(ImageProcessor.default(*config.image_shape, config.channels))
+        height, width = config.image_shape
+        return FeatureProcessor(ImageProcessor.default(height, width, config.channels))
 
     @classmethod
     def attach_head(cls, loaded: Loaded, recipe: Recipe) -> Loaded:
