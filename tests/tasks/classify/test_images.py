@@ -293,6 +293,7 @@ def test_a_published_checkpoint_is_fine_tuned(published: Path, photos: Path) -> 
 GEOMETRIES = {
     "vit": "patch = 4\nwidth = 12\nheads = 3\ndepth = 1",
     "deit": "patch = 4\nwidth = 12\nheads = 3\ndepth = 1",
+    "swin": "patch = 2\nembedding_width = 12\nwindow = 3\ndepths = [2, 1]\nheads = [2, 3]",
     "hybrid": "base_width = 8\ndepths = [1, 1]\nwidth = 12\nheads = 3\ndepth = 1",
     "cnn": "base_width = 8\ndepths = [1, 1]",
 }
