@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.attention.recording import Recorder
-from regard.attention.trace import Axes, Axis, Trace
+from regard.attention.trace import Axes, Trace
 from regard.config.recipe import Recipe
 from regard.data.cache import options_key
 from regard.data.splits.hashed import digests
@@ -19,7 +19,6 @@ from regard.errors import UserError
 from regard.image.augment import Augmentation
 from regard.image.dataset import ImageDataset, prepare_images
 from regard.image.processor import ImageProcessor
-from regard.image.read import from_value, list_images
 from regard.image.sources import exists, read_image
 from regard.interop.folder import Loaded
 from regard.interop.processors import FeatureProcessor
@@ -29,6 +28,14 @@ from regard.tasks.classify import image_files
 from regard.tasks.classify.files import read_all
 from regard.tasks.classify.head import attach_classifier
 from regard.tasks.classify.modality import Modality
+from regard.tasks.images import (
+    encoder_axes,
+    image_axis,
+    image_of_row,
+    images_of_arguments,
+    is_single_image,
+    read_pixels,
+)
 from regard.tasks.inspection import Findings, warn_overlaps
 from regard.tasks.predictor import RunInput
 
@@ -164,8 +171,7 @@ class Images(Modality):
             return False
 
     def is_single(self, inputs: Any) -> bool:
-        is_array = isinstance(inputs, np.ndarray) and inputs.ndim < 4
-        return isinstance(inputs, str | Path) or hasattr(inputs, "getbands") or is_array
+        return is_single_image(inputs)
 
     def encode(self, values: Sequence[Any], truncate: bool = False) -> list[ImageRow]:
         for index, value in enumerate(values):
@@ -181,35 +187,17 @@ class Images(Modality):
 
     def batch(self, rows: Sequence[ImageRow]) -> ImageBatch:
         values = [row.value for row in rows]
-        return self.images([read_image(str(v)).pixels if isinstance(v, str | Path) else from_value(v) for v in values])
+        return self.images([read_pixels(value) for value in values])
 
     def trace(self, recorder: Recorder, row: ImageRow, answer: str) -> Trace:
         """Positions are the learned tokens, then the patches row by row."""
-        height, width = self.batch([row]).pixels.shape[2:]
+        size = self.batch([row]).pixels.shape[2:]
         encoder = self.network.body
-        axes = {}
-        for site, geometry in encoder.geometry(height, width).items():
-            axis = patch_axis(geometry)
-            axes[site] = (axis, axis)
-        return Trace(recorder, Axes(axes, source=patch_axis(encoder.state_geometry(height, width))), answer)
+        axes = encoder_axes(encoder, *size)
+        return Trace(recorder, Axes(axes, source=image_axis(encoder.state_geometry(*size))), answer)
 
     def from_arguments(self, arguments: Sequence[str]) -> Iterator[RunInput]:
-        """Files, and all images of folders."""
-        for argument in arguments:
-            if not Path(argument).is_dir():
-                yield RunInput(argument, argument)
-                continue
-            images = list_images(Path(argument))
-            if not images:
-                raise UserError(f"{argument}: the folder has no images")
-            yield from (RunInput(str(path), str(path)) for path in images)
+        return images_of_arguments(arguments)
 
     def parse_row(self, text: str, second: str | None, location: str) -> RunInput:
-        return RunInput(image_files.resolve(text, location), location)
-
-
-def patch_axis(geometry: Any) -> Axis:
-    """The positions of a `SiteGeometry`: its tokens, and each patch by row and column."""
-    rows, columns = geometry.rows, geometry.columns
-    patches = [f"{row},{column}" for row in range(rows) for column in range(columns)]
-    return Axis([*geometry.tokens, *patches], "patch", (rows, columns))
+        return image_of_row(text, location)
