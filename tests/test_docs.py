@@ -314,7 +314,7 @@ def test_the_counts_of_the_changelog_are_those_of_the_code() -> None:
     counts = re.search(r"(\w+) tasks, (\w+) model families with (\d+) presets, \d+ .*, (\d+) built-in recipes", text)
     assert counts is not None
     presets = sum(len(family.presets) for family in FAMILIES.values())
-    written = {7: "seven", 8: "eight", 9: "nine", 10: "ten", 14: "fourteen"}
+    written = {7: "seven", 8: "eight", 9: "nine", 10: "ten", 14: "fourteen", 16: "sixteen"}
     expected = (written[len(TASKS)], written[len(FAMILIES)], str(presets), str(len(shipped_recipes())))
     assert counts.groups() == expected
 
@@ -324,8 +324,10 @@ def test_the_counts_of_the_changelog_are_those_of_the_code() -> None:
 TASK_SECTIONS = ["Quickstart", "Data format", "Train", "Predict", "Evaluate", "Load and export"]
 TASK_PAGES = {  # page → terms that users search for
     "text-classification": "text classification, single-label, multi-label, regression, accuracy, F1, fine-tun",
+    "image-classification": "image classification, ViT, augmentation, mixup, RandAugment, accuracy, acc@5, fine-tun",
     "token-classification": "token classification, named-entity recognition, NER, CoNLL, precision, recall, F1",
     "question-answering": "extractive question answering, SQuAD, context, span, exact match, F1, fine-tun",
+    "captioning": "image captioning, encoder, decoder, cross-attention, CIDEr, BLEU, beam search, attention weights",
     "translation": "translation, seq2seq, encoder, decoder, parallel, BLEU, chrF, beam search, attention weights",
     "language-modelling": "causal language model, perplexity, GPT, Llama, prompt, context window, pre-train",
     "chat": "chat template, system prompt, context window, language model",

@@ -21,6 +21,7 @@ API = {
         "regard.tasks.tag.predictions:TaggedSpan",
         "regard.tasks.answer.predict:SpanAnswer",
         "regard.tasks.translate.predict:Translation",
+        "regard.tasks.caption.predict:Caption",
         "regard.tasks.generate.text_generator:Continuation",
         "regard.tasks.fill.predict:FilledText",
         "regard.tasks.fill.predict:Candidate",

@@ -43,14 +43,7 @@ def run_all(
         if predictor.streams and not output.json:
             _print_stream(predictor, value, options)
         else:
-            _print(
-                predictor,
-                value,
-                predictor.run(value.value, {"batch_size": batch_size, **options}),
-                output,
-                options,
-                False,
-            )
+            _print(predictor, value, predictor.run(value.value, {"batch_size": batch_size, **options}), output, options)
         return
     values = chain(first, values)  # one argument may name several inputs: a folder of images
     interactive = not inputs and not rows.file and sys.stdin.isatty()  # a terminal is answered line by line
@@ -106,7 +99,12 @@ def _locating_errors(batch: list[RunInput]) -> Iterator[None]:
 
 
 def _print(
-    predictor: Predictor, value: RunInput, prediction: Prediction, output: Output, options: Options, several: bool
+    predictor: Predictor,
+    value: RunInput,
+    prediction: Prediction,
+    output: Output,
+    options: Options,
+    several: bool = False,
 ) -> None:
     if output.json:
         location = {"location": value.location} if value.location else {}

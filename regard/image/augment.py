@@ -97,7 +97,8 @@ class Augmentation:
         for rng in self._generators(samples, epoch):
             _, centre_y, centre_x = (uniform := rng.random(MIX.stop)[MIX])
             by_box = cutmix > 0 and (not mixup or uniform[0] < 0.5)
-            share = rng.beta(*(cutmix if by_box else mixup,) * 2)
+            alpha = cutmix if by_box else mixup
+            share = rng.beta(alpha, alpha)
             box = cutmix_box(share, centre_y, centre_x, size) if by_box else (0, 0, 0, 0)
             area = (box[2] - box[0]) * (box[3] - box[1])
             shares.append(1 - area / (size[0] * size[1]) if by_box else share)

@@ -46,11 +46,12 @@ from regard.interop.safetensors import (
 )
 from regard.interop.sentence_transformers import Pooling
 from regard.interop.vision import DeiT, Swin, ViT
+from regard.interop.vision_encoder_decoder import VisionEncoderDecoder
 from regard.layers.protocols import Network
 from regard.models.registry import FAMILIES
 
 PUBLISHED = (Marian(), GPT1(), GPT2(), GPTNeo(), Llama(), Bert(), Roberta(), Camembert(), DistilBert(), Albert(),
-             Deberta(), DebertaV2(), ViT(), DeiT(), Swin())  # fmt: skip
+             Deberta(), DebertaV2(), ViT(), DeiT(), Swin(), VisionEncoderDecoder())  # fmt: skip
 
 LAYOUTS: dict[str, Layout] = {
     layout.model_type: HeadedLayout(layout) if layout.head_names else layout

@@ -68,6 +68,8 @@ class HFModule(nn.Module):
         name, value = ("pixel_values", pixel_values) if takes_images else ("input_ids", input_ids)
         if value is None:
             raise UserError(f"{name} is missing: this model takes {'images' if takes_images else 'tokens'}")
+        if takes_images and self.network.task == "caption":
+            return caption_outputs(self.network, value, decoder_input_ids, interpolate_pos_encoding)
         if takes_images:
             return image_outputs(self.network, value, interpolate_pos_encoding)
         return self._from_tokens(value, decoder_input_ids, attention_mask, token_type_ids)
@@ -159,21 +161,7 @@ def _outputs(network: Any, text: TokenBatch, scatter: Scatter) -> Output:
 
 def image_outputs(network: Any, pixels: Tensor, interpolate: bool) -> Output:
     """What an image encoder computes, with or without a classification head."""
-    config = network.config
-    if pixels.dim() != 4 or not pixels.is_floating_point() or pixels.size(1) != config.channels or not len(pixels):
-        expected = f"(batch, {config.channels}, height, width)"
-        raise UserError(f"pixel_values should be floats {expected}, not {pixels.dtype} {tuple(pixels.shape)}")
-    body = getattr(network, "body", network)
-    height, width = pixels.shape[2:]
-    if not body.state_geometry(height, width).rows * body.state_geometry(height, width).columns:
-        raise UserError(f"pixel_values has {height} × {width} pixels, less than one patch")
-    has_positions = any(isinstance(module, GridPositions) for module in network.modules())
-    if has_positions and not interpolate and (height, width) != config.image_shape:
-        expected = "{} × {}".format(*config.image_shape)
-        raise UserError(
-            f"pixel_values has {height} × {width} pixels, but the model's positions are for {expected}: resize the "
-            "images, or pass interpolate_pos_encoding=True"
-        )
+    _check_pixels(getattr(network, "body", network), pixels, interpolate)
     if network.task == "embed":
         states = network.encode(ImageBatch(pixels))
         pooled = None if isinstance(network, ViT) and network.pooler is None else network.pooled(states)
@@ -184,6 +172,35 @@ def image_outputs(network: Any, pixels: Tensor, interpolate: bool) -> Output:
         return output
     first, second = network.both_logits(states)
     return replace(output, cls_logits=first, distillation_logits=second)
+
+
+def caption_outputs(network: Any, pixels: Tensor, target: Tensor | None, interpolate: bool) -> Output:
+    """The logits of a caption's next tokens."""
+    _check_pixels(network.encoder, pixels, interpolate)
+    if target is None:
+        raise UserError("decoder_input_ids is missing: this is an encoder–decoder model")
+    _check_shape("decoder_input_ids", target)
+    _check_ids("decoder_input_ids", target, network.config.vocabulary)
+    if len(pixels) != len(target):
+        raise UserError(f"pixel_values has {len(pixels)} images, decoder_input_ids {len(target)} rows")
+    return Output(network(ImageBatch(pixels), target))
+
+
+def _check_pixels(encoder: Any, pixels: Tensor, interpolate: bool) -> None:
+    config = encoder.config
+    if pixels.dim() != 4 or not pixels.is_floating_point() or pixels.size(1) != config.channels or not len(pixels):
+        expected = f"(batch, {config.channels}, height, width)"
+        raise UserError(f"pixel_values should be floats {expected}, not {pixels.dtype} {tuple(pixels.shape)}")
+    height, width = pixels.shape[2:]
+    if not encoder.state_geometry(height, width).rows * encoder.state_geometry(height, width).columns:
+        raise UserError(f"pixel_values has {height} × {width} pixels, less than one patch")
+    has_positions = any(isinstance(module, GridPositions) for module in encoder.modules())
+    if has_positions and not interpolate and (height, width) != config.image_shape:
+        expected = "{} × {}".format(*config.image_shape)
+        raise UserError(
+            f"pixel_values has {height} × {width} pixels, but the model's positions are for {expected}: resize the "
+            "images, or pass interpolate_pos_encoding=True"
+        )
 
 
 def _check_shape(name: str, ids: Tensor) -> None:

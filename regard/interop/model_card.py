@@ -24,6 +24,17 @@ Or, with transformers:
     print({result})
 """
 
+OPEN_CAPTIONER = """
+Or, with transformers:
+
+    from PIL import Image
+    from transformers import AutoImageProcessor, AutoTokenizer, {auto}
+    processor, tokenizer = AutoImageProcessor.from_pretrained("FOLDER"), AutoTokenizer.from_pretrained("FOLDER")
+    model = {auto}.from_pretrained("FOLDER")
+    inputs = processor(Image.open("image.jpg"), return_tensors="pt")
+    print({result})
+"""
+
 OPEN_IMAGES = """
 Or, with transformers:
 
@@ -32,17 +43,6 @@ Or, with transformers:
     processor, model = AutoImageProcessor.from_pretrained("FOLDER"), {auto}.from_pretrained("FOLDER")
     inputs = processor(Image.open("image.jpg"), return_tensors="pt")
     print({result})
-"""
-
-OPEN_CAPTIONER = """
-Or, with transformers:
-
-    from PIL import Image
-    from transformers import AutoImageProcessor, AutoTokenizer, {auto}
-    processor, tokenizer = AutoImageProcessor.from_pretrained("FOLDER"), AutoTokenizer.from_pretrained("FOLDER")
-    model = {auto}.from_pretrained("FOLDER")
-    image = processor(Image.open("…").convert("RGB"), return_tensors="pt")
-    print(tokenizer.decode(model.generate(**image, max_new_tokens=64)[0], skip_special_tokens=True))
 """
 
 GENERATED = "tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0], skip_special_tokens=True)"
@@ -68,8 +68,6 @@ TASK_CARDS = {
                           "Outputs may be wrong or incomplete; nothing compares them with the source."),
     "generate": TaskCard("Causal language model", "text-generation", "AutoModelForCausalLM",
                          "Generated text may be false or offensive."),
-    "caption": TaskCard("Image captioning model", "image-to-text", "VisionEncoderDecoderModel",
-                        "Captions may name what is not in the image."),
     "classify": TaskCard("Text classifier", "text-classification", "AutoModelForSequenceClassification",
                          "Probabilities are not calibrated."),
     "fill": TaskCard("Masked language model", "fill-mask", "AutoModelForMaskedLM",
@@ -83,6 +81,8 @@ TASK_CARDS = {
 }  # fmt: skip
 
 IMAGE_CARDS = {
+    "caption": TaskCard("Image captioning model", "image-to-text", "VisionEncoderDecoderModel",
+                        "Captions may name what is not in the image."),
     "classify": TaskCard("Image classifier", "image-classification", "AutoModelForImageClassification",
                          "Probabilities are not calibrated."),
     "embed": TaskCard("Image encoder", "image-feature-extraction", "AutoModel",
@@ -105,7 +105,7 @@ def card_of(
 ) -> str:
     """The text of README.md; that of an adapter names its base model."""
     takes_images = network.input_type is ImageBatch
-    card = (IMAGE_CARDS if takes_images else TASK_CARDS).get(network.task, TASK_CARDS[network.task])
+    card = (IMAGE_CARDS if takes_images else TASK_CARDS)[network.task]
     parameters = sum(parameter.numel() for parameter in network.parameters())
     decoding = "" if FAMILIES[family_of(network)].is_encoder else " Decoding options: `generation_config.json`."
     verb = "embed" if network.task == "embed" else "run"
@@ -195,7 +195,7 @@ def _with_transformers(network: Network, processor: Processor, model_type: str) 
     if problem := transformers_problem(network, processor, model_type):
         return f"\nNote: {problem}.\n"
     if network.task == "caption":
-        return OPEN_CAPTIONER.format(auto=TASK_CARDS["caption"].auto_class)
+        return OPEN_CAPTIONER.format(auto=IMAGE_CARDS["caption"].auto_class, result=GENERATED)
     if network.input_type is ImageBatch:
         result = PREDICTED[network.problem_type] if isinstance(network, Classifier) else "model(**inputs)"
         return OPEN_IMAGES.format(auto=_image_class(network), result=result)

@@ -97,6 +97,7 @@ class NativeLayout(Layout):
 
 
 def _fields(config: Any) -> Json:
-    """The fields of a config; a part that is a network of another family is an object with this family."""
-    parts = {name: getattr(config, name) for name in getattr(config, "PARTS", ())}
-    return asdict(config) | {name: {"family": family_of_config(part), **_fields(part)} for name, part in parts.items()}
+    """The fields of a config; a component of another family is an object with this family."""
+    nested = {name: getattr(config, name) for name in getattr(config, "COMPONENTS", ())}
+    described = {name: {"family": family_of_config(each), **_fields(each)} for name, each in nested.items()}
+    return asdict(config) | described

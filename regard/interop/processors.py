@@ -121,6 +121,8 @@ def _check_sizes(vocabulary: Vocabulary, network: Any, folder: Path) -> None:
 
 def _with_begin(vocabulary: Vocabulary, config: Json, path: Path) -> Vocabulary:
     """With the first token of the decoder; the tokenizer's end token must be the one of config.json."""
+    decoder = config.get("decoder")  # has the ids of a vision-encoder-decoder, unless they are named outside it
+    config = (decoder if isinstance(decoder, dict) else {}) | {key: id for key, id in config.items() if id is not None}
     target = vocabulary.target
     eos_ids = config.get("eos_token_id", target.end)
     known = eos_ids if isinstance(eos_ids, list) else [eos_ids]

@@ -116,8 +116,8 @@ def decoder(config: BertConfig) -> tuple[InputEmbedding, Stack, MLMHead]:
     """Embedding, blocks and output layer of a causal decoder that attends to a source. Rothe et al. 2020."""
     embed = _embedding(config)
     stack = Stack([_block(config, decodes=True) for _ in range(config.depth)], nn.Identity())
-    for part in (embed, stack):
-        part.apply(init_weights)
+    for module in (embed, stack):
+        module.apply(init_weights)
     return embed, stack, MLMHead(config, embed.table)
 
 

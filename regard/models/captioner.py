@@ -35,7 +35,7 @@ class CaptionerConfig:
     decoder: Any  # a GPTConfig or BertConfig
 
     CHOICES = {}
-    PARTS = {"encoder": VISION_FAMILIES, "decoder": ("gpt", "bert")}
+    COMPONENTS = {"encoder": VISION_FAMILIES, "decoder": ("gpt", "bert")}
 
     @property
     def max_positions(self) -> int:

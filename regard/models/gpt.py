@@ -92,8 +92,8 @@ def decoder(config: GPTConfig, cross: bool = False) -> tuple[Embedding, Stack, n
     blocks = [_block(config, index, cross) for index in range(config.depth)]
     stack = Stack(blocks, _norm(config) if config.norm == "pre" else nn.Identity())
     output = nn.Linear(config.width, config.vocabulary, bias=False)
-    for part in (embed, stack, output):
-        part.apply(init_weights)
+    for module in (embed, stack, output):
+        module.apply(init_weights)
     for name, parameter in stack.named_parameters():
         if name.endswith((".output.weight", "down.weight")):  # 2 · depth residual layers are summed
             nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * config.depth))

@@ -114,15 +114,15 @@ def _configure(model: dict[str, Any], table: str, vocabulary: dict[str, int]) ->
     inherited = family.presets[preset] if preset else {}
     options = {**inherited, **options, **vocabulary}
     known = {field.name: field for field in fields(family.config)}
-    parts = getattr(family.config, "PARTS", {})
+    components = getattr(family.config, "COMPONENTS", {})
     for key, value in options.items():
         if key not in known:
             raise UserError(f"{table}.{key} is unknown for family '{name}'{suggestion(key, 'model', known)}")
-        if key not in parts:
+        if key not in components:
             options[key] = _checked(key, value, known[key].default, family.config, table)
-    for part, families in parts.items():
-        part_table = f"{table}.{part}"
-        options[part] = _configure_part(part_table, inherited.get(part), options.get(part), families, options)
+    for component, families in components.items():
+        nested = (inherited.get(component), options.get(component))
+        options[component] = _configure_component(f"{table}.{component}", *nested, families, options)
     config = family.config(**options)
     if getattr(config, "states", 1) < 1:
         raise UserError(f"[{table}] width {config.width} leaves no state for each direction: set encoder_width")
@@ -136,12 +136,12 @@ def _configure(model: dict[str, Any], table: str, vocabulary: dict[str, int]) ->
     return config
 
 
-def _configure_part(
+def _configure_component(
     table: str, inherited: dict[str, Any] | None, options: Any, families: tuple[str, ...], model: dict[str, Any]
 ) -> Any:
-    """The config of a part of a model, such as [model.encoder]: a network of another family, over that of a preset.
+    """The config of a component of a model, such as [model.encoder]: a network of another family.
 
-    It has the vocabulary of the model.
+    It is over that of a preset, and has the vocabulary of the model.
     """
     if inherited and isinstance(options, dict) and not {"family", "preset"} & options.keys():
         options = {**inherited, **options}

@@ -34,7 +34,7 @@ class ShowAttendTellConfig:
     max_positions: int = 128  # the longest caption
 
     CHOICES = {}
-    PARTS = {"encoder": VISION_FAMILIES}
+    COMPONENTS = {"encoder": VISION_FAMILIES}
 
     def problem(self) -> str | None:
         return None

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from regard.config.recipe import Recipe
 from regard.data.cache import Report
+from regard.data.prefetch import prefetched
 from regard.data.processor import Processor
 from regard.data.sampler import BatchOptions, Measured, batches_per_epoch, epoch_shares, epochs
 from regard.errors import UserError
@@ -27,6 +28,7 @@ from regard.layers.inputs import TokenBatch
 from regard.layers.protocols import Network
 from regard.layers.pytree import select_rows
 from regard.models.registry import FAMILIES, Family
+from regard.runtime.machine import choose_device
 from regard.tasks.distillation import Predicted, Teacher
 from regard.tasks.inspection import Findings
 from regard.tasks.predictor import LoadedModel, Predictor
@@ -260,8 +262,10 @@ class SampleTask(Task[M]):
         """These samples of a split as one batch."""
 
     def batches(self, start: int, rank: int, world: int) -> Iterator[Any]:
-        for epoch, indices in epoch_shares(self.training, self.batching, start, rank, world):
-            yield self.training_batch(indices, epoch)
+        """On a GPU they are prepared by a background thread; a CPU would not be faster."""
+        shares = epoch_shares(self.training, self.batching, start, rank, world)
+        batches = (self.training_batch(indices, epoch) for epoch, indices in shares)
+        return batches if choose_device(self.options.device).type == "cpu" else prefetched(batches)
 
     def training_batch(self, indices: Sequence[int], epoch: int) -> Any:
         """These training samples as one batch, where the task has augmentation as it is in this epoch."""

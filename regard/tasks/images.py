@@ -34,9 +34,14 @@ def images_of_arguments(arguments: Sequence[str]) -> Iterator[RunInput]:
 
 
 def image_of_row(name: str, location: str) -> RunInput:
-    """An image of a table, by its path relative to the folder of the table; empty where the cell is."""
-    folder = Path(location.rpartition(":")[0]).parent
-    return RunInput(str(folder / name.strip()) if name.strip() else "", location)
+    """An image of a table as an input."""
+    return RunInput(image_path(name, location), location)
+
+
+def image_path(name: str, location: str) -> str:
+    """The path of an image in a table, relative to the folder of the table; empty where the cell is."""
+    table = Path(location.rpartition(":")[0])
+    return str(table.parent / name.strip()) if name.strip() else ""
 
 
 def read_pixels(value: Any, index: int | None = None) -> np.ndarray:

@@ -53,14 +53,16 @@ class CaptionRecord(NamedTuple):
 def read_table(path: Path, data: CaptionData, base_dir: Path | None = None) -> list[CaptionRecord]:
     """The images of a table in the order of their first row; captions of several rows are joined."""
     folder = _image_folder(path, data, base_dir)
+    image_column = data.image or "image"
+    caption_column = data.caption or "caption"
     group_column = "" if data.split_by == "source" else data.split_by
-    required = {"data.image": data.image, "data.caption": data.caption, "data.split_by": group_column}
+    required = {"data.image": image_column, "data.caption": caption_column, "data.split_by": group_column}
     required = {option: name for option, name in required.items() if name}
     is_json = suffix(path) == ".jsonl"
     records: dict[str, CaptionRecord] = {}
-    for fields, location in rows(path, data.columns, required, {data.caption: (list,)} if is_json else {}):
-        captions = _captions(fields[data.caption], is_json, location)
-        name = fields[data.image].strip()
+    for fields, location in rows(path, data.columns, required, {caption_column: (list,)} if is_json else {}):
+        captions = _captions(fields[caption_column], is_json, location)
+        name = fields[image_column].strip()
         image = str(folder / name) if name else ""
         known = records.get(image)
         if known is not None and name:

@@ -55,17 +55,17 @@ def _pointing(model: LoadedModel, samples: Sequence[CaptionRecord]) -> dict[str,
     """Pointing accuracy of synthetic images by cross-attention site, in percent, with its chance level."""
     processor: Any = model.processor
     size = model.network.config.encoder.image_shape[0]
-    found = []
+    traced = []
     for record in samples[:MAX_POINTING]:
         drawn = scene_of(record.image, size)
         if drawn is not None:
             image = processor.source([read_pixels(record.image)]).to(model.device)
-            found.append(pointing(model.network, image, processor.target, drawn))
-    measured = [each for each in found if each is not None]
+            traced.append(pointing(model.network, image, processor.target, drawn))
+    measured = [each for each in traced if each is not None]
     if not measured:
         return {}
     sites: list[Score] = [
         bootstrap_mean(site, 100 * np.array([each.hits[site] for each in measured])) for site in measured[0].hits
     ]
-    chance = 100 * float(np.mean([each.chance for each in measured]))
-    return {"pointing": sites, "pointing_chance": chance, "pointing_images": len(measured)}
+    random_rate = 100 * float(np.mean([each.random_rate for each in measured]))
+    return {"pointing": sites, "pointing_chance": random_rate, "pointing_images": len(measured)}

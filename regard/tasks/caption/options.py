@@ -9,8 +9,8 @@ from regard.config.options import DataOptions, ImageAugmentOptions, TaskOptions,
 class CaptionData(DataOptions):
     """Images with one or several captions each: a table of image names and captions."""
 
-    image: str = "image"  # columns of the image's path,
-    caption: str = "caption"  # and of the caption; in JSON lines also a list of captions
+    image: str = ""  # columns of the image's path (by default "image"),
+    caption: str = ""  # and of the caption ("caption"); in JSON lines also a list of captions
     images: str = ""  # the folder or .zip that paths are relative to; by default the folder of the table
     max_length: int = 64
 

@@ -1,4 +1,4 @@
-"""Pointing accuracy: whether the patch that a word attends to most lies on the object that it names. Zhang et al. 2016.
+"""Pointing accuracy: whether the patch that a word attends to most shows the object that it names. Zhang et al. 2016.
 
     caption   a   red   circle   left of   a   blue   square
     object        1     1                      2      2
@@ -25,10 +25,10 @@ from regard.text.tokenizer import Tokenizer
 
 
 class Pointing(NamedTuple):
-    """Of one image: the share of its words that point to their objects, at each site, and the share by chance."""
+    """Of one image: the share of its words that point to their objects, at each site, and that of random patches."""
 
     hits: dict[str, float]
-    chance: float
+    random_rate: float
 
 
 def named_objects(pieces: Sequence[str]) -> dict[int, int]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from regard.attention.recording import record
 from regard.config.recipe import DecodeOptions, Recipe
 from regard.data.splits.hashed import digests
+from regard.errors import UserError
 from regard.image.augment import Augmentation
 from regard.image.processor import ImageProcessor
 from regard.interop.processors import FeatureProcessor
@@ -58,6 +59,15 @@ class CaptionTask(Seq2SeqTask[CaptionDataset]):
         tokenizer = train_tokenizer(texts, recipe.tokenizer)
         height, width = encoder.image_shape
         return FeatureProcessor(ImageProcessor.default(height, width, encoder.channels), tokenizer)
+
+    def bind(self, network: Any) -> None:
+        """In RoBERTa, the row before `position_offset` is that of the padding token, which cannot begin a caption."""
+        offset = getattr(getattr(network.config, "decoder", None), "position_offset", 0)
+        if offset and offset == self.tokenizer.begin + 1:
+            raise UserError(
+                f"model.decoder.position_offset = {offset}: position {offset - 1} is that of padding, but the "
+                f"tokenizer's first token has the id {offset - 1}: set position_offset = {self.tokenizer.begin}"
+            )
 
     def dataset(self, split: str) -> CaptionDataset | None:
         return prepare_captions(self.recipe, split, self.processor, self.cache)

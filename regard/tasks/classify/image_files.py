@@ -16,6 +16,7 @@ from regard.image.read import list_images
 from regard.image.sources import synthetic_name
 from regard.tasks.classify.files import parse_label
 from regard.tasks.classify.options import ClassifyData
+from regard.tasks.images import image_path
 
 SYNTHETIC = ("shapes",)
 IDX_LABELS = "train-labels-idx1-ubyte"
@@ -122,12 +123,6 @@ def _table(data: ClassifyData, path: Path) -> Iterator[Record]:
     required = {option: name for option, name in required.items() if name}
     json_types = {label: TARGETS[data.problem_type].json_types}
     for fields, location in rows(path, data.columns, required, json_types):
-        source = resolve(fields[image], location)
+        source = image_path(fields[image], location)
         group = fields[column] if column else _group(data, Path(source))
         yield Record(source, parse_label(data, fields[label], location), "", group, location)
-
-
-def resolve(name: str, location: str) -> str:
-    """The path of an image in a table, relative to the folder of the table; empty where the cell is."""
-    table = Path(location.rpartition(":")[0])
-    return str(table.parent / name.strip()) if name.strip() else ""

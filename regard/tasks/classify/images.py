@@ -28,7 +28,7 @@ from regard.tasks.classify import image_files
 from regard.tasks.classify.files import read_all
 from regard.tasks.classify.head import attach_classifier
 from regard.tasks.classify.modality import Modality
-from regard.tasks.images import images_of_arguments, is_single_image, picture_of, read_pixels
+from regard.tasks.images import image_of_row, images_of_arguments, is_single_image, picture_of, read_pixels
 from regard.tasks.inspection import Findings, warn_overlaps
 from regard.tasks.predictor import RunInput
 
@@ -60,7 +60,8 @@ class Images(Modality):
     @classmethod
     def create_processor(cls, recipe: Recipe) -> FeatureProcessor:
         config = outline(recipe.model)
-        return FeatureProcessor(ImageProcessor.default(*config.image_shape, config.channels))
+        height, width = config.image_shape
+        return FeatureProcessor(ImageProcessor.default(height, width, config.channels))
 
     @classmethod
     def attach_head(cls, loaded: Loaded, recipe: Recipe) -> Loaded:
@@ -182,14 +183,13 @@ class Images(Modality):
 
     def trace(self, recorder: Recorder, row: ImageRow, answer: str) -> Trace:
         """Positions are the learned tokens, then the patches row by row."""
-        height, width = self.batch([row]).pixels.shape[2:]
+        size = self.batch([row]).pixels.shape[2:]
         encoder = self.network.body
-        source = encoder.state_geometry(height, width).axis(height, width)
-        axes = Axes(encoder.axes(height, width), source)
+        axes = Axes(encoder.axes(*size), encoder.state_geometry(*size).axis(*size))
         return Trace(recorder, axes, answer, picture=picture_of(row.value, self.images))
 
     def from_arguments(self, arguments: Sequence[str]) -> Iterator[RunInput]:
         return images_of_arguments(arguments)
 
     def parse_row(self, text: str, second: str | None, location: str) -> RunInput:
-        return RunInput(image_files.resolve(text, location), location)
+        return image_of_row(text, location)

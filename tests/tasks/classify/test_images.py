@@ -12,12 +12,15 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import load_file
+from transformers import ViTConfig, ViTForImageClassification
+from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 import regard
 from regard.cli.main import main
 from regard.config.recipe import Recipe, load_recipe
 from regard.data.synthetic.shapes import SHAPES, scene
 from regard.errors import UserError
+from regard.model import Model
 from regard.tasks.classify.files import read
 from regard.tasks.classify.images import Images
 from regard.tasks.classify.options import ClassifyData
@@ -253,6 +256,66 @@ def test_training_continues_from_a_checkpoint(run: Path, photos: Path) -> None:
     recipe = written(photos, 'train = "photos.csv"\nvalidation = 0.2', f'from = "{run}"', steps=4, name="tuned")
     start(recipe, quiet=True)
     assert regard.load(photos / "tuned").run(photos / "photos" / "bright" / "07.png").label == "bright"
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ViT classifier as transformers saves it."""
+    folder = tmp_path_factory.mktemp("published")
+    torch.manual_seed(0)
+    config = ViTConfig(
+        image_size=18, patch_size=6, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
+        id2label={0: "bright", 1: "dark"}, label2id={"bright": 0, "dark": 1},
+    )  # fmt: skip
+    ViTForImageClassification(config).save_pretrained(folder)
+    ViTImageProcessorPil(size={"height": 18, "width": 18}, resample=3).save_pretrained(folder)
+    return folder
+
+
+def test_a_published_checkpoint_predicts_as_transformers_does(published: Path, photos: Path) -> None:
+    model = regard.load(published)
+    theirs: Any = ViTForImageClassification.from_pretrained(published).eval()
+    processor: Any = ViTImageProcessorPil.from_pretrained(published)
+    for path in sorted((photos / "photos").rglob("*.png"))[:5]:
+        inputs = processor(Image.open(path), return_tensors="pt")
+        expected = theirs(**inputs).logits.softmax(-1)[0].tolist()
+        assert list(model.run(path).scores.values()) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_published_checkpoint_is_fine_tuned(published: Path, photos: Path) -> None:
+    recipe = written(photos, 'train = "photos"\nvalidation = 0.2', f'from = "{published}"', steps=4, name="fine-tuned")
+    start(recipe, quiet=True)
+    saved = json.loads((photos / "fine-tuned" / "checkpoint-4" / "preprocessor_config.json").read_text())
+    assert saved["size"] == {"height": 18, "width": 18} and saved["resample"] == 3
+    assert ViTForImageClassification.from_pretrained(photos / "fine-tuned" / "checkpoint-4").config.num_labels == 2
+
+
+GEOMETRIES = {
+    "vit": "patch = 4\nwidth = 12\nheads = 3\ndepth = 1",
+    "deit": "patch = 4\nwidth = 12\nheads = 3\ndepth = 1",
+    "swin": "patch = 2\nembedding_width = 12\nwindow = 3\ndepths = [2, 1]\nheads = [2, 3]",
+    "hybrid": "base_width = 8\ndepths = [1, 1]\nwidth = 12\nheads = 3\ndepth = 1",
+    "cnn": "base_width = 8\ndepths = [1, 1]",
+}
+
+
+@pytest.mark.parametrize("family", GEOMETRIES)
+def test_traces_of_all_families_have_their_patches(family: str, photos: Path) -> None:
+    model_table = f'family = "{family}"\nimage_size = 16\n{GEOMETRIES[family]}'
+    recipe = written(photos, SYNTHETIC, model_table, name=f"traced-{family}")
+    loaded = prepare_network(recipe)
+    model = Model(loaded.network.eval(), loaded.processor, {}, {}, recipe)
+    trace = model.trace("shapes:1:test:3")
+    assert bool(trace.sites) == (family != "cnn")
+    for site in trace.sites:
+        queries, keys = trace.labels(site)
+        weights = trace.weights(site)
+        assert weights.shape[-2:] == (len(queries), len(keys))
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+        axes = trace.axes.at(site)
+        assert axes is not None and axes[1].grid is not None
+        rows, columns = axes[1].grid
+        assert len(axes[1].labels) - rows * columns in (0, 1, 2)
 
 
 # ── augmentation ─────────────────────────────────────────────────────────────────────────────────────────────────────
