@@ -324,6 +324,7 @@ def test_the_counts_of_the_changelog_are_those_of_the_code() -> None:
 TASK_SECTIONS = ["Quickstart", "Data format", "Train", "Predict", "Evaluate", "Load and export"]
 TASK_PAGES = {  # page → terms that users search for
     "text-classification": "text classification, single-label, multi-label, regression, accuracy, F1, fine-tun",
+    "image-classification": "image classification, ViT, augmentation, mixup, RandAugment, accuracy, acc@5, fine-tun",
     "token-classification": "token classification, named-entity recognition, NER, CoNLL, precision, recall, F1",
     "question-answering": "extractive question answering, SQuAD, context, span, exact match, F1, fine-tun",
     "translation": "translation, seq2seq, encoder, decoder, parallel, BLEU, chrF, beam search, attention weights",
