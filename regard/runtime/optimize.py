@@ -67,9 +67,11 @@ def optimize_encoder(encoder: TextEncoder | ImageEncoder, precision: str) -> Non
     for name, stack in stacks.items():
         optimize_stack(stack, precision)
         setattr(encoder, name, Unpadded(stack))
-    if not stacks and isinstance(encoder, ImageEncoder):
+    if stacks:
+        return
+    if isinstance(encoder, ImageEncoder):
         optimize_stack(encoder, precision)
-    elif not stacks and precision == "int8" and torch.backends.mkldnn.is_available():
+    elif precision == "int8" and torch.backends.mkldnn.is_available():
         replace_linears(encoder.encoder, lambda linear: DynamicInt8Linear(linear.weight, linear.bias))
 
 
