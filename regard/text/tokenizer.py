@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn, Self
 import tokenizers
 from tokenizers import decoders, processors
 
-from regard.data.small_files import read_text
+from regard.data.small_files import MAX_SETTINGS, MAX_TOKENIZER, read_text
 from regard.errors import UserError
 from regard.text.detokenizer import FALLBACK, ByteDetokenizer, Detokenizer, PieceDetokenizer, readable, to_bytes
 from regard.text.tokenizer_checks import check_growth, library_errors
@@ -245,22 +245,22 @@ class IdOnlyTokenizer(Tokenizer):
 def read_config(path: Path) -> dict:
     """A tokenizer_config.json, empty if there is none; a chat_template.jinja next to it takes precedence."""
     template = path.with_name("chat_template.jinja")
-    config = read_object(path) if path.exists() else {}
-    return config | ({"chat_template": read_file(template)} if template.exists() else {})
+    config = read_object(path, MAX_SETTINGS) if path.exists() else {}
+    return config | ({"chat_template": read_file(template, MAX_SETTINGS)} if template.exists() else {})
 
 
-def read_file(path: Path) -> str:
+def read_file(path: Path, limit: int = MAX_TOKENIZER) -> str:
     """A text file of a tokenizer."""
     try:
-        return read_text(path)
+        return read_text(path, limit)
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as UTF-8 text ({error})") from None
 
 
-def read_object(path: Path) -> dict:
+def read_object(path: Path, limit: int = MAX_TOKENIZER) -> dict:
     """A JSON file of a tokenizer."""
     try:
-        value = json.loads(read_file(path))
+        value = json.loads(read_file(path, limit))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read as JSON ({error})") from None
     if not isinstance(value, dict):

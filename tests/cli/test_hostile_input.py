@@ -23,10 +23,12 @@ from regard.cli.options import Output
 from regard.cli.output import emit
 from regard.config.options import MAX_COUNT, MAX_THREADS, MAX_VOCABULARY
 from regard.data.files import MAX_COLUMNS, MAX_VALUES
+from regard.data.small_files import MAX_SETTINGS
 from regard.errors import UserError, escape_controls
 from regard.explorer.charts import heatmap
 from regard.interop.generation_config import MAX_BEAMS
 from regard.interop.safetensors import write_file
+from regard.interop.sentence_transformers import Pooling, pooling_of, supported_pooling, write_pooling
 from regard.model import load
 from regard.tasks.answer.files import articles
 from regard.tasks.tag import files as tag_files
@@ -170,16 +172,20 @@ def test_counts_are_bounded(call: Call, model: Path, tmp_path: Path) -> None:
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_link_out_of_the_folder_is_not_read(call: Call, model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["secret", "home/.secret", "home/.ssh/chat_template.jinja", "blobs/0"])
+def test_a_link_out_of_the_folder_is_not_read(place: str, call: Call, model: Path, tmp_path: Path) -> None:
     """The content of its target would be saved with the model."""
-    secret = tmp_path / "secret"
+    (tmp_path / "home").mkdir()
+    model = model.rename(tmp_path / "home" / "model")
+    secret = tmp_path / place
+    secret.parent.mkdir(exist_ok=True)
     secret.write_text("SECRET")
     (model / "chat_template.jinja").symlink_to(secret)
     assert_error(call("convert", model, tmp_path / "out"), f"a link to {secret}, outside of the folder")
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("layout", ["cache", "same name", "inside", "folder"])
+@pytest.mark.parametrize("layout", ["cache", "sibling", "inside", "folder"])
 def test_other_links_are_read(layout: str, call: Call, model: Path, tmp_path: Path) -> None:
     """The Hugging Face cache consists of links to blobs."""
     config = model / "config.json"
@@ -192,10 +198,9 @@ def test_other_links_are_read(layout: str, call: Call, model: Path, tmp_path: Pa
             file.rename(blobs / str(index))
             (snapshot / file.name).symlink_to(f"../../blobs/{index}")
         model = snapshot
-    elif layout == "same name":
-        (tmp_path / "other").mkdir()
-        config.rename(tmp_path / "other" / "config.json")
-        config.symlink_to(tmp_path / "other" / "config.json")
+    elif layout == "sibling":
+        config.rename(tmp_path / "shared.json")
+        config.symlink_to("../shared.json")
     elif layout == "inside":
         config.rename(model / "other.json")
         config.symlink_to("other.json")
@@ -203,6 +208,29 @@ def test_other_links_are_read(layout: str, call: Call, model: Path, tmp_path: Pa
         (tmp_path / "link").symlink_to(model)
         model = tmp_path / "link"
     assert call("inspect", model)[0] == 0
+
+
+def test_the_pooling_in_the_cache_is_read(encoder: Path, tmp_path: Path) -> None:
+    """It is a link in a folder of the snapshot; the pooling of a model to be trained must not be lost either."""
+    write_pooling(encoder, Pooling("cls", normalise=True), width=16)
+    snapshot = tmp_path / "hub" / "snapshots" / "commit"
+    pooling = snapshot / "1_Pooling"
+    (tmp_path / "hub" / "blobs").mkdir(parents=True)
+    shutil.copytree(encoder, snapshot)
+    (pooling / "config.json").rename(tmp_path / "hub" / "blobs" / "7")
+    (pooling / "config.json").symlink_to("../../../blobs/7")
+    assert supported_pooling(snapshot) == pooling_of(snapshot) == Pooling("cls", normalise=True)
+    (tmp_path / "hub" / "blobs" / "7").write_text('{"pooling_mode": "weightedmean"}')
+    assert supported_pooling(snapshot) is None
+    (pooling / "config.json").unlink()
+    with pytest.raises(UserError, match=r"1_Pooling/config\.json: not found"):
+        supported_pooling(snapshot)
+
+
+def test_settings_are_small_files(call: Call, model: Path) -> None:
+    path = model / "generation_config.json"
+    path.write_text("{" + " " * MAX_SETTINGS + "}")
+    assert_error(call("run", model, "a"), f"{path}: not JSON that can be read ([Errno 27] 16,777,218 bytes, over the")
 
 
 def test_weights_have_the_permissions_of_other_files(tmp_path: Path) -> None:
