@@ -14,7 +14,6 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock, Timer
-from typing import Any
 
 from regard.data.files import is_text
 from regard.errors import UserError
@@ -78,7 +77,7 @@ class Worker:
             if not line.endswith("\n"):
                 raise self._failure()
             reply = json.loads(line)
-            if reply["number"] != self.replies:
+            if reply["index"] != self.replies:
                 raise UserError("the chat template fails: its process replied to another request")
         except BaseException:
             self.close()

@@ -3,8 +3,8 @@ can neither reach Python nor change its arguments, and the operating system limi
 
 Requests and replies are lines of JSON. The first request is the template, each other one a conversation:
 
-    {"source", "specials", "seconds", "memory", "characters"} → {"number"}
-    {"messages"}                                              → {"number", "text"}, each also {"number", "error"}
+    {"source", "specials", "seconds", "memory", "characters"} → {"index"}
+    {"messages"}                                              → {"index", "text"}, each also {"index", "error"}
 """
 
 import json
@@ -90,7 +90,7 @@ def limit(name: str, amount: int) -> None:
 
 
 def limit_time(seconds: float) -> None:
-    """CPU time, after which the system ends the process; 0: no limit. RLIMIT_CPU counts from the start of the process."""
+    """CPU time, after which the system ends the process; 0: no limit. RLIMIT_CPU counts from the process's start."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
     if seconds:
@@ -100,18 +100,17 @@ def limit_time(seconds: float) -> None:
 def accept_time_signals() -> None:
     """A program that ignores or blocks them passes this on to the processes that it starts."""
     if hasattr(signal, "pthread_sigmask"):
-        ending = (signal.SIGPROF, signal.SIGXCPU)
-        for number in ending:
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ending)
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGPROF, signal.SIGXCPU))
 
 
 def main() -> None:
     accept_time_signals()
     template: Any = None
     setup: dict[str, Any] = {}
-    for number, line in enumerate(sys.stdin):
-        reply: dict[str, Any] = {"number": number}
+    for index, line in enumerate(sys.stdin):
+        reply: dict[str, Any] = {"index": index}
         try:
             if template is None:
                 setup = json.loads(line)

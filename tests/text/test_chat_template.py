@@ -167,10 +167,11 @@ def talk(content: Any) -> list[dict[str, Any]]:
 def test_an_interrupted_conversation_leaves_no_reply_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     template = Template(ECHO, {})
     assert template.render(talk("first")) == "first"
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
     with pytest.raises(KeyboardInterrupt):
-        signal.signal(signal.SIGALRM, signal.default_int_handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
         template.render(talk("endless"))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     assert template.render(talk("second")) == "second"
     monkeypatch.setattr(template._worker, "replies", 7)
     with pytest.raises(UserError, match="replied to another request"):
