@@ -22,7 +22,7 @@ from regard.cli import run as run_command
 from regard.cli.options import Output
 from regard.cli.output import emit
 from regard.config.options import MAX_COUNT, MAX_THREADS, MAX_VOCABULARY
-from regard.data.files import MAX_COLUMNS, MAX_VALUES
+from regard.data.files import MAX_COLUMNS, MAX_VALUES, rows
 from regard.data.small_files import MAX_SETTINGS
 from regard.errors import UserError, escape_controls
 from regard.explorer.charts import heatmap
@@ -158,6 +158,17 @@ def test_a_length_penalty_may_be_any_number(penalty: float, model: Path) -> None
     assert load(model).run(["ab", "c"], max_new_tokens=5) == answers
 
 
+def test_a_recipe_cannot_set_what_its_checkpoint_could_not_be_read_with(call: Call, tmp_path: Path) -> None:
+    options = (f"output={tmp_path / 'run'}", "data.train=50", "data.validation=5", f"decode.num_beams={MAX_BEAMS + 1}")
+    assert_error(
+        call("train", "dates", *options, "--quiet"), f"decode.num_beams = 65: a checkpoint holds at most {MAX_BEAMS}"
+    )
+
+
+def test_a_task_without_augmentation_says_so(call: Call) -> None:
+    assert_error(call("train", "dates", "augment.flip=true"), "'augment.flip': this task has no options in [augment]")
+
+
 def test_counts_are_bounded(call: Call, model: Path, tmp_path: Path) -> None:
     text = tmp_path / "a.txt"
     text.write_text("hello\n")
@@ -240,6 +251,15 @@ def test_weights_have_the_permissions_of_other_files(tmp_path: Path) -> None:
     assert len(modes) == 1
 
 
+def test_weights_are_written_where_permissions_cannot_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    write_file(tmp_path / "a.safetensors", {"a": torch.zeros(3)})
+    assert (tmp_path / "a.safetensors").is_file()
+
+
 @pytest.fixture
 def full_disk() -> Iterator[None]:
     """No file may be longer than 7,000 bytes."""
@@ -263,11 +283,15 @@ def test_a_full_disk_is_an_error_message(
         code, _, err = call(*arguments)
         assert code == 1
         assert err.startswith("error: ") and len(err.splitlines()) == 1
+        assert str(tmp_path / "out") in err or str(cache / "search") in err
     assert not [path for path in cache.rglob("*") if path.is_file()]
 
 
 BOMBS = {
     "a.tsv": ("\t" * MAX_COLUMNS, "columns; is this a table?"),
+    "a.csv": ("," * MAX_COLUMNS, "a.csv.gz:1: over 65,536 columns; is this a table?"),
+    "wide.csv": ("text,label\n" + "," * MAX_VALUES, "wide.csv.gz:2: over 65,536 columns; is this a table?"),
+    "long.csv": ('text,label\n"' + '\n","' * MAX_VALUES, "columns; is this a table?"),
     "a.jsonl": ('{"a": [' + "[]," * MAX_VALUES + "[]]}", "values in one line"),
 }
 
@@ -278,6 +302,13 @@ def test_a_short_file_cannot_become_a_large_table(name: str, call: Call, tmp_pat
     path = tmp_path / f"{name}.gz"
     path.write_bytes(gzip.compress(content.encode(), 1))
     assert_error(call("doctor", "classify", f"data.train={path}"), message)
+
+
+def test_commas_in_a_text_are_not_columns(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    text = "," * (MAX_COLUMNS + 1)
+    path.write_text(f'text,label\n"{text}\n{text}",a\nb,c\n')
+    assert [row.fields["text"] for row in rows(path, required={"data.text": "text"})] == [f"{text}\n{text}", "b"]
 
 
 def test_a_sentence_without_an_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -276,7 +276,7 @@ HOSTILE = {  # a change of tokenizer.json → the error message
     "growth": (
         {"normalizer": {"type": "Sequence", "normalizers": [
             {"type": "Replace", "pattern": {"String": "q"}, "content": "q" * 1000}] * 3}},
-        r"its normalizer, pre_tokenizer, post_processor may make 1,000,000,000 characters or tokens of one",
+        r"its normalizer, pre_tokenizer, post_processor may make 2,000,000,000 characters or tokens of one",
     ),
     "growth between characters": (
         {"normalizer": {"type": "Sequence", "normalizers": [
