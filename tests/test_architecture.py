@@ -1,6 +1,7 @@
 """The package layout: which modules exist at the root, which way imports point, and what importing a package loads."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -99,6 +100,12 @@ def test_no_task_imports_another() -> None:
         others = [each for each in imports(path) if each.startswith("tasks.") and each.count(".") >= 2]
         wrong += [f"{name} imports {each}" for each in others if each.split(".")[1] != task]
     assert not wrong, "\n".join(wrong)
+
+
+def test_text_is_encoded_where_the_library_is_guarded() -> None:
+    """A foreign tokenizer may panic, or return ids over its vocabulary."""
+    unguarded = [name for name, path in modules() if re.search(r"\.inner\.(en|de)code", path.read_text())]
+    assert unguarded == ["text.tokenizer"]
 
 
 def loaded_by(module: str) -> set[str]:

@@ -176,6 +176,8 @@ def suggestion(name: str, section: str, known: Iterable[str]) -> str:
     if options:
         return f"; did you mean {' or '.join(options)}?"
     known = set(known)
+    if not known:
+        return f": this task has no options in [{section}]"
     renamed = {f"{section}.{option}" for option in known}
     aliases = {alias.partition(".")[2]: key for alias, key in ALIASES.items() if key in renamed}
     for close in get_close_matches(name, sorted({*known, *aliases}), n=1):

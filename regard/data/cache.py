@@ -96,6 +96,9 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         except OSError:
             if not folder.exists():  # otherwise another process was faster, with the same content
                 raise
+    except OSError as error:
+        error.filename = error.filename or str(folder)  # write() does not know it
+        raise
     finally:
         shutil.rmtree(tmp_folder, ignore_errors=True)
 

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,7 +35,7 @@ LINE_LIMIT = 1 << 26  # bytes; a longer line is not text, and memory must stay b
 
 MAX_COLUMNS = 1 << 16
 
-MAX_VALUES = 1 << 21  # of a JSON object
+MAX_VALUES = 1 << 21  # of a JSON object, and separators in a row of CSV
 
 COLUMNS = (".tsv", ".txt", ".csv")
 
@@ -227,7 +228,7 @@ def _separated(path: Path, columns: tuple[str, ...], required: Mapping[str, str]
     header = tuple(values) == columns or bool(named)  # also if `columns` are those of another file
     names = values if header else list(columns) or [str(index) for index, _ in enumerate(values, 1)]
     _require(required, names, f"{path}:1", None if header or columns else values)
-    if repeated := [name for index, name in enumerate(names) if name in names[:index]]:
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise UserError(f"{path}:1: several columns are named '{repeated[0]}': rename all but one")
     for line_number, line in stream if header else itertools.chain([first], stream):
         fields = line if any(map(str.strip, line)) else [""] * len(names)  # blank: a sample without text, counted so
@@ -239,10 +240,14 @@ def _separated(path: Path, columns: tuple[str, ...], required: Mapping[str, str]
         yield Row(dict(zip(names, fields, strict=True)), f"{path}:{line_number}")
 
 
+def too_wide(path: Path, line: int) -> UserError:
+    return UserError(f"{path}:{line}: over {MAX_COLUMNS:,} columns; is this a table?")
+
+
 def _tab_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
     for line_number, line in enumerate(lines(path), 1):
         if line.count("\t") >= MAX_COLUMNS:
-            raise UserError(f"{path}:{line_number}: over {MAX_COLUMNS:,} columns; is this a table?")
+            raise too_wide(path, line_number)
         yield line_number, line.split("\t")
 
 
@@ -255,12 +260,24 @@ def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
     stream = lines(path)
     first = next(stream)
     separator = ";" if ";" in first and "," not in first else ","
-    stream = itertools.chain([first], stream)
-    reader = csv.reader((f"{line}\n" for line in stream), delimiter=separator, strict=True)
+    separators = 0  # in this row so far, those inside of quotes too
+
+    def bounded() -> Iterator[str]:
+        nonlocal separators
+        for line_number, line in enumerate(itertools.chain([first], stream), 1):
+            separators += line.count(separator)
+            if separators >= MAX_VALUES:
+                raise too_wide(path, line_number)
+            yield f"{line}\n"
+
+    reader = csv.reader(bounded(), delimiter=separator, strict=True)
     first_line = 1
     try:
         for fields in reader:
+            if len(fields) > MAX_COLUMNS:
+                raise too_wide(path, first_line)
             yield first_line, fields or [""]
+            separators = 0
             first_line = reader.line_num + 1
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None

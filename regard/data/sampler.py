@@ -173,10 +173,3 @@ def epoch_shares(
     """Epoch and samples of a process's own batches without end, from its `start`-th: its k-th is k·world + rank."""
     for epoch, samples in islice(batch_order(dataset, options).samples(start * world), rank, None, world):
         yield epoch, samples.tolist()
-
-
-def shares(
-    dataset: Measured, options: BatchOptions, start: int = 0, rank: int = 0, world: int = 1
-) -> Iterator[list[int]]:
-    """The samples alone."""
-    return (samples for _, samples in epoch_shares(dataset, options, start, rank, world))

@@ -4,10 +4,12 @@ import errno
 import stat
 from pathlib import Path
 
-MAX_BYTES = 1 << 28
+MAX_SETTINGS = 1 << 24  # bytes of a config
+
+MAX_TOKENIZER = 1 << 28  # bytes of a tokenizer or of a vocabulary
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, limit: int = MAX_SETTINGS) -> bytes:
     """The content of a regular file. A FIFO or a device, which may never end, and a huge file are an OSError.
 
     So is a link to another file of the user's, whose content would be part of what is saved and published.
@@ -16,22 +18,28 @@ def read_bytes(path: Path) -> bytes:
     if not stat.S_ISREG(info.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     if path.is_symlink() and not _belongs(path):
-        raise OSError(errno.EINVAL, f"a link to {path.resolve()}, outside of the folder: copy the file", str(path))
-    if info.st_size > MAX_BYTES:
-        raise OSError(errno.EFBIG, f"{info.st_size:,} bytes, over the limit of {MAX_BYTES:,}", str(path))
+        problem = f"a link to {path.resolve()}, outside of the folder and of the one that contains it: copy the file"
+        raise OSError(errno.EINVAL, problem, str(path))
+    if info.st_size > limit:
+        raise OSError(errno.EFBIG, f"{info.st_size:,} bytes, over the limit of {limit:,}", str(path))
     return path.read_bytes()
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, limit: int = MAX_SETTINGS) -> str:
     """The same as UTF-8 text, with every line ending as \\n."""
-    return read_bytes(path).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    return read_bytes(path, limit).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _belongs(link: Path) -> bool:
-    """Whether a link leads to a file of its folder, of the same name elsewhere, or of the Hugging Face cache.
+    """Whether a link leads to a file below the folder that contains its folder, and not to a hidden one such as .netrc.
 
-    The cache has snapshots/<commit>/config.json → ../../blobs/<hash>.
+    In the Hugging Face cache it is snapshots/<commit>/1_Pooling/config.json → ../../../blobs/<hash>, at any depth.
     """
     target = link.resolve()
     folder = link.parent.resolve()
-    return target.is_relative_to(folder) or target.name == link.name or target.parent == folder.parent.parent / "blobs"
+    if any(parent.name == "snapshots" and target.parent == parent.parent / "blobs" for parent in folder.parents):
+        return True
+    if target.is_relative_to(folder):
+        return True
+    visible = target.is_relative_to(folder.parent) and target.relative_to(folder.parent)
+    return bool(visible) and not any(name.startswith(".") for name in visible.parts)

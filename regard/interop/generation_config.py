@@ -10,7 +10,7 @@ from regard.interop.config_keys import Json, naming
 
 FIELDS = [field.name for field in fields(DecodeOptions)]
 
-MAX_BEAMS = 1024  # of a file, so that it cannot exhaust the memory
+MAX_BEAMS = 64  # of a file, so that it cannot exhaust the memory
 
 BOUNDS = {
     "max_length": (2, MAX_COUNT),

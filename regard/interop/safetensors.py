@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -175,7 +175,8 @@ def write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] 
         save_file(tensors, path, metadata)
     except SafetensorError as error:
         raise UserError(f"{path}: cannot be written ({error})") from None
-    path.chmod(mode)
+    with suppress(OSError):  # some file systems have none
+        path.chmod(mode)
 
 
 @torch.no_grad()

@@ -32,6 +32,10 @@ class Pooling(NamedTuple):
     max_length: int = 0  # tokens; 0: the network's limit
 
 
+class UnsupportedPooling(UserError):
+    """A folder whose files are valid, but whose modules or pooling have no equivalent here."""
+
+
 def pooling_of(folder: Path) -> Pooling | None:
     """The pooling that a folder specifies, if any."""
     if not (folder / MODULES).is_file():
@@ -47,7 +51,7 @@ def pooling_of(folder: Path) -> Pooling | None:
         elif module_type == "Normalize":
             normalise = True
         elif module_type != "Transformer":
-            raise UserError(
+            raise UnsupportedPooling(
                 f"{folder / MODULES}: '{module_type}' is unknown; expected one of: Transformer, Pooling, Normalize"
             )
     if not kind:
@@ -62,7 +66,7 @@ def supported_pooling(folder: Path) -> Pooling | None:
     """The same, or None where the folder's pooling is not supported."""
     try:
         return pooling_of(folder)
-    except UserError:
+    except UnsupportedPooling:
         return None
 
 
@@ -96,5 +100,5 @@ def _kind(path: Path) -> str:
         modes = MODES
     if len(names) != 1 or not isinstance(names[0], str) or names[0] not in modes:
         requested = ", ".join(map(str, names)) or "no pooling_mode"
-        raise UserError(f"{path}: {requested} is not supported; expected one of: {', '.join(modes)}")
+        raise UnsupportedPooling(f"{path}: {requested} is not supported; expected one of: {', '.join(modes)}")
     return modes[names[0]]

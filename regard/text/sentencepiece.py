@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from regard.data.small_files import read_bytes
+from regard.data.small_files import MAX_TOKENIZER, read_bytes
 from regard.errors import UserError
 from regard.text.detokenizer import Detokenizer, PieceDetokenizer
 from regard.text.tokenizer import SPACE, Tokenizer
@@ -84,7 +84,7 @@ def load_marian(folder: Path) -> tuple[SentencePieceTokenizer, SentencePieceToke
 
 def _load(path: Path, table: dict[str, int]) -> SentencePieceTokenizer:
     try:
-        return SentencePieceTokenizer(read_bytes(path), table)
+        return SentencePieceTokenizer(read_bytes(path, MAX_TOKENIZER), table)
     except OSError as error:
         expected = "a Marian folder has source.spm, target.spm and vocab.json"
         raise UserError(f"{path}: cannot be read ({error}); {expected}") from None

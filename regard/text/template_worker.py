@@ -3,18 +3,23 @@ can neither reach Python nor change its arguments, and the operating system limi
 
 Requests and replies are lines of JSON. The first request is the template, each other one a conversation:
 
-    {"source", "specials", "seconds", "memory", "characters"} → {} | {"error"}      {"messages"} → {"text"} | {"error"}
+    {"source", "specials", "seconds", "memory", "characters"} → {"index"}
+    {"messages"}                                              → {"index", "text"}, each also {"index", "error"}
 """
 
 import json
+import math
 import signal
 import sys
+import time
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, NoReturn
 
 from jinja2 import ext, sandbox, utils
+
+MAX_ERROR = 500  # characters
 
 
 class Rejected(Exception):
@@ -74,39 +79,55 @@ def render(template: Any, messages: list[dict[str, str]], specials: dict[str, st
     return "".join(pieces)
 
 
-def limit_memory(size: int) -> None:
-    with suppress(ImportError, OSError, ValueError):  # where the system has no such limit
+def limit(name: str, amount: int) -> None:
+    """Set a limit of the operating system, where it has it: of "AS", the memory in bytes, or "CPU", the seconds."""
+    with suppress(ImportError, AttributeError, OSError, ValueError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+        kind = getattr(resource, f"RLIMIT_{name}")
+        _, hard = resource.getrlimit(kind)
+        resource.setrlimit(kind, (amount if hard == resource.RLIM_INFINITY else min(amount, hard), hard))
 
 
 def limit_time(seconds: float) -> None:
-    """CPU time, after which the system ends the process; 0: no limit."""
+    """CPU time, after which the system ends the process; 0: no limit. RLIMIT_CPU counts from the process's start."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
+    if seconds:
+        limit("CPU", math.ceil(time.process_time() + seconds) + 1)
+
+
+def accept_time_signals() -> None:
+    """A program that ignores or blocks them passes this on to the processes that it starts."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGPROF, signal.SIGXCPU))
 
 
 def main() -> None:
+    accept_time_signals()
     template: Any = None
     setup: dict[str, Any] = {}
-    for line in sys.stdin:
-        request = json.loads(line)
+    for index, line in enumerate(sys.stdin):
+        reply: dict[str, Any] = {"index": index}
         try:
             if template is None:
-                setup = request
-                limit_memory(setup["memory"])
+                setup = json.loads(line)
+                limit("AS", setup["memory"])
                 limit_time(setup["seconds"])
                 template = compiled(setup["source"])
-                reply = {}
             else:
                 limit_time(setup["seconds"])
-                reply = {"text": render(template, request["messages"], setup["specials"], setup["characters"])}
+                messages = json.loads(line)["messages"]
+                reply["text"] = render(template, messages, setup["specials"], setup["characters"])
+        except MemoryError:
+            reply["error"] = f"needs more than {setup['memory'] >> 20} MB"
         except Rejected as error:
-            reply = {"error": str(error)}
+            reply["error"] = str(error)[:MAX_ERROR]
         except Exception as error:  # whatever untrusted code does
             problem = "is invalid" if template is None else "fails"
-            reply = {"error": f"{problem}: {str(error) or type(error).__name__}"}
+            reply["error"] = f"{problem}: {str(error) or type(error).__name__}"[:MAX_ERROR]
         limit_time(0)
         print(json.dumps(reply), flush=True)
 

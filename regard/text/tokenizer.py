@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn, Self
 import tokenizers
 from tokenizers import decoders, processors
 
-from regard.data.small_files import read_text
+from regard.data.small_files import MAX_SETTINGS, MAX_TOKENIZER, read_text
 from regard.errors import UserError
 from regard.text.detokenizer import FALLBACK, ByteDetokenizer, Detokenizer, PieceDetokenizer, readable, to_bytes
 from regard.text.tokenizer_checks import check_growth, library_errors
@@ -22,6 +22,8 @@ ROLES = {  # name: the key of tokenizer_config.json, common spellings
     "end": ("eos_token", ("</s>", "[SEP]", "<|endoftext|>")),
     "unknown": ("unk_token", ("<unk>", "[UNK]", "<|endoftext|>")),
 }
+
+TOKEN_KEYS = (*(key for key, _ in ROLES.values()), "cls_token", "sep_token", "mask_token")
 
 SPACE = "▁"  # represents a space inside a piece
 
@@ -70,6 +72,8 @@ class Tokenizer:
         self.head = self._head()
 
     def _set(self, table: dict[str, int], ids: Mapping[str, int]) -> None:
+        if not table:
+            raise UserError("not a valid tokenizer: its vocabulary is empty")
         self.table = table
         self.size = max(table.values()) + 1
         self.pad, self.begin, self.end, self.unknown = (ids[role] for role in ROLES)
@@ -91,14 +95,16 @@ class Tokenizer:
 
     def encode_many(self, texts: list[str]) -> list[list[int]]:
         """Ids without begin or end; a batch of texts uses all cores."""
-        with library_errors():
-            return [encoding.ids for encoding in self.inner.encode_batch_fast(texts, add_special_tokens=False)]
+        return [encoding.ids for encoding in self.encodings(texts, special_tokens=False, offsets=False)]
 
-    def encodings(self, texts: Sequence[Any], special_tokens: bool = True) -> list[tokenizers.Encoding]:
-        """Texts, or pairs of texts, with all that the library knows of each token, such as its characters."""
+    def encodings(
+        self, texts: Sequence[Any], special_tokens: bool = True, offsets: bool = True
+    ) -> list[tokenizers.Encoding]:
+        """Texts, or pairs of texts, with all that the library knows of each token; faster without their characters."""
+        encode = self.inner.encode_batch if offsets else self.inner.encode_batch_fast
         with library_errors():
-            encodings = self.inner.encode_batch(list(texts), add_special_tokens=special_tokens)
-        for encoding in encodings:
+            encodings = encode(list(texts), add_special_tokens=special_tokens)
+        for encoding in encodings if special_tokens else ():
             if max(encoding.ids, default=0) >= self.size:
                 raise UserError(f"the tokenizer adds id {max(encoding.ids)}, but its vocabulary has {self.size} tokens")
         return encodings
@@ -180,8 +186,8 @@ class Tokenizer:
         try:
             with library_errors("not a valid tokenizer.json"):
                 inner = tokenizers.Tokenizer.from_str(text)
-                check_growth(inner)
-                return cls.of(inner, config, ids, literal=not config)
+            check_growth(inner)
+            return cls.of(inner, config, ids, literal=not config)
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
 
@@ -197,10 +203,7 @@ class Tokenizer:
             special_ids[role] = next((table[name] for name in names if name in table), MISSING)
         special_ids |= ids or {}
         _apply_template(inner, config, special_ids)
-        literal = config.get("split_special_tokens", literal)
-        if not isinstance(literal, bool):
-            raise UserError(f"tokenizer_config.json: split_special_tokens = {literal}: expected true or false")
-        tokenizer = cls(inner, special_ids, literal)
+        tokenizer = cls(inner, special_ids, config.get("split_special_tokens", literal))
         tokenizer.settings = config
         return tokenizer
 
@@ -245,22 +248,27 @@ class IdOnlyTokenizer(Tokenizer):
 def read_config(path: Path) -> dict:
     """A tokenizer_config.json, empty if there is none; a chat_template.jinja next to it takes precedence."""
     template = path.with_name("chat_template.jinja")
-    config = read_object(path) if path.exists() else {}
-    return config | ({"chat_template": read_file(template)} if template.exists() else {})
+    config = read_object(path, MAX_SETTINGS) if path.exists() else {}
+    if not isinstance(config.get("split_special_tokens", False), bool):
+        raise UserError(f"{path}: split_special_tokens = {config['split_special_tokens']}: expected true or false")
+    for key in TOKEN_KEYS:
+        if config.get(key) is not None and token_name(config, key) is None:
+            raise UserError(f"{path}: {key} = {config[key]!r:.60}: expected a string, or an object with a 'content'")
+    return config | ({"chat_template": read_file(template, MAX_SETTINGS)} if template.exists() else {})
 
 
-def read_file(path: Path) -> str:
+def read_file(path: Path, limit: int = MAX_TOKENIZER) -> str:
     """A text file of a tokenizer."""
     try:
-        return read_text(path)
+        return read_text(path, limit)
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as UTF-8 text ({error})") from None
 
 
-def read_object(path: Path) -> dict:
+def read_object(path: Path, limit: int = MAX_TOKENIZER) -> dict:
     """A JSON file of a tokenizer."""
     try:
-        value = json.loads(read_file(path))
+        value = json.loads(read_file(path, limit))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read as JSON ({error})") from None
     if not isinstance(value, dict):
@@ -284,4 +292,5 @@ def _apply_template(inner: tokenizers.Tokenizer, config: dict, ids: Mapping[str,
         for key, role in (("add_bos_token", "begin"), ("add_eos_token", "end"))
     )
     single = [*(token for token, _ in first), "$A", *(token for token, _ in last)]
-    inner.post_processor = processors.TemplateProcessing(single=single, pair=None, special_tokens=[*first, *last])
+    with library_errors("add_bos_token and add_eos_token of tokenizer_config.json cannot be applied"):
+        inner.post_processor = processors.TemplateProcessing(single=single, pair=None, special_tokens=[*first, *last])

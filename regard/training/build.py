@@ -10,6 +10,7 @@ from regard.config.recipe import DecodeOptions, Recipe
 from regard.errors import UserError
 from regard.interop import folder as folders
 from regard.interop.folder import Loaded
+from regard.interop.generation_config import MAX_BEAMS
 from regard.interop.model_card import Training
 from regard.interop.processors import read_processor
 from regard.interop.sentence_transformers import supported_pooling, write_pooling
@@ -173,6 +174,9 @@ def _resolve_folders(recipe: Recipe, display: Display) -> Recipe:
 def _changed_options(options: DecodeOptions) -> dict[str, object]:
     """The decoding options that differ from the defaults; a temperature implies sampling."""
     default = DecodeOptions()
+    for name in ("num_beams", "num_return_sequences"):
+        if getattr(options, name) > MAX_BEAMS:
+            raise UserError(f"decode.{name} = {getattr(options, name)}: a checkpoint holds at most {MAX_BEAMS}")
     names = [name for name in options.__dataclass_fields__ if getattr(options, name) != getattr(default, name)]
     changed: dict[str, object] = {name: getattr(options, name) for name in names if name != "seed"}
     return changed | ({"do_sample": True} if "temperature" in changed else {})

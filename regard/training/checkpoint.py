@@ -16,6 +16,7 @@ from regard.errors import UserError
 MANIFEST = "manifest.json"
 ASIDE = ".unfinished-"  # what is being written, replaced or deleted; removed at the next start
 REQUIRED = ("config.json", "model.safetensors", "training.safetensors", "training.json")
+UNTOUCHED = "the checkpoints before it are untouched"
 ADAPTER = "adapter_model.safetensors"  # in place of the full model
 
 
@@ -36,8 +37,11 @@ def write(run: Path, step: int, fill: Callable[[Path], None]) -> Path:
     aside.mkdir()
     try:
         fill(aside)
-    except (OSError, UserError) as error:
-        raise UserError(f"{aside}: cannot be written ({error}); the checkpoints before it are untouched") from None
+    except UserError as error:
+        raise UserError(f"{error}; {UNTOUCHED}") from None
+    except OSError as error:
+        problem = f"{error.filename or aside}: cannot be written ({error.strerror or error})"
+        raise UserError(f"{problem}; {UNTOUCHED}") from None
     files = {path.relative_to(aside).as_posix(): _describe(path) for path in sorted(aside.rglob("*")) if path.is_file()}
     for name in files:
         _sync(aside / name)

@@ -1,6 +1,7 @@
 """Bad recipes, data and checkpoints on the command line: one screen that names the cause, and no traceback."""
 
 import gzip
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -487,7 +488,10 @@ def test_a_tokenizer_of_another_model_is_an_error(verb: str, call: Call, letters
     refused(call(verb, folder, *(["Once"] if verb == "run" else [])), ("41 tokens", "rows", "different models"))
 
 
-def test_an_unreadable_chat_template_is_an_error(call: Call, letters: Path, tmp_path: Path) -> None:
+def test_an_unreadable_chat_template_is_an_error(
+    call: Call, letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("Once\n"))
     shutil.copytree(letters, tmp_path / "spoiled")
     (tmp_path / "spoiled" / "chat_template.jinja").write_text("{% for %}")
     refused(call("chat", tmp_path / "spoiled"), ("chat template is invalid",))

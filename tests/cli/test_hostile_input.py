@@ -22,11 +22,13 @@ from regard.cli import run as run_command
 from regard.cli.options import Output
 from regard.cli.output import emit
 from regard.config.options import MAX_COUNT, MAX_THREADS, MAX_VOCABULARY
-from regard.data.files import MAX_COLUMNS, MAX_VALUES
+from regard.data.files import MAX_COLUMNS, MAX_VALUES, rows
+from regard.data.small_files import MAX_SETTINGS
 from regard.errors import UserError, escape_controls
 from regard.explorer.charts import heatmap
 from regard.interop.generation_config import MAX_BEAMS
 from regard.interop.safetensors import write_file
+from regard.interop.sentence_transformers import Pooling, pooling_of, supported_pooling, write_pooling
 from regard.model import load
 from regard.tasks.answer.files import articles
 from regard.tasks.tag import files as tag_files
@@ -156,6 +158,17 @@ def test_a_length_penalty_may_be_any_number(penalty: float, model: Path) -> None
     assert load(model).run(["ab", "c"], max_new_tokens=5) == answers
 
 
+def test_a_recipe_cannot_set_what_its_checkpoint_could_not_be_read_with(call: Call, tmp_path: Path) -> None:
+    options = (f"output={tmp_path / 'run'}", "data.train=50", "data.validation=5", f"decode.num_beams={MAX_BEAMS + 1}")
+    assert_error(
+        call("train", "dates", *options, "--quiet"), f"decode.num_beams = 65: a checkpoint holds at most {MAX_BEAMS}"
+    )
+
+
+def test_a_task_without_augmentation_says_so(call: Call) -> None:
+    assert_error(call("train", "dates", "augment.flip=true"), "'augment.flip': this task has no options in [augment]")
+
+
 def test_counts_are_bounded(call: Call, model: Path, tmp_path: Path) -> None:
     text = tmp_path / "a.txt"
     text.write_text("hello\n")
@@ -170,16 +183,20 @@ def test_counts_are_bounded(call: Call, model: Path, tmp_path: Path) -> None:
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_link_out_of_the_folder_is_not_read(call: Call, model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["secret", "home/.secret", "home/.ssh/chat_template.jinja", "blobs/0"])
+def test_a_link_out_of_the_folder_is_not_read(place: str, call: Call, model: Path, tmp_path: Path) -> None:
     """The content of its target would be saved with the model."""
-    secret = tmp_path / "secret"
+    (tmp_path / "home").mkdir()
+    model = model.rename(tmp_path / "home" / "model")
+    secret = tmp_path / place
+    secret.parent.mkdir(exist_ok=True)
     secret.write_text("SECRET")
     (model / "chat_template.jinja").symlink_to(secret)
     assert_error(call("convert", model, tmp_path / "out"), f"a link to {secret}, outside of the folder")
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("layout", ["cache", "same name", "inside", "folder"])
+@pytest.mark.parametrize("layout", ["cache", "sibling", "inside", "folder"])
 def test_other_links_are_read(layout: str, call: Call, model: Path, tmp_path: Path) -> None:
     """The Hugging Face cache consists of links to blobs."""
     config = model / "config.json"
@@ -192,10 +209,9 @@ def test_other_links_are_read(layout: str, call: Call, model: Path, tmp_path: Pa
             file.rename(blobs / str(index))
             (snapshot / file.name).symlink_to(f"../../blobs/{index}")
         model = snapshot
-    elif layout == "same name":
-        (tmp_path / "other").mkdir()
-        config.rename(tmp_path / "other" / "config.json")
-        config.symlink_to(tmp_path / "other" / "config.json")
+    elif layout == "sibling":
+        config.rename(tmp_path / "shared.json")
+        config.symlink_to("../shared.json")
     elif layout == "inside":
         config.rename(model / "other.json")
         config.symlink_to("other.json")
@@ -205,11 +221,43 @@ def test_other_links_are_read(layout: str, call: Call, model: Path, tmp_path: Pa
     assert call("inspect", model)[0] == 0
 
 
+def test_the_pooling_in_the_cache_is_read(encoder: Path, tmp_path: Path) -> None:
+    """It is a link in a folder of the snapshot; the pooling of a model to be trained must not be lost either."""
+    write_pooling(encoder, Pooling("cls", normalise=True), width=16)
+    snapshot = tmp_path / "hub" / "snapshots" / "commit"
+    pooling = snapshot / "1_Pooling"
+    (tmp_path / "hub" / "blobs").mkdir(parents=True)
+    shutil.copytree(encoder, snapshot)
+    (pooling / "config.json").rename(tmp_path / "hub" / "blobs" / "7")
+    (pooling / "config.json").symlink_to("../../../blobs/7")
+    assert supported_pooling(snapshot) == pooling_of(snapshot) == Pooling("cls", normalise=True)
+    (tmp_path / "hub" / "blobs" / "7").write_text('{"pooling_mode": "weightedmean"}')
+    assert supported_pooling(snapshot) is None
+    (pooling / "config.json").unlink()
+    with pytest.raises(UserError, match=r"1_Pooling/config\.json: not found"):
+        supported_pooling(snapshot)
+
+
+def test_settings_are_small_files(call: Call, model: Path) -> None:
+    path = model / "generation_config.json"
+    path.write_text("{" + " " * MAX_SETTINGS + "}")
+    assert_error(call("run", model, "a"), f"{path}: not JSON that can be read ([Errno 27] 16,777,218 bytes, over the")
+
+
 def test_weights_have_the_permissions_of_other_files(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}")
     write_file(tmp_path / "a.safetensors", {"a": torch.zeros(3)})
     modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert len(modes) == 1
+
+
+def test_weights_are_written_where_permissions_cannot_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    write_file(tmp_path / "a.safetensors", {"a": torch.zeros(3)})
+    assert (tmp_path / "a.safetensors").is_file()
 
 
 @pytest.fixture
@@ -235,11 +283,15 @@ def test_a_full_disk_is_an_error_message(
         code, _, err = call(*arguments)
         assert code == 1
         assert err.startswith("error: ") and len(err.splitlines()) == 1
+        assert str(tmp_path / "out") in err or str(cache / "search") in err
     assert not [path for path in cache.rglob("*") if path.is_file()]
 
 
 BOMBS = {
     "a.tsv": ("\t" * MAX_COLUMNS, "columns; is this a table?"),
+    "a.csv": ("," * MAX_COLUMNS, "a.csv.gz:1: over 65,536 columns; is this a table?"),
+    "wide.csv": ("text,label\n" + "," * MAX_VALUES, "wide.csv.gz:2: over 65,536 columns; is this a table?"),
+    "long.csv": ('text,label\n"' + '\n","' * MAX_VALUES, "columns; is this a table?"),
     "a.jsonl": ('{"a": [' + "[]," * MAX_VALUES + "[]]}", "values in one line"),
 }
 
@@ -250,6 +302,13 @@ def test_a_short_file_cannot_become_a_large_table(name: str, call: Call, tmp_pat
     path = tmp_path / f"{name}.gz"
     path.write_bytes(gzip.compress(content.encode(), 1))
     assert_error(call("doctor", "classify", f"data.train={path}"), message)
+
+
+def test_commas_in_a_text_are_not_columns(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    text = "," * (MAX_COLUMNS + 1)
+    path.write_text(f'text,label\n"{text}\n{text}",a\nb,c\n')
+    assert [row.fields["text"] for row in rows(path, required={"data.text": "text"})] == [f"{text}\n{text}", "b"]
 
 
 def test_a_sentence_without_an_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

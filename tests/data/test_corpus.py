@@ -332,7 +332,7 @@ def test_an_interrupted_preparation_leaves_nothing(cache: Path, monkeypatch: pyt
 MEMORY = """
 import itertools, sys
 from pathlib import Path
-from regard.data.sampler import BatchOptions, batches_per_epoch, shares
+from regard.data.sampler import BatchOptions, batches_per_epoch, epoch_shares
 from regard.tasks.translate.dataset import collate_samples
 from regard.tasks.translate.dataset import Sample, prepare
 from regard.text.train_tokenizer import train_tokenizer
@@ -352,7 +352,7 @@ before = anonymous()
 corpus = prepare(TranslateData(train="t.tsv"), "train", vocabulary, folder / "cache", folder)
 options = BatchOptions(batch_tokens=4096, window=1024)
 number = batches_per_epoch(corpus, options)
-batches = itertools.islice(shares(corpus, options), number)
+batches = (rows for _, rows in itertools.islice(epoch_shares(corpus, options), number))
 assert sum(len(collate_samples(corpus, indices, vocabulary).indices) for indices in batches) == count
 print(before, anonymous())
 """

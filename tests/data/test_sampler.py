@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.config.recipe import TokenizerOptions
-from regard.data.sampler import BatchOptions, batches_per_epoch, epochs, permute, shares
+from regard.data.sampler import BatchOptions, batches_per_epoch, epoch_shares, epochs, permute
 from regard.errors import UserError
 from regard.tasks.seq2seq import Seq2SeqBatch
 from regard.tasks.translate.dataset import collate, collate_samples, collate_sources
@@ -46,8 +46,8 @@ def corpus(count: int, **fields: int) -> Any:
 def take(
     count: int, dataset: Any, vocabulary: Vocabulary, options: BatchOptions, *share: int, **keywords: int
 ) -> list[Seq2SeqBatch]:
-    batches = shares(dataset, options, *share, **keywords)
-    return [collate_samples(dataset, indices, vocabulary) for indices in islice(batches, count)]
+    batches = epoch_shares(dataset, options, *share, **keywords)
+    return [collate_samples(dataset, indices, vocabulary) for _, indices in islice(batches, count)]
 
 
 def same(first: list[Seq2SeqBatch], second: list[Seq2SeqBatch]) -> bool:

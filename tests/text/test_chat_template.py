@@ -1,6 +1,9 @@
 """Chat templates: rendered as the reference library does, kept through load and save, and no way to run code."""
 
+import gc
 import json
+import signal
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -149,7 +152,113 @@ def test_a_template_that_was_ended_renders_the_next_conversation(monkeypatch: py
 @pytest.mark.parametrize("source", ["{% for %}", "{% nonsense %}", "{{ 1 + }}", "{" * 3 + "(" * 9999])
 def test_a_broken_template_is_an_error(source: str) -> None:
     with pytest.raises(UserError, match="the chat template is invalid"):
-        Template(source, {})
+        Template(source, {}).render([USER])
+
+
+MEMORY_HUNGRY = "{% set a = 'aaaaaaaaaaaaaaaa' %}" + "{% set a = a ~ a %}" * 30
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+ECHO = "{{ messages[0].content }}" + "{% if messages[0].content == 'endless' %}" + ENDLESS + "{% endif %}"
+
+
+def talk(content: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": content}]
+
+
+def test_an_interrupted_conversation_leaves_no_reply_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = Template(ECHO, {})
+    assert template.render(talk("first")) == "first"
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    with pytest.raises(KeyboardInterrupt):
+        template.render(talk("endless"))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    assert template.render(talk("second")) == "second"
+    monkeypatch.setattr(template._worker, "replies", 7)
+    with pytest.raises(UserError, match="replied to another request"):
+        template.render(talk("third"))
+    assert template.render(talk("fourth")) == "fourth"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system limits no memory")
+def test_memory_is_limited() -> None:
+    with pytest.raises(UserError, match="the chat template needs more than 512 MB"):
+        Template(MEMORY_HUNGRY, {}).render([USER])
+
+
+def test_time_is_limited_where_the_signal_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.text.chat_template.SECONDS", 0.2)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPROF])
+    ignored = signal.signal(signal.SIGPROF, signal.SIG_IGN)
+    try:
+        with pytest.raises(UserError, match=r"takes more than 0\.2 seconds"):
+            Template(ENDLESS, {}).render([USER])
+    finally:
+        signal.signal(signal.SIGPROF, ignored)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGPROF])
+
+
+def test_time_is_limited_where_the_system_limits_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = Template(ECHO, {})
+    template.render([USER])
+    monkeypatch.setattr("regard.text.chat_template.WAITING_SECONDS", 0.2)
+    with pytest.raises(UserError, match="takes more than 5 seconds"):
+        template.render(talk("endless"))
+
+
+@pytest.mark.parametrize("source", ["{{ raise_exception('x' * 9999999) }}", "{{ [][('x' * 9999999)].a }}"])
+def test_an_error_of_a_template_is_short(source: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Template(source, {}).render([USER])
+    assert "the chat template" in str(caught.value) and len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"), [("/bin/true", "exit code 0"), ("/bin/ls", "exit code 2 .*ls"), ("/nonexistent", "No such")]
+)
+def test_a_process_that_does_not_start_is_reported_so(
+    program: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", program)
+    with pytest.raises(UserError, match=f"could not be started .*{reason}"):
+        Template("x", {}).render([USER])
+
+
+def test_a_fork_renders_in_its_own_process_and_ends() -> None:
+    script = """if True:
+        import os, signal, sys
+        from regard.text.chat_template import Template
+        template = Template("{{ messages[0].content }}", {})
+        template.render([{"content": "first"}])
+        child = os.fork()
+        signal.alarm(20)  # a child that waits for its parent's process never ends
+        if child == 0:
+            assert template.render([{"content": "child"}]) == "child"
+            sys.exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert template.render([{"content": "parent"}]) == "parent"
+    """
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("content", [b"bytes", {1, 2}])
+def test_a_message_is_text(content: Any) -> None:
+    with pytest.raises(UserError, match="messages: expected text as role and content"):
+        Template("x", {}).render(talk(content))
+
+
+def test_a_tokenizer_has_one_process_that_starts_when_it_is_used(tmp_path: Path) -> None:
+    tokenizer = Vocabulary.load(folder_with(tmp_path / "a", chat_template=ECHO)).target
+    template = template_of(tokenizer)
+    assert template is not None and template is template_of(tokenizer)
+    assert template._worker is None
+    template.render([USER])
+    assert template._worker is not None
+    process = template._worker.process
+    tokenizer.settings = {"chat_template": "x"}
+    assert template_of(tokenizer) is not template
+    del template
+    gc.collect()
+    assert process.wait(timeout=10) == -signal.SIGKILL
 
 
 def test_a_template_of_any_size_is_not_run() -> None:

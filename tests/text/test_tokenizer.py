@@ -8,13 +8,16 @@ import unicodedata
 from pathlib import Path
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.config.recipe import TokenizerOptions
 from regard.errors import UserError
+from regard.tasks.classify.texts import PairEncoder
 from regard.text.sentencepiece import SentencePieceTokenizer
 from regard.text.tokenizer import SPECIALS, Tokenizer
+from regard.text.tokenizer_checks import check_growth
 from regard.text.train_tokenizer import train_tokenizer
 from regard.text.vocabulary import Vocabulary
 
@@ -122,6 +125,7 @@ def test_a_batch_equals_one_by_one_and_tokens_join_to_the_text(trained: dict[str
 
 TRAIN = """
 import sys, hashlib
+from regard.text.tokenizer_checks import check_growth
 from regard.text.train_tokenizer import train_tokenizer
 from regard.config.recipe import TokenizerOptions
 sys.path.insert(0, sys.argv[1])
@@ -207,6 +211,7 @@ def test_vocabulary_folders(trained: dict[str, Tokenizer], tmp_path: Path) -> No
 
 HUGE = """
 import sys
+from regard.text.tokenizer_checks import check_growth
 from regard.text.train_tokenizer import train_tokenizer
 from regard.config.recipe import TokenizerOptions
 text = ["ein Hund, a dog", "ab" * 500_000]
@@ -248,8 +253,6 @@ FOREIGN = {
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_foreign_special_tokens_are_found_by_name(name: str, tmp_path: Path) -> None:
-    import tokenizers
-
     names, expected = FOREIGN[name]
     model = tokenizers.models.WordLevel({word: index for index, word in enumerate(names)}, unk_token=names[expected[3]])
     tokenizers.Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
@@ -273,12 +276,43 @@ HOSTILE = {  # a change of tokenizer.json → the error message
     "growth": (
         {"normalizer": {"type": "Sequence", "normalizers": [
             {"type": "Replace", "pattern": {"String": "q"}, "content": "q" * 1000}] * 3}},
-        r"its normalizer may make 1,000,000,000 characters of one",
+        r"its normalizer, pre_tokenizer, post_processor may make 2,000,000,000 characters or tokens of one",
     ),
     "growth between characters": (
         {"normalizer": {"type": "Sequence", "normalizers": [
             {"type": "Replace", "pattern": {"Regex": "(?=q)"}, "content": "q"}] * 30}},
-        "its normalizer may make",
+        "its normalizer, pre_tokenizer, post_processor may make",
+    ),
+    "growth of two components": (
+        {"normalizer": {"type": "Replace", "pattern": {"String": "q"}, "content": "q" * 100},
+         "post_processor": {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 100,
+                            "pair": [], "special_tokens": {}}},
+        "may make 10,000 characters or tokens of one",
+    ),
+    "growth by other characters": (
+        {"normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Replace", "pattern": {"String": a}, "content": b * 100} for a, b in ("ab", "bc")]}},
+        "may make",
+    ),
+    "growth by Unicode": (
+        {"normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Replace", "pattern": {"String": "\u0627"}, "content": "\ufdfa"}, {"type": "NFKD"}] * 4}},
+        "may make",
+    ),
+    "growth by bytes": (
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}] * 12}},
+        "may make",
+    ),
+    "many special tokens": (
+        {"post_processor": {"type": "TemplateProcessing", "pair": [],
+                            "single": [{"Sequence": {"id": "A", "type_id": 0}},
+                                       {"SpecialToken": {"id": "<s>", "type_id": 0}}],
+                            "special_tokens": {"<s>": {"id": "<s>", "ids": [1] * 999, "tokens": ["<s>"] * 999}}}},
+        "may make 2,000",
+    ),
+    "many steps": (
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Lowercase"}] * 257}}, "has 257 steps",
     ),
     "growth of the output": (
         {"decoder": {"type": "Sequence", "decoders": [
@@ -288,7 +322,7 @@ HOSTILE = {  # a change of tokenizer.json → the error message
     "repetition": (
         {"post_processor": {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 1000,
                             "pair": [], "special_tokens": {}}},
-        "its post_processor may make 1,000",
+        "post_processor may make 2,000",
     ),
     "a second text that is not there": (
         {"post_processor": {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "B", "type_id": 0}}],
@@ -299,7 +333,7 @@ HOSTILE = {  # a change of tokenizer.json → the error message
         {"post_processor": {"type": "BertProcessing", "sep": ["</s>", 999], "cls": ["<s>", 1]}},
         "adds id 999, but its vocabulary has",
     ),
-    "no token": ({"model": {"type": "WordLevel", "vocab": {}, "unk_token": "?"}, "added_tokens": []}, "not a valid"),
+    "no token": ({"model": {"type": "WordLevel", "vocab": {}, "unk_token": "?"}, "added_tokens": []}, "is empty"),
     "no unknown token": ({"model": {"type": "WordLevel", "vocab": {"b": 0}, "unk_token": "?"}}, "the tokenizer fails"),
 }  # fmt: skip
 
@@ -316,13 +350,11 @@ def test_a_hostile_tokenizer_is_an_error(
 
 
 def test_a_failure_of_the_library_on_a_text_is_an_error(tmp_path: Path) -> None:
-    import tokenizers
-
     model = tokenizers.models.WordLevel({"a": 0, "</s>": 1}, unk_token="?")
     tokenizers.Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
     tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
     assert tokenizer.encode("a") == [0]
-    for encode in (tokenizer.encode, lambda text: tokenizer.encodings([text])):
+    for encode in (tokenizer.encode, lambda text: tokenizer.encodings([text]), PairEncoder(tokenizer).encode_many):
         with pytest.raises(UserError, match="the tokenizer fails"):
             encode("b")
 
@@ -331,7 +363,34 @@ def test_a_failure_of_the_library_on_a_text_is_an_error(tmp_path: Path) -> None:
 def test_split_special_tokens_is_true_or_false(value: object, trained: dict[str, Tokenizer], tmp_path: Path) -> None:
     trained["bpe"].save(tmp_path / "tokenizer.json")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"split_special_tokens": value}))
-    with pytest.raises(UserError, match=r"tokenizer_config\.json: split_special_tokens = .*: expected true or false"):
+    path = tmp_path / "tokenizer_config.json"
+    with pytest.raises(UserError, match=rf"^{path}: split_special_tokens = .*: expected true or false"):
+        Tokenizer.load(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize("value", [[1], 7, {"content": 7}])
+def test_a_special_token_is_a_string(value: object, trained: dict[str, Tokenizer], tmp_path: Path) -> None:
+    trained["bpe"].save(tmp_path / "tokenizer.json")
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps({"pad_token": value}))
+    with pytest.raises(UserError, match=rf"^{path}: pad_token = .*: expected a string"):
+        Tokenizer.load(tmp_path / "tokenizer.json")
+
+
+def test_replacements_of_different_characters_do_not_compound() -> None:
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    pairs = zip("，。：；？！、（）《》", ",.:;?!,()<>", strict=True)
+    steps = [tokenizers.normalizers.Replace(theirs, f"{ours} ") for theirs, ours in pairs]
+    tokenizer.normalizer = tokenizers.normalizers.Sequence(steps)  # pyright: ignore[reportAttributeAccessIssue]
+    check_growth(tokenizer)
+
+
+def test_an_error_of_ours_is_not_blamed_on_the_file(
+    trained: dict[str, Tokenizer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained["bpe"].save(tmp_path / "tokenizer.json")
+    monkeypatch.setattr(Tokenizer, "of", lambda *_, **__: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
         Tokenizer.load(tmp_path / "tokenizer.json")
 
 

@@ -203,6 +203,24 @@ def test_a_failed_write_leaves_no_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (UserError("a.safetensors: cannot be written (full)"), "a.safetensors: cannot be written (full)"),
+        (OSError(28, "No space left", "a.json"), "a.json: cannot be written (No space left)"),
+        (OSError(28, "No space left"), "{aside}: cannot be written (No space left)"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_named_once(error: Exception, message: str, tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        raise error
+
+    with pytest.raises(UserError) as caught:
+        checkpoint.write(tmp_path, 5, fail)
+    expected = message.format(aside=tmp_path / ".unfinished-write-5")
+    assert str(caught.value) == f"{expected}; the checkpoints before it are untouched"
+
+
+@pytest.mark.parametrize(
     "text", ["[]", "{}", '{"files": []}', '{"files": {}}', '{"files": {"config.json": 3}}', "\xff"]
 )
 def test_an_invalid_manifest_makes_no_complete_checkpoint(tmp_path: Path, text: str) -> None:

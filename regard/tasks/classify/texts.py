@@ -70,7 +70,7 @@ class PairEncoder:
 
     def rows(self, texts: Sequence[str | tuple[str, ...]]) -> list[list[int]]:
         """The tokens of each text with the tokenizer's special tokens, without its padding."""
-        rows = [encoding.ids for encoding in self.tokenizer.inner.encode_batch_fast(list(texts))]  # type: ignore[arg-type]
+        rows = [encoding.ids for encoding in self.tokenizer.encodings(texts, offsets=False)]
         for row in rows:
             while len(row) > 1 and row[-1] == self.tokenizer.pad:
                 row.pop()
@@ -149,7 +149,7 @@ class Texts(Modality):
         texts = (text for record in records for text in record.source.split(PAIR_SEPARATOR))
         return train_shared_tokenizer(texts, recipe)
 
-    @property
+    @cached_property
     def encoder(self) -> PairEncoder:
         """The encoder of texts or pairs."""
         return PairEncoder(self.processor.target, bool(self.network.paired))

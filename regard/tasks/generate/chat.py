@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from regard.data.files import is_text
 from regard.errors import UserError
 from regard.text.chat_template import Message, Template, template_of
 from regard.text.tokenizer import Tokenizer
@@ -134,6 +135,9 @@ class Conversation:
     def answer(self, text: str, show: Callable[[str], None] = lambda piece: None) -> Answer:
         """The model's answer; its pieces are passed to `show`. Ctrl-C ends it, and the text so far is kept."""
         messages = [*self.messages, {"role": "user", "content": text}]
+        for message in messages:
+            if not is_text(message["content"]):
+                raise UserError(f"the message of the {message['role']} is not text: {message['content']!r:.60}")
         least = len(self.format.tokens([*_system(messages), messages[-1]]))
         if least >= self.limit:
             raise UserError(

@@ -13,7 +13,7 @@ import pytest
 from encoders import bert_vocabulary, letters, wordpiece
 from needs import need
 
-from regard.data.sampler import BatchOptions, shares
+from regard.data.sampler import BatchOptions, epoch_shares
 from regard.errors import UserError
 from regard.metrics.squad import exact, f1, normalise
 from regard.tasks.answer.files import Gold, Question, questions, read
@@ -187,9 +187,10 @@ def test_batches_do_not_depend_on_the_number_of_pieces_and_the_cache_is_reused(t
     tokenizer = letters()
     windows = prepared(tmp_path, cache, json.dumps(SQUAD), tokenizer, stride=2)
     options = BatchOptions(batch_size=3, seed=5)
-    numbers = [collate(windows, rows).indices.tolist() for rows in islice(shares(windows, options, 0, 0, 1), 24)]
+    shares = islice(epoch_shares(windows, options, 0, 0, 1), 24)
+    numbers = [collate(windows, rows).indices.tolist() for _, rows in shares]
     assert sorted(chain(*numbers[: -(-len(windows) // 3)])) == list(range(len(windows)))
-    parts = [list(islice(map(list, shares(windows, options, 1, rank, 2)), 5)) for rank in (0, 1)]
+    parts = [[rows for _, rows in islice(epoch_shares(windows, options, 1, rank, 2), 5)] for rank in (0, 1)]
     assert [number for pair in zip(*parts, strict=True) for number in pair] == numbers[2:12]
     folders = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
     again = prepared(tmp_path, cache, json.dumps(SQUAD), tokenizer, stride=2)

@@ -16,8 +16,7 @@ from needs import need
 
 from regard.data.files import find
 from regard.data.pairs import PairDataset
-from regard.data.sampler import BatchOptions
-from regard.data.sampler import shares as batch_shares
+from regard.data.sampler import BatchOptions, epoch_shares
 from regard.data.splits.hashed import split_of
 from regard.data.splits.stratified import shares, stratified_split
 from regard.data.targets import MultiLabelTargets, RegressionTargets, SingleLabelTargets, targets_of
@@ -60,7 +59,7 @@ def test_numbers(tmp_path: Path, cache: Path) -> None:
         found = corpus(data, RegressionTargets(), tmp_path, cache)
         labels = RegressionTargets().tensor([found.target(index) for index in range(3)])
         assert labels.tolist() == pytest.approx([3.25, -0.001, 4])
-        indices = next(batch_shares(found, BatchOptions(batch_size=3), 0, 0, 1))
+        _, indices = next(epoch_shares(found, BatchOptions(batch_size=3), 0, 0, 1))
         labels = RegressionTargets().tensor([found.target(index) for index in indices])
         assert sorted(labels.tolist()) == pytest.approx([-0.001, 3.25, 4])
 

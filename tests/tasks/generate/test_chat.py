@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chatting import CHATML, LIMIT, Screen, language_folder
@@ -170,6 +171,14 @@ def test_only_a_language_model_chats(tmp_path: Path) -> None:
     save(tmp_path, network, vocabulary(41), {})
     with pytest.raises(UserError, match=r"chat needs a language model .*task is 'translate'"):
         Conversation(load(tmp_path))
+
+
+def test_a_message_is_text(model: Model) -> None:
+    message: Any = b"Once"
+    with pytest.raises(UserError, match="the message of the user is not text: b'Once'"):
+        Conversation(model).answer(message)
+    with pytest.raises(UserError, match="the message of the system is not text: b'Once'"):
+        Conversation(model, system=message).answer("Once")
 
 
 def test_a_failing_template_is_an_error(tmp_path: Path) -> None:

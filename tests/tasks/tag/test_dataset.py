@@ -10,7 +10,7 @@ import pytest
 from encoders import letters
 
 from regard.config.recipe import TokenizerOptions
-from regard.data.sampler import BatchOptions, shares
+from regard.data.sampler import BatchOptions, epoch_shares
 from regard.data.targets import SingleLabelTargets
 from regard.errors import UserError
 from regard.metrics.entities import Entity, count, count_unopened, entities, is_span_tag, report
@@ -156,8 +156,8 @@ def test_long_sentences_are_split_into_windows(tmp_path: Path, cache: Path) -> N
     heads = [letters().name(int(token)) for token in batch.text.tokens[batch.at]]
     assert heads == [*(word[0] for word in words), "a"]
     options = BatchOptions(batch_size=2, seed=3)
-    numbers = [collate(found, rows).indices.tolist() for rows in islice(shares(found, options, 0, 0, 1), 9)]
-    parts = [list(islice(map(list, shares(found, options, 0, rank, 3)), 3)) for rank in range(3)]
+    numbers = [collate(found, rows).indices.tolist() for _, rows in islice(epoch_shares(found, options, 0, 0, 1), 9)]
+    parts = [[rows for _, rows in islice(epoch_shares(found, options, 0, rank, 3), 3)] for rank in range(3)]
     assert [each for row in zip(*parts, strict=True) for each in row] == numbers
 
 
