@@ -1,6 +1,7 @@
 """The command line: a short function per command. Modules that need torch are imported inside, so that help is fast."""
 
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,7 @@ from regard.cli.command import verb
 from regard.cli.inference import inference
 from regard.cli.options import ModelPath, ModelType, Output
 from regard.cli.tokenizer import tokenizer
-from regard.errors import report
+from regard.errors import escape_controls, report
 
 if TYPE_CHECKING:
     from regard.training.loop import Outcome
@@ -53,6 +54,7 @@ Overrides = Annotated[
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code; a UserError is one message, never a traceback."""
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {escape_controls(str(message))}\n"
     for index, word in enumerate(sys.argv[1:] if arguments is None else arguments, 1):
         if word != word.encode(errors="replace").decode():
             report("error", f"argument {index}: {word!a} is not UTF-8; convert the text, or rename the file")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from regard.config.recipe import Recipe
 from regard.data.processor import Processor
-from regard.interop.heads import UNPUBLISHED_NOTE, head_of, is_unpublished
+from regard.interop.heads import MEAN_NOTE, MEAN_POOLED, UNPUBLISHED_NOTE, head_of, is_unpublished
 from regard.interop.layout import PRETRAINING
 from regard.interop.native import PREFIX
 from regard.layers.protocols import Network
@@ -139,7 +139,7 @@ def transformers_problem(network: Network, processor: Processor, model_type: str
     if model_type.startswith(PREFIX):
         return f"transformers cannot open this checkpoint: model_type '{model_type}' exists only in regard"
     if is_unpublished(network):
-        return UNPUBLISHED_NOTE
+        return f"{UNPUBLISHED_NOTE}; {MEAN_NOTE}" if head_of(network) == MEAN_POOLED else UNPUBLISHED_NOTE
     if isinstance(processor, Vocabulary) and network.task == "translate" and not processor.joint:
         return "transformers cannot open this checkpoint: it has separate tokenizers for source and target"
     return ""
