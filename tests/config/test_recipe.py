@@ -153,7 +153,9 @@ def test_an_override_replaces_the_choice_it_excludes(path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("train.max_step=3", "command line: unknown key 'train.max_step'; did you mean 'max_steps'"),
+        ("train.max_step=3", "command line: unknown key 'train.max_step'; did you mean 'train.max_steps'"),
+        ("train.epoch=3", "did you mean 'train.epochs'?"),
+        ("reviews.csv", "override 'reviews.csv': expected key=value; did you mean data.train=reviews.csv?"),
         ("trian.max_steps=3", "did you mean 'train'"),
         ("sede=3", "did you mean 'seed'"),
         ("learning_rate=1e-4", "command line: unknown key 'learning_rate'; did you mean 'train.learning_rate'?"),
