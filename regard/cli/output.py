@@ -18,6 +18,10 @@ from regard.progress import in_bytes
 if TYPE_CHECKING:
     from regard.tasks.inspection import Findings
 
+HEADINGS = {"interval": "± 95 %"}  # of columns, in tables only
+
+TITLES = {"confusion_matrix": "confusion_matrix: reference ↓ / prediction →"}
+
 LONG = 20  # characters of a word that may be broken
 
 
@@ -89,13 +93,14 @@ def _tables(facts: dict[str, Any], title: str, width: int) -> list[Table]:
         if not _is_group(value):
             continue
         rows = list(value.values()) if isinstance(value, dict) else value
+        heading = TITLES.get(name, name)
         if rows and all(isinstance(row, dict) and not any(map(_is_group, row.values())) for row in rows):
             names = list(value) if isinstance(value, dict) else None
             columns = list(dict.fromkeys(key for row in rows for key in row))
             if names and _width(rows, names, columns) > width:
-                tables.append(_pairs({each: _listed(row) for each, row in zip(names, rows, strict=True)}, name))
+                tables.append(_pairs({each: _listed(row) for each, row in zip(names, rows, strict=True)}, heading))
             else:
-                tables.append(_grid(name, rows, names, columns))
+                tables.append(_grid(heading, rows, names, columns))
         else:
             inner = value if isinstance(value, dict) else {str(index): item for index, item in enumerate(value)}
             tables += _tables(inner, name, width)
@@ -111,8 +116,17 @@ def _pairs(facts: dict[str, Any], title: str) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(_text(name), _text(format_value(value, name)))
+        table.add_row(_text(_label(name, value)), _text(format_value(value, name)))
     return table
+
+
+def _label(name: str, value: object) -> str:
+    """The name of a fact without the unit, which its text has."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return name
+    if name.endswith("bytes"):
+        return name.removesuffix("bytes").rstrip("_") or "size"
+    return f"{name.removesuffix('seconds')}time" if name.endswith("seconds") else name
 
 
 def _width(rows: list[dict[str, Any]], names: list[str], columns: list[str]) -> int:
@@ -140,7 +154,7 @@ def _grid(title: str, rows: list[dict[str, Any]], names: list[str] | None, colum
         table.add_column("", no_wrap=True)  # names can be copied
     for column in columns:
         numeric = all(isinstance(row.get(column), int | float) for row in rows)
-        table.add_column(_text(column), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(_text(HEADINGS.get(column, column)), justify="right" if numeric else "left", overflow="fold")
     for index, row in enumerate(rows):
         cells = [format_value(row.get(column)) for column in columns]
         table.add_row(*map(_text, [names[index], *cells] if names else cells))
@@ -155,7 +169,9 @@ def format_value(value: object, name: str = "") -> str:
         return "yes" if value else "no"
     if isinstance(value, int | float) and name.endswith("bytes"):
         return in_bytes(value)
-    if isinstance(value, int | float) and name.endswith("seconds") and value >= 120:
+    if isinstance(value, int | float) and name.endswith("seconds"):
+        if value < 120:
+            return f"{value:.3g} seconds"
         return f"{value / 60:.0f} minutes" if value < 7200 else f"{value / 3600:.1f} hours"
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)

@@ -51,7 +51,7 @@ def run_all(
     size = 1 if interactive else batch_size
     if rows.file and predictor.sorts_by_length:
         size *= SORTED_BATCHES
-    with row_writer(rows.results) if rows.results else nullcontext() as writer:
+    with row_writer(rows.results, rows.file) if rows.results else nullcontext() as writer:
         while batch := list(islice(values, size)):
             with _locating_errors(batch):
                 predictions = predictor.run([value.value for value in batch], {"batch_size": batch_size, **options})

@@ -128,7 +128,9 @@ def unpacked(path: Path, position: Callable[[], str]) -> Iterator[io.BufferedRea
 
 
 def not_utf8(path: Path, line: int, column: int, byte: int) -> UserError:
-    return UserError(f"{path}:{line}: not UTF-8 (byte 0x{byte:02x} at {column}); convert it: iconv -f latin1 -t utf-8 {path} > NEW")
+    return UserError(
+        f"{path}:{line}: not UTF-8 (byte 0x{byte:02x} at {column}); convert it: iconv -f latin1 -t utf-8 {path} > NEW"
+    )
 
 
 def json_lines(path: Path) -> Iterator[Facts | None]:
@@ -240,6 +242,11 @@ def _tab_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
         yield line_number, line.split("\t")
 
 
+def separator_of(line: str) -> str:
+    """What separates the fields of a CSV, by its first line."""
+    return ";" if ";" in line and "," not in line else ","
+
+
 def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The line number and the fields of each row of a CSV (RFC 4180); of a row of several lines, that of the first.
 
@@ -248,7 +255,7 @@ def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(LINE_LIMIT)
     stream = lines(path)
     first = next(stream)
-    separator = ";" if ";" in first and "," not in first else ","
+    separator = separator_of(first)
     stream = itertools.chain([first], stream)
     reader = csv.reader((f"{line}\n" for line in stream), delimiter=separator, strict=True)
     first_line = 1

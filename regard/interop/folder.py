@@ -4,8 +4,8 @@
     an adapter's folder has the adapter's weights instead, and names the folder of its base model
 
 Where a network computes exactly what a published model_type does, the folder has that model_type, and other libraries
-open it; otherwise it is one of ours (`regard-*`). A classifier whose head is not published is `regard-classifier-*`, with
-the tensors of the published model_type.
+open it; otherwise it is one of ours (`regard-*`). A classifier whose head is not published is `regard-classifier-*`,
+with the tensors of the published model_type.
 """
 
 from collections.abc import Iterator

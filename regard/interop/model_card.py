@@ -130,7 +130,13 @@ def _training(training: Training) -> str:
 
 
 def _public(path: str) -> str:
-    """A path for a published card: an absolute one without its parents, which name folders of this machine."""
+    """A path for a published card: an absolute one without its parents, which name folders of this machine.
+
+    A model of an installed package has the package's name.
+    """
+    parts = Path(path).parts
+    if "site-packages" in parts[:-1]:
+        return parts[parts.index("site-packages") + 1].replace("_", "-")
     return Path(path).name if Path(path).is_absolute() else path
 
 

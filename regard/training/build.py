@@ -140,7 +140,7 @@ def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
     if recipe.model.get("family", family) != family:
         raise UserError(
             f"model.family = '{recipe.model['family']}', but model.from = '{recipe.model['from']}' is a "
-            f"{family} model: remove model.family, or train from scratch with model.from=\"\""
+            f'{family} model: remove model.family, or train from scratch with model.from=""'
         )
     require_support(recipe.task, family)
     if "depth" in recipe.model and not newest:

@@ -211,7 +211,7 @@ def test_wrong_values_are_errors(path: Path, override: str, said: str | None) ->
     [
         (SMALL + "epochs = 3\n", "set 2 times (train.max_steps = 7, train.epochs = 3.0)"),
         (SMALL + "batch_size = 3\n", "set 2 times"),
-        (SMALL + "kep = 3\n", "small.toml:12: unknown key 'train.kep'; did you mean 'keep'"),
+        (SMALL + "kep = 3\n", "small.toml:12: unknown key 'train.kep'; did you mean 'train.keep'"),
         ("keep = 3\n" + SMALL, "small.toml:1: unknown key 'keep'; did you mean 'train.keep'?"),
         (SMALL.replace("max_steps = 7", "max_steps = -7"), "small.toml:11: train.max_steps = -7"),
         (SMALL.replace("family", "width"), "model.family is missing"),

@@ -20,7 +20,6 @@ from regard.tasks.translate.evaluate import evaluate_task
 from regard.tasks.translate.options import TranslateData
 from regard.tasks.translate.predict import TranslatePredictor, Translation, translate
 
-
 MIN_BLEU = 1.0  # below, and without an exact match, the output has hardly a phrase of the references
 
 

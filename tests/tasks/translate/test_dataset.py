@@ -67,8 +67,13 @@ def test_a_header_that_is_read_as_a_sample_is_reported(line: str, reported: bool
 
 @pytest.mark.parametrize(
     ("score", "exact", "constant", "said"),
-    [(0.4, 0.0, False, "bleu 0.4 is below 1"), (0.4, 2.0, False, ""), (9.0, 0.0, True, "outputs are equal"), (9.0, 0.0, False, "")],
-)  # fmt: skip
+    [
+        (0.4, 0.0, False, "bleu 0.4 is below 1"),
+        (0.4, 2.0, False, ""),
+        (9.0, 0.0, True, "outputs are equal"),
+        (9.0, 0.0, False, ""),
+    ],
+)
 def test_a_model_that_has_not_learned_is_reported(score: float, exact: float, constant: bool, said: str) -> None:
     task = Translate.__new__(Translate)
     task.score_name, task.exact, task.constant_output = "bleu", exact, constant
