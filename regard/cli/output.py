@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HEADINGS = {"interval": "± 95 %"}  # of columns, in tables only
 
-TITLES = {"confusion_matrix": "confusion_matrix: reference ↓ / prediction →"}
+CORNERS = {"confusion_matrix": "reference ↓\nprediction →"}  # the names of a table's axes, by its title
 
 LONG = 20  # characters of a word that may be broken
 
@@ -93,14 +93,13 @@ def _tables(facts: dict[str, Any], title: str, width: int) -> list[Table]:
         if not _is_group(value):
             continue
         rows = list(value.values()) if isinstance(value, dict) else value
-        heading = TITLES.get(name, name)
         if rows and all(isinstance(row, dict) and not any(map(_is_group, row.values())) for row in rows):
             names = list(value) if isinstance(value, dict) else None
             columns = list(dict.fromkeys(key for row in rows for key in row))
             if names and _width(rows, names, columns) > width:
-                tables.append(_pairs({each: _listed(row) for each, row in zip(names, rows, strict=True)}, heading))
+                tables.append(_pairs({each: _listed(row) for each, row in zip(names, rows, strict=True)}, name))
             else:
-                tables.append(_grid(heading, rows, names, columns))
+                tables.append(_grid(name, rows, names, columns))
         else:
             inner = value if isinstance(value, dict) else {str(index): item for index, item in enumerate(value)}
             tables += _tables(inner, name, width)
@@ -151,7 +150,7 @@ def _listed(row: dict[str, object]) -> str:
 def _grid(title: str, rows: list[dict[str, Any]], names: list[str] | None, columns: list[str]) -> Table:
     table = Table(title=_text(title), title_justify="left", title_style="bold")
     if names:
-        table.add_column("", no_wrap=True)  # names can be copied
+        table.add_column(CORNERS.get(title, ""), no_wrap=True)  # names can be copied
     for column in columns:
         numeric = all(isinstance(row.get(column), int | float) for row in rows)
         table.add_column(_text(HEADINGS.get(column, column)), justify="right" if numeric else "left", overflow="fold")

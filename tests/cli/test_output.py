@@ -1,15 +1,19 @@
 """Tables for people: labels without units, and what an evaluation was computed on."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from regard.cli import evaluate as evaluation
+from regard.cli.main import _finish
 from regard.cli.options import Output
 from regard.cli.output import emit
 from regard.interop.model_card import _public
 from regard.tasks.scoring import Evaluation, EvaluationRequest
+from regard.training.loop import Outcome
+from regard.training.resume import Progress
 
 
 def test_labels_of_tables_have_no_units(capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,9 +29,16 @@ def test_labels_of_tables_have_no_units(capsys: pytest.CaptureFixture[str]) -> N
     assert '"step_seconds": 0.5' in capsys.readouterr().out
 
 
+def test_a_quiet_run_still_prints_its_result(capsys: pytest.CaptureFixture[str]) -> None:
+    _finish(Outcome("finished", Progress(step=7, best_score=41.5), "bleu"), Path("runs/mine"), Output(quiet=True))
+    out = capsys.readouterr().out
+    assert "runs/mine" in out and "41.5" in out
+
+
 def test_a_confusion_matrix_names_its_axes(capsys: pytest.CaptureFixture[str]) -> None:
     emit({"confusion_matrix": {"a": {"a": 5, "b": 2}, "b": {"a": 0, "b": 3}}}, Output(), "result")
-    assert "confusion_matrix: reference ↓ / prediction →" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "reference ↓" in out and "prediction →" in out
 
 
 @pytest.mark.parametrize(("test", "file", "noted"), [("", None, True), (0.1, None, False), ("", "test.csv", False)])

@@ -364,3 +364,10 @@ def test_epochs_of_a_built_in_recipe_have_enough_updates(tmp_path: Path) -> None
     run.write_text(to_toml(load_recipe("tag")))
     assert load_recipe(run).train.min_steps == MIN_STEPS
     assert load_recipe(run, ["train.epochs=1"]).train.min_steps == 0
+
+
+def test_an_empty_model_from_is_a_new_model() -> None:
+    recipe = load_recipe("classify", ["model.from=", "model.family=bert", "model.depth=2"])
+    assert recipe.model == {"family": "bert", "depth": 2}
+    with pytest.raises(UserError, match=r'remove model\.width, or train from scratch with model\.from=""'):
+        load_recipe("classify", ["model.width=64"])
