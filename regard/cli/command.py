@@ -86,6 +86,17 @@ class Command(TyperCommand):
     The docstring of a group is its section: the title, then a sentence about all of its options.
     """
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """An unknown option of a command that takes recipe keys may be one of those: --epochs 3."""
+        known = {name for parameter in self.get_params(ctx) for name in (*parameter.opts, *parameter.secondary_opts)}
+        takes_keys = any(parameter.name == "overrides" for parameter in self.params)
+        for index, word in enumerate(args if takes_keys else ()):
+            name, _, value = word.partition("=")
+            if word.startswith("--") and name not in known and (key := _recipe_key(name)):
+                value = value or next(iter(args[index + 1 :]), "VALUE")
+                ctx.fail(f"No such option: {name}; did you mean {key}={value}?")
+        return super().parse_args(ctx, args)
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [re.sub(r"^\{(.+)\}", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
 
@@ -109,6 +120,20 @@ class Command(TyperCommand):
         if self.epilog:
             with formatter.section("Examples"):
                 formatter.write(f"{self.epilog}\n")
+
+
+def _recipe_key(name: str) -> str:
+    """The recipe key that an option of this name would set, if there is one."""
+    from regard.config.aliases import ALIASES
+    from regard.config.recipe import key_types
+
+    name = name.lstrip("-").replace("-", "_")
+    types = key_types("classify")
+    keys = [name] if name in types and not is_dataclass(types[name]) else []
+    sections = {section: kind for section, kind in types.items() if is_dataclass(kind)}
+    keys += [f"{section}.{name}" for section, kind in sections.items() if name in get_type_hints(kind)]
+    keys += [key for alias, key in ALIASES.items() if alias.partition(".")[2] == name]
+    return next(iter(keys), "")
 
 
 def _help_record(parameter: Any) -> tuple[str, str]:

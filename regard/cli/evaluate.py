@@ -16,6 +16,7 @@ COLUMN_OPTIONS = {
     **dict.fromkeys(("data.text_pair", "data.context"), "--text-pair"),
     **dict.fromkeys(("data.label", "data.answer", "data.target", "data.caption"), "--target"),
 }
+SELECTED = "validation split, also used to select the checkpoint; give a test FILE for an unbiased figure"
 
 
 def evaluate(models: list[Model], request: EvaluationRequest) -> dict[str, Any]:
@@ -34,7 +35,11 @@ def evaluate(models: list[Model], request: EvaluationRequest) -> dict[str, Any]:
     if plot and evaluation.chart is not None:
         draw_chart(plot, evaluation.chart)
     written = [path for path in (plot, predictions) if path]
-    return evaluation.results | ({"written": written} if written else {})
+    recipe = models[0].recipe
+    selected = not request.file and recipe is not None and not recipe.data.test
+    notes = [evaluation.results.get("note"), SELECTED if selected else None]
+    note = "; ".join(filter(None, notes))
+    return evaluation.results | ({"written": written} if written else {}) | ({"note": note} if note else {})
 
 
 def draw_chart(path: Path, chart: LineChart | HeatMap) -> None:

@@ -61,7 +61,10 @@ def evaluate(
     options = scoring.specified() | few_shot.specified()
     quiet = output.quiet or output.json
     request = EvaluationRequest(file, options, search.specified(), names, compute.batch_size, quiet)
-    emit(evaluate_models([_load(path, compute) for path in names], request), output, "evaluation")
+    results = evaluate_models([_load(path, compute) for path in names], request)
+    if "note" in results and not output.quiet:
+        report("note", results["note"] if output.json else results.pop("note"))
+    emit(results, output, "evaluation")
 
 
 @verb(
@@ -120,7 +123,7 @@ def run(
 def search(
     model: ModelPath,
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="Lines of text, .csv, .tsv or .jsonl; or a pattern such as '*.md'.")
+        str, typer.Argument(metavar="FILE", help="Lines of text, .csv, .tsv or .jsonl; a folder, or a pattern: '*.md'.")
     ],
     compute: ComputeOptions,
     output: Output,

@@ -8,11 +8,14 @@ from torch import nn
 
 from regard.attention.recording import record
 from regard.data.cache import hash_file
+from regard.data.processor import Processor
 from regard.errors import UserError
 from regard.explorer.induction import head_scores
 from regard.model import load
 from regard.models.registry import family_of
 from regard.runtime.machine import processor
+from regard.text.sentencepiece import SentencePieceTokenizer
+from regard.text.tokenizer import IdOnlyTokenizer
 
 
 def describe(path: str, heads: bool = False, model_type: str | None = None) -> dict[str, Any]:
@@ -28,6 +31,7 @@ def describe(path: str, heads: bool = False, model_type: str | None = None) -> d
         "family": family_of(model.network),
         "task": model.task,
         **model.predictor().describe(),
+        **_tokenizer(model.processor),
         "parameters": model.num_parameters,
         "bytes": sum(parameter.nbytes for parameter in model.network.parameters()),
         "config": asdict(model.network.config),
@@ -41,6 +45,16 @@ def describe(path: str, heads: bool = False, model_type: str | None = None) -> d
             if file.is_file()
         },
     }
+
+
+def _tokenizer(processor: Processor) -> dict[str, Any]:
+    """What the tokenizer is and whether it lower-cases text."""
+    tokenizer = processor.target
+    if tokenizer is None or isinstance(tokenizer, IdOnlyTokenizer):
+        return {}
+    kind = "SentencePiece" if isinstance(tokenizer, SentencePieceTokenizer) else type(tokenizer.inner.model).__name__
+    facts = {"type": kind, "lowercase": "A" not in tokenizer.normalise("A"), "vocabulary": tokenizer.size}
+    return {"tokenizer": facts}
 
 
 def _counts(network: nn.Module) -> dict[str, int]:

@@ -1,9 +1,10 @@
 """The command line: a short function per command. Modules that need torch are imported inside, so that help is fast."""
 
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -13,16 +14,41 @@ from regard.cli.command import verb
 from regard.cli.inference import inference
 from regard.cli.options import ModelPath, ModelType, Output
 from regard.cli.tokenizer import tokenizer
-from regard.errors import report
+from regard.errors import escape_controls, report
 
 if TYPE_CHECKING:
+    from regard.config.recipe import Recipe
     from regard.training.loop import Outcome
 
 ORDER = ("train", "resume", "evaluate", "run", "search", "chat", "inspect", "convert", "list", "doctor", "demo")
 
 
+EXPLORE = "regard run MODEL TEXT --explore FILE.html"
+OTHER_VERBS = {
+    **dict.fromkeys(("predict", "infer", "generate", "translate", "classify"), "regard run MODEL TEXT"),
+    **dict.fromkeys(("trace", "explore", "attention"), EXPLORE),
+    **dict.fromkeys(("fit", "finetune", "fine-tune"), "regard train RECIPE"),
+    **dict.fromkeys(("test", "eval", "score"), "regard evaluate MODEL"),
+}  # verbs of other tools
+
+
+OWN_DATA = {
+    "classify": "columns text and label",
+    "tag": "CoNLL: a token and its tag a line; or .jsonl",
+    "answer": "columns question, context and answer, or SQuAD's .json",
+    "translate": "two columns: source and target",
+    "write": "plain text",
+    "fill": "plain text",
+}  # recipes for any data
+
+
 class Verbs(TyperGroup):
     """The commands in the order of their use."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in OTHER_VERBS:
+            ctx.fail(f"No such command '{args[0]}'; did you mean `{OTHER_VERBS[args[0]]}`?")
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: object) -> list[str]:
         return [*ORDER, *(self.commands.keys() - {*ORDER})]
@@ -53,6 +79,7 @@ Overrides = Annotated[
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code; a UserError is one message, never a traceback."""
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {escape_controls(str(message))}\n"
     for index, word in enumerate(sys.argv[1:] if arguments is None else arguments, 1):
         if word != word.encode(errors="replace").decode():
             report("error", f"argument {index}: {word!a} is not UTF-8; convert the text, or rename the file")
@@ -94,10 +121,9 @@ def train(recipe: RecipeName, output: Output, overrides: Overrides = None) -> No
 
     Ctrl-C saves a checkpoint; `regard resume` continues exactly from it.
     """
-    from regard.config.recipe import load_recipe
     from regard.training.build import start
 
-    loaded = load_recipe(recipe, overrides or [], _note)
+    loaded = _load_recipe(recipe, overrides or [])
     _finish(start(loaded, quiet=output.quiet or output.json), Path(loaded.output), output)
 
 
@@ -181,10 +207,9 @@ def doctor(recipe: RecipeName, output: Output, overrides: Overrides = None) -> N
     Estimates memory, disk space and time, and reports data leakage and skipped examples. Writes no run.
     """
     from regard.cli.output import emit_findings
-    from regard.config.recipe import load_recipe
     from regard.training.doctor import examine
 
-    findings = examine(load_recipe(recipe, overrides or [], _note))
+    findings = examine(_load_recipe(recipe, overrides or []))
     emit_findings(findings, output)
     if findings.errors:
         raise typer.Exit(1)
@@ -203,6 +228,22 @@ def demo(output: Output) -> None:
         print(to_json(results))
 
 
+def _load_recipe(name: str, overrides: list[str]) -> "Recipe":
+    """A recipe, whose data must be given if it is written for any data."""
+    from regard.config.aliases import canonical_key
+    from regard.config.recipe import load_recipe
+    from regard.data.files import find
+
+    recipe = load_recipe(name, overrides, _note)
+    given = {canonical_key(override.partition("=")[0].strip()) for override in overrides}
+    if name in OWN_DATA and not {"data.train", "data.synthetic"} & given:
+        try:
+            find(str(recipe.data.train), Path(recipe.origin))
+        except UserError:
+            raise UserError(f"recipe {name} needs your file: data.train=FILE ({OWN_DATA[name]})") from None
+    return recipe
+
+
 def _note(text: str) -> None:
     report("note", text)
 
@@ -215,7 +256,7 @@ def _finish(outcome: "Outcome", run: Path, output: Output) -> None:
     progress = outcome.progress
     summary = {"run": run, "status": outcome.status, "steps": progress.step, "seconds": round(progress.seconds, 1)}
     summary |= {"best_step": progress.best_step, "best_score": progress.best_score, "score": outcome.score}
-    if rank() == 0 and (output.json or not output.quiet):
+    if rank() == 0:
         emit(summary, output, "trained")
     if outcome.status == "interrupted":
         raise typer.Exit(130)

@@ -18,6 +18,10 @@ from regard.progress import in_bytes
 if TYPE_CHECKING:
     from regard.tasks.inspection import Findings
 
+HEADINGS = {"interval": "± 95 %"}  # of columns, in tables only
+
+CORNERS = {"confusion_matrix": "reference ↓\nprediction →"}  # the names of a table's axes, by its title
+
 LONG = 20  # characters of a word that may be broken
 
 
@@ -111,8 +115,17 @@ def _pairs(facts: dict[str, Any], title: str) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(_text(name), _text(format_value(value, name)))
+        table.add_row(_text(_label(name, value)), _text(format_value(value, name)))
     return table
+
+
+def _label(name: str, value: object) -> str:
+    """The name of a fact without the unit, which its text has."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return name
+    if name.endswith("bytes"):
+        return name.removesuffix("bytes").rstrip("_") or "size"
+    return f"{name.removesuffix('seconds')}time" if name.endswith("seconds") else name
 
 
 def _width(rows: list[dict[str, Any]], names: list[str], columns: list[str]) -> int:
@@ -137,10 +150,10 @@ def _listed(row: dict[str, object]) -> str:
 def _grid(title: str, rows: list[dict[str, Any]], names: list[str] | None, columns: list[str]) -> Table:
     table = Table(title=_text(title), title_justify="left", title_style="bold")
     if names:
-        table.add_column("", no_wrap=True)  # names can be copied
+        table.add_column(CORNERS.get(title, ""), no_wrap=True)  # names can be copied
     for column in columns:
         numeric = all(isinstance(row.get(column), int | float) for row in rows)
-        table.add_column(_text(column), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(_text(HEADINGS.get(column, column)), justify="right" if numeric else "left", overflow="fold")
     for index, row in enumerate(rows):
         cells = [format_value(row.get(column)) for column in columns]
         table.add_row(*map(_text, [names[index], *cells] if names else cells))
@@ -155,7 +168,9 @@ def format_value(value: object, name: str = "") -> str:
         return "yes" if value else "no"
     if isinstance(value, int | float) and name.endswith("bytes"):
         return in_bytes(value)
-    if isinstance(value, int | float) and name.endswith("seconds") and value >= 120:
+    if isinstance(value, int | float) and name.endswith("seconds"):
+        if value < 120:
+            return f"{value:.3g} seconds"
         return f"{value / 60:.0f} minutes" if value < 7200 else f"{value / 3600:.1f} hours"
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)

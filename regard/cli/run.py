@@ -1,7 +1,7 @@
 """`regard run`: a line per prediction, or one continuation while it is generated; or embeddings to a file."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from itertools import chain, islice
@@ -23,7 +23,9 @@ from regard.config.options import DecodeOptions
 from regard.data.documents import decoded
 from regard.data.files import LINE_LIMIT
 from regard.errors import UserError, escape_controls, report
+from regard.models.registry import FAMILIES, family_of
 from regard.tasks.predictor import EMPTY, Inference, Options, Prediction, Predictor, RunInput, tasks_with_option
+from regard.text.vocabulary import Vocabulary
 
 SORTED_BATCHES = 16  # batches of a file's inputs that are sorted by length together
 CHUNK = 1 << 20  # bytes of a context file read at once
@@ -35,6 +37,7 @@ def run_all(
 ) -> None:
     """Print a prediction for each input, row of a file, or line of stdin, `batch_size` of them at a time."""
     values = read_inputs(predictor, inputs, rows, "context" in options, output.quiet)
+    unknown = UnknownWords(predictor)
     if "context" in options:
         options["context"] = read_context(options["context"])
     first = list(islice(values, 2)) if inputs is not None and len(inputs) == 1 else []
@@ -44,24 +47,53 @@ def run_all(
             _print_stream(predictor, value, options)
         else:
             _print(predictor, value, predictor.run(value.value, {"batch_size": batch_size, **options}), output, options)
+        unknown.add(value)
+        unknown.warn()
         return
     values = chain(first, values)  # one argument may name several inputs: a folder of images
     interactive = not inputs and not rows.file and sys.stdin.isatty()  # a terminal is answered line by line
     size = 1 if interactive else batch_size
     if rows.file and predictor.sorts_by_length:
         size *= SORTED_BATCHES
-    with row_writer(rows.results) if rows.results else nullcontext() as writer:
+    with row_writer(rows.results, rows.file) if rows.results else nullcontext() as writer:
         while batch := list(islice(values, size)):
             with _locating_errors(batch):
                 predictions = predictor.run([value.value for value in batch], {"batch_size": batch_size, **options})
             for value, prediction in zip(batch, predictions, strict=True):
+                unknown.add(value)
                 if writer:
                     _warn(predictor, value, prediction)
                     writer.write(value, prediction)
                 else:
                     _print(predictor, value, prediction, output, options, True)
+    unknown.warn()
     if writer and (output.json or not output.quiet):
         emit({"written": rows.results, "rows": writer.count}, output, "predictions")
+
+
+class UnknownWords:
+    """Counts the words that an encoder's tokenizer replaces by its unknown token, for one warning at the end."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        text_encoder = FAMILIES[family_of(predictor.network)].is_encoder and isinstance(predictor.processor, Vocabulary)
+        self.tokenizer = predictor.processor.source if text_encoder else None
+        self.count = 0
+        self.first = ""
+
+    def add(self, value: RunInput) -> None:
+        if self.tokenizer is None:
+            return
+        parts = value.value.values() if isinstance(value.value, Mapping) else value.value
+        texts = [value.value] if isinstance(value.value, str) else [part for part in parts if isinstance(part, str)]
+        words = self.tokenizer.unknown_words(texts)
+        if words and not self.count:
+            self.first = f"{words[0]!r:.40} in {value}"
+        self.count += len(words)
+
+    def warn(self) -> None:
+        if self.count and self.tokenizer:
+            token = self.tokenizer.name(self.tokenizer.unknown)
+            report("warning", f"words not in the vocabulary, read as {token}: {self.count}, the first is {self.first}")
 
 
 def check_options(predictor: Predictor, options: Options) -> None:

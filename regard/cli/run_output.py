@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from regard.cli.output import to_json, to_jsonable
-from regard.data.files import is_text
+from regard.data.files import expand, find, is_text, lines, separator_of, suffix
 from regard.errors import UserError
 from regard.tasks.predictor import EmptyPrediction, Prediction, RunInput
 
@@ -19,11 +19,11 @@ FORMATS = (".csv", ".tsv", ".jsonl")
 class RowWriter:
     """Writes rows with all their columns; predictions are further ones, of which a table has the numbers only."""
 
-    def __init__(self, file: TextIO, kind: str) -> None:
+    def __init__(self, file: TextIO, kind: str, separator: str = ",") -> None:
         self.file = file
         self.kind = kind
         self.count = 0
-        self.table = csv.writer(file) if kind == ".csv" else None
+        self.table = csv.writer(file, delimiter=separator) if kind == ".csv" else None
         self.columns: list[str] = []
         self.blank: list[RunInput] = []  # rows before the first prediction, which decides on the columns
 
@@ -87,8 +87,8 @@ def _cell(value: object) -> str:
 
 
 @contextmanager
-def row_writer(path: Path) -> Iterator[RowWriter]:
-    """A writer to the file, which appears when all rows are written."""
+def row_writer(path: Path, source: str = "") -> Iterator[RowWriter]:
+    """A writer to the file, which appears when all rows are written; a CSV has the separator of the source."""
     if path.suffix not in FORMATS:
         raise UserError(f"--output {path}: unknown format '{path.suffix}'; expected one of: {', '.join(FORMATS)}")
     if not path.parent.is_dir():
@@ -96,7 +96,9 @@ def row_writer(path: Path) -> Iterator[RowWriter]:
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         with unfinished.open("w", encoding="utf-8", newline="") as file:
-            writer = RowWriter(file, path.suffix)
+            files = expand(find(source)).values() if suffix(Path(source)) == ".csv" else ()
+            separator = next((separator_of(next(lines(each))) for each in files), ",")
+            writer = RowWriter(file, path.suffix, separator)
             yield writer
             if writer.blank and not writer.columns:  # a table without any prediction
                 writer.start_table(writer.blank[0], {})

@@ -183,4 +183,5 @@ def suggestion(name: str, section: str, known: Iterable[str]) -> str:
     for close in get_close_matches(name, sorted({*known, *aliases}), n=1):
         if close not in known:
             return f"; did you mean '{aliases[close]}' (or its alias '{close}')?"
+        return f"; did you mean '{f'{section}.{close}'.removeprefix('.')}'?"
     return nearest(name, known)

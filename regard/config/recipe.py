@@ -35,6 +35,8 @@ MODEL_KEYS = {"family", "from", *ADAPTERS}  # keys of [model] that are not field
 
 POOLINGS = ("cls", "mean")  # values of `pooling` with `from`
 
+FROM_SCRATCH = 'model.from="" model.family=NAME'
+
 MIN_STEPS = 150  # train.min_steps with the epochs of a built-in recipe
 
 EXCLUSIVE = {
@@ -76,6 +78,8 @@ def load_recipe(
         key = override(table, assignment, key_types(table.get("task")))
         first = location.overridden.setdefault(key, typed)
         require(first == typed, f"command line: '{first}' and '{typed}' are the same key: give one of them")
+    if "model.from" in location.overridden and isinstance(model := table.get("model"), dict) and model["from"] == "":
+        del model["from"]  # a new model
     if isinstance(train := table.get("train"), dict):
         changes = {name: value for name, value in train.items() if f"train.{name}" in location.overridden}
         table["train"] = train = _not_superseded(train, changes) | changes
@@ -275,7 +279,9 @@ def _check(recipe: Recipe) -> None:
     for name in extra:
         close = get_close_matches(name, allowed, n=1, cutoff=0.8)
         require(not close, f"model.{name} is unknown; did you mean model.{', '.join(close)}?")
-    require(not extra, f"model.from takes its sizes from the checkpoint: remove model.{', model.'.join(extra)}")
+    scratch = f"or train from scratch with {FROM_SCRATCH}"
+    removal = f"remove model.{', model.'.join(extra)}, {scratch}"
+    require(not extra, f"model.from takes its sizes from the checkpoint: {removal}")
     pooling = recipe.model.get("pooling", "mean")
     require(
         "from" not in recipe.model or pooling in POOLINGS,

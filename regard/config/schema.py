@@ -23,6 +23,9 @@ TYPE_NAMES = {
 }
 
 
+DATA_SUFFIXES = (".csv", ".tsv", ".txt", ".jsonl", ".json", ".conll")
+
+
 class Locations:
     """Where a key was given: file and line, or the command line."""
 
@@ -55,7 +58,9 @@ def override(table: Table, assignment: str, types: Mapping[str, Any]) -> str:
     """
     key, equals, text = assignment.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"override '{assignment}': expected key=value, such as train.max_steps=300")
+        is_file = not equals and Path(key.removesuffix(".gz")).suffix in DATA_SUFFIXES
+        hint = f"; did you mean data.train={key}?" if is_file else ", such as train.max_steps=300"
+        raise UserError(f"override '{assignment}': expected key=value{hint}")
     model = table.get("model")
     key = canonical_key(key.strip(), str(model.get("family")) if isinstance(model, dict) else "")
     *sections, name = key.split(".")

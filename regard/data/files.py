@@ -138,7 +138,9 @@ def unpacked(path: Path, position: Callable[[], str]) -> Iterator[io.BufferedRea
 
 
 def not_utf8(path: Path, line: int, column: int, byte: int) -> UserError:
-    return UserError(f"{path}:{line}: not UTF-8 (byte 0x{byte:02x} at {column}); convert it, e.g. with iconv -t UTF-8")
+    return UserError(
+        f"{path}:{line}: not UTF-8 (byte 0x{byte:02x} at {column}); convert it: iconv -f latin1 -t utf-8 {path} > NEW"
+    )
 
 
 def json_lines(path: Path) -> Iterator[Facts | None]:
@@ -230,6 +232,7 @@ def _separated(path: Path, columns: tuple[str, ...], required: Mapping[str, str]
     _require(required, names, f"{path}:1", None if header or columns else values)
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise UserError(f"{path}:1: several columns are named '{repeated[0]}': rename all but one")
+    line_number = 1
     for line_number, line in stream if header else itertools.chain([first], stream):
         fields = line if any(map(str.strip, line)) else [""] * len(names)  # blank: a sample without text, counted so
         if len(fields) != len(names):
@@ -238,6 +241,8 @@ def _separated(path: Path, columns: tuple[str, ...], required: Mapping[str, str]
                 "put exactly one separator between fields and none inside a field"
             )
         yield Row(dict(zip(names, fields, strict=True)), f"{path}:{line_number}")
+    if header and line_number == 1:
+        raise UserError(f"{path}: has a header but no rows")
 
 
 def too_wide(path: Path, line: int) -> UserError:
@@ -251,6 +256,11 @@ def _tab_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
         yield line_number, line.split("\t")
 
 
+def separator_of(line: str) -> str:
+    """What separates the fields of a CSV, by its first line."""
+    return ";" if ";" in line and "," not in line else ","
+
+
 def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The line number and the fields of each row of a CSV (RFC 4180); of a row of several lines, that of the first.
 
@@ -259,7 +269,7 @@ def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(LINE_LIMIT)
     stream = lines(path)
     first = next(stream)
-    separator = ";" if ";" in first and "," not in first else ","
+    separator = separator_of(first)
     separators = 0  # in this row so far, those inside of quotes too
 
     def bounded() -> Iterator[str]:
@@ -280,6 +290,8 @@ def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
             separators = 0
             first_line = reader.line_num + 1
     except csv.Error as error:
+        if "unexpected end" in str(error):
+            raise UserError(f"{path}:{first_line}: a quote that opens in this row is never closed") from None
         raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
 
 

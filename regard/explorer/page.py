@@ -192,6 +192,9 @@ def _to_numpy(weights: Tensor | np.ndarray | Sequence) -> np.ndarray:
     return np.asarray(weights.detach().float().cpu() if isinstance(weights, Tensor) else weights, dtype=np.float32)
 
 
+AROUND_TEXT = {"[CLS]", "[SEP]", "[PAD]", "<s>", "</s>", "<pad>", "<|endoftext|>"}  # not in a title
+
+
 def explore(trace: Trace, path: Path | str | None = None, selection: Selection | None = None) -> Any:
     """The page of one trace as a file; without a path, shown inline in a notebook or opened in a browser."""
     title = _title(trace)
@@ -219,7 +222,8 @@ def inline(trace: Trace) -> str:
 
 
 def _title(trace: Trace) -> str:
-    text = trace.picture.name if trace.picture else text_of(trace.source or trace.target)
+    tokens = [token for token in trace.source or trace.target if token not in AROUND_TEXT]
+    text = trace.picture.name if trace.picture else text_of(tokens)
     return (text if len(text) <= MAX_TITLE else f"{text[: MAX_TITLE - 1].rstrip()}…") or "attention"
 
 

@@ -4,7 +4,8 @@
     an adapter's folder has the adapter's weights instead, and names the folder of its base model
 
 Where a network computes exactly what a published model_type does, the folder has that model_type, and other libraries
-open it; otherwise it is one of ours (`regard-*`).
+open it; otherwise it is one of ours (`regard-*`). A classifier whose head is not published is `regard-classifier-*`,
+with the tensors of the published model_type.
 """
 
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from regard.interop.bert import Albert, Bert, Camembert, DistilBert, Roberta
 from regard.interop.config_keys import Json, naming, unsupported
 from regard.interop.deberta import Deberta, DebertaV2
 from regard.interop.gpt import GPT1, GPT2, GPTNeo
-from regard.interop.heads import HeadedLayout
+from regard.interop.heads import UNPUBLISHED_TYPE, HeadedLayout, is_unpublished
 from regard.interop.layout import Layout
 from regard.interop.llama import Llama
 from regard.interop.marian import Marian
@@ -100,6 +101,8 @@ def save(
     if processor.target is not None:
         written |= special_token_keys(processor.target, family.is_encoder_decoder, foreign | written)
     written |= {"dtype": "float32"}
+    if is_unpublished(network) and not layout.model_type.startswith(PREFIX):
+        written["model_type"] = UNPUBLISHED_TYPE + layout.model_type
     with _replacing(folder) as tmp:
         if base is None:
             write_weights(tmp, network, layout.tensor_specs(network))
@@ -175,16 +178,19 @@ def load(
 def _model_type(config: Json, requested: str | None) -> str:
     """The model_type of a config.json, or the requested one where it has none."""
     model_type = config.get("model_type")
+    public = [name for name in LAYOUTS if not name.startswith(PREFIX)]
+    if isinstance(model_type, str):
+        model_type = model_type.removeprefix(UNPUBLISHED_TYPE)
     if model_type is None and requested is None:
         raise UserError(
-            f"has no model_type; expected one of: {', '.join(LAYOUTS)}; specify it, as in "
+            f"has no model_type; expected one of: {', '.join(public)}; specify it, as in "
             "regard.load(folder, model_type='bert') or --model-type bert"
         )
     if model_type is not None and requested not in (None, model_type):
         raise UserError(f"model_type = '{model_type}', but '{requested}' was requested")
     model_type = requested if model_type is None else model_type
     if not isinstance(model_type, str) or model_type not in LAYOUTS:
-        raise unsupported("model_type", model_type, LAYOUTS)
+        raise unsupported("model_type", model_type, public)
     return model_type
 
 

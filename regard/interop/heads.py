@@ -44,7 +44,9 @@ from regard.models.registry import FAMILIES
 DOCUMENTS = "ForDocumentClassification"
 MEAN_POOLED = "ForMeanClassification"
 UNPUBLISHED = (DOCUMENTS, MEAN_POOLED)  # heads that only regard has: their tensors have our names
-UNPUBLISHED_NOTE = "only regard has this head: transformers opens the backbone alone, with a new head"
+UNPUBLISHED_TYPE = "regard-classifier-"  # before a published model_type: other libraries would add a random head
+UNPUBLISHED_NOTE = "transformers cannot open this checkpoint: only regard has its head"
+MEAN_NOTE = "for a classifier that transformers opens, train with model.pooling=cls"
 
 NO_ANSWER = "no_answer"  # a key of regard: whether a question-answering model was trained on unanswerable questions
 OUR_KEYS = (POOLER, NO_ANSWER, *CLASSIFIER_KEYS)

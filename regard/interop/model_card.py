@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from regard.config.recipe import Recipe
 from regard.data.processor import Processor
-from regard.interop.heads import UNPUBLISHED_NOTE, head_of, is_unpublished
+from regard.interop.heads import MEAN_NOTE, MEAN_POOLED, UNPUBLISHED_NOTE, head_of, is_unpublished
 from regard.interop.layout import PRETRAINING, TEACHER
 from regard.interop.native import PREFIX
 from regard.layers.inputs import ImageBatch
@@ -169,7 +169,13 @@ def _training(training: Training) -> str:
 
 
 def _public(path: str) -> str:
-    """A path for a published card: an absolute one without its parents, which name folders of this machine."""
+    """A path for a published card: an absolute one without its parents, which name folders of this machine.
+
+    A model of an installed package has the package's name.
+    """
+    parts = Path(path).parts
+    if "site-packages" in parts[:-1]:
+        return parts[parts.index("site-packages") + 1].replace("_", "-")
     return Path(path).name if Path(path).is_absolute() else path
 
 
@@ -184,7 +190,7 @@ def transformers_problem(network: Network, processor: Processor, model_type: str
     if model_type.startswith(PREFIX):
         return f"transformers cannot open this checkpoint: model_type '{model_type}' exists only in regard"
     if is_unpublished(network):
-        return UNPUBLISHED_NOTE
+        return f"{UNPUBLISHED_NOTE}; {MEAN_NOTE}" if head_of(network) == MEAN_POOLED else UNPUBLISHED_NOTE
     if isinstance(processor, Vocabulary) and network.task == "translate" and not processor.joint:
         return "transformers cannot open this checkpoint: it has separate tokenizers for source and target"
     return ""

@@ -7,6 +7,7 @@ are read.
 import importlib.util
 import os
 import re
+from difflib import get_close_matches
 from pathlib import Path
 
 from regard.errors import UserError
@@ -54,10 +55,16 @@ def find_folder(path: str | Path) -> Path:
         return folders[0]
     module = module_of(name)
     package = f" and no installed package '{module}'" if module else ""
-    is_local = Path(name).parent.is_dir() and Path(name).parent != Path()  # runs/mine, where there is a folder runs
-    hub_name = name if HUB_NAME.fullmatch(name) and not is_local else "openai-community/gpt2"
-    command = f"hf download {hub_name} --local-dir {Path(hub_name).name}"
     tried = ", ".join(dict.fromkeys(map(str, searched)))
+    parent = Path(name).parent
+    if parent.is_dir() and parent != Path():  # runs/mine, where there is a folder runs
+        siblings = sorted(path.name for path in parent.iterdir() if path.is_dir())
+        close = get_close_matches(Path(name).name, siblings, n=1)
+        hint = f"; did you mean {parent / close[0]}?" if close else ""
+        raise UserError(f"model '{name}' not found: no folder {tried}{hint}")
+    hub_name = name if HUB_NAME.fullmatch(name) else "openai-community/gpt2"
+    hub_name = hub_name if "/" in hub_name else f"OWNER/{hub_name}"
+    command = f"hf download {hub_name} --local-dir {Path(hub_name).name}"
     raise UserError(
         f"model '{name}' not found: no folder {tried}{package} with config.json and weights. regard does not "
         f"download models. To get one from the Hugging Face Hub (pip install huggingface_hub): {command}, then give "

@@ -1,4 +1,4 @@
-"""Pooling: one vector for a text, from its last state, or from all states by attention.
+"""Pooling: one vector for a text, from its last state, the mean of all, or all by attention.
 
 Shapes: states (batch, length, width), pooled (batch, width).
 """
@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from regard.attention.core import Attention
 from regard.attention.recording import scope
 from regard.attention.scores import Additive
-from regard.attention.variants import mean
 from regard.layers.encoder import padding_mask
 from regard.layers.inputs import TokenBatch
 
@@ -29,18 +28,20 @@ class LastStatePooling(nn.Module):
         return torch.cat([last[:, : self.forwards], states[:, 0, self.forwards :]], -1)
 
 
+class MeanPooling(nn.Module):
+    """The mean of all states; its weights are constant, so that traces leave it out."""
+
+    def forward(self, states: Tensor, text: TokenBatch) -> Tensor:
+        return (states * text.real[..., None]).sum(1) / text.lengths[:, None]
+
+
 class AttentionPooling(nn.Module):
     """A weighted mean of all states: one query, `query`, attends to them."""
 
-    query: Tensor
-
-    def __init__(self, attend: Attention, query: Tensor):
+    def __init__(self, attend: Attention, query: nn.Parameter):
         super().__init__()
         self.attend = attend
-        if isinstance(query, nn.Parameter):
-            self.query = query
-        else:
-            self.register_buffer("query", query, persistent=False)
+        self.query = query
 
     def forward(self, states: Tensor, text: TokenBatch) -> Tensor:
         with scope("pooling"):
@@ -53,8 +54,3 @@ def attention_pooling(width: int, hidden: int) -> AttentionPooling:
     key = nn.Linear(width, hidden, bias=False)
     same = nn.Identity()
     return AttentionPooling(Attention(same, key, same, same, score=Additive(hidden)), nn.Parameter(torch.zeros(hidden)))
-
-
-def mean_pooling(width: int) -> AttentionPooling:
-    """The mean of all states."""
-    return AttentionPooling(mean(width, width, width), torch.zeros(1))

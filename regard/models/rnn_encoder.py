@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.attention.recording import scope
 from regard.layers.encoder import InputEmbedding, Pool, TextEncoder
 from regard.layers.inputs import TokenBatch
-from regard.layers.pooling import POOLINGS, LastStatePooling, attention_pooling, mean_pooling
+from regard.layers.pooling import POOLINGS, LastStatePooling, MeanPooling, attention_pooling
 from regard.layers.recurrent import CELLS, RNNEncoder
 
 
@@ -79,5 +79,5 @@ class Recurrent(TextEncoder):
             return LastStatePooling(self.config.one_way)
         width = self.config.width
         if self.config.pooling == "mean":
-            return mean_pooling(width)
+            return MeanPooling()
         return attention_pooling(width, self.config.score_width or width)

@@ -134,12 +134,13 @@ def _devices() -> list[str]:
 
 def processor() -> dict[str, Any]:
     """The CPU, and which instructions are used on it."""
+    limit = next(filter(None, map(os.environ.get, amx.VARIABLES)), None)
     return {
         "cpu": _cpu(),
         "cores": usable_cores(),
         "kernels": ops.available(),
         "amx": amx.detect(bindings.KERNELS),  # "broken": reported, but not executable, so that oneDNN is limited
-        "onednn_max_cpu_isa": next(filter(None, map(os.environ.get, amx.VARIABLES)), None),
+        **({"onednn_max_cpu_isa": limit} if limit else {}),
     }
 
 

@@ -55,7 +55,7 @@ def inspect_lengths(splits: Mapping[str, Any], findings: Findings) -> None:
     table = {}
     for name, split in splits.items():
         for side, lengths in (("source", split.source_lengths), ("target", split.target_lengths)):
-            if len(lengths):
+            if len(lengths) and np.max(lengths) > 1:  # a label is always one target
                 quantiles = np.percentile(lengths, (0, 50, 95, 99, 100)).tolist()
                 table[f"{name} {side}"] = dict(zip(("min", "median", "95%", "99%", "max"), quantiles, strict=True))
     findings.facts["sample_tokens"] = table

@@ -125,6 +125,12 @@ class Tokenizer:
         with library_errors():
             return self.inner.decode([token for token in ids if token >= 0], skip_special_tokens=True)
 
+    def decode_with_unknown(self, ids: Iterable[int]) -> str:
+        """The same with the unknown token, such as [UNK], where it occurs."""
+        shown = [token for token in ids if self.shows(token) or token == self.unknown != MISSING]
+        with library_errors():
+            return self.inner.decode(shown, skip_special_tokens=False)
+
     def incremental(self) -> Detokenizer:
         """Streams a text while it is generated: `feed(ids)` returns what is new and complete, `finish()` the rest."""
         return ByteDetokenizer(self) if self.byte_level else PieceDetokenizer(self)
@@ -157,6 +163,14 @@ class Tokenizer:
         if getattr(self.inner.model, "byte_fallback", False) and (byte := FALLBACK.fullmatch(piece)):
             return readable(bytes.fromhex(byte[1]))
         return piece.replace(SPACE, " ")
+
+    def unknown_words(self, texts: Sequence[str]) -> list[str]:
+        """What the unknown tokens of these texts stand for."""
+        words = []
+        for text, encoding in zip(texts, self.encodings(texts, special_tokens=False), strict=True):
+            spans = zip(encoding.ids, encoding.offsets, strict=True)
+            words += [text[start:stop] for token, (start, stop) in spans if token == self.unknown]
+        return words
 
     def coverage(self, texts: Iterable[str]) -> Coverage:
         """Words, tokens and unknown tokens over these texts."""

@@ -8,6 +8,7 @@ BERT      vocab.txt: a token a line, whose index is its id; "##" begins one insi
           (Wu et al. 2016; Devlin et al. 2019, section 3)
 """
 
+import warnings
 from pathlib import Path
 
 import tokenizers
@@ -112,6 +113,13 @@ def load_wordpiece(folder: Path) -> Tokenizer:
     if unknown not in table:
         raise UserError(
             f"{folder / 'vocab.txt'}: has no unknown token '{unknown}'; set unk_token in tokenizer_config.json"
+        )
+    is_cased = any(piece != piece.lower() for piece in table if piece not in names.values())
+    if is_cased and "do_lower_case" not in config:
+        warnings.warn(
+            f"{folder / 'vocab.txt'} has upper-case tokens, but text is lower-cased by default: "
+            'write {"do_lower_case": false} to tokenizer_config.json, or true if lower case is right',
+            stacklevel=2,
         )
     inner = tokenizers.Tokenizer(models.WordPiece(table, unk_token=unknown, max_input_chars_per_word=MAX_WORD))
     inner.normalizer = normalizers.BertNormalizer(  # pyright: ignore[reportAttributeAccessIssue]

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from regard.config.recipe import DecodeOptions, Recipe
-from regard.errors import UserError
+from regard.errors import UserError, nearest
 from regard.interop import folder as folders
 from regard.interop.folder import Loaded
 from regard.interop.generation_config import MAX_BEAMS
@@ -133,13 +133,15 @@ def _new_network(recipe: Recipe, newest: Path | None) -> Loaded:
 def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
     """The model of `model.from`, or of the checkpoint; the recipe sets its decoding, not its architecture."""
     adapting = AdapterOptions.of(recipe.model)
+    if (requested := recipe.model.get("family")) is not None and requested not in models.FAMILIES:
+        raise UserError(f"model.family = '{requested}' is unknown{nearest(requested, models.FAMILIES)}")
     folder = newest or find_model(recipe.model["from"]).folder
     loaded = folders.as_saved(folders.load(folder, merged=not (adapting and newest)))
     family = models.family_of(loaded.network)
     if recipe.model.get("family", family) != family:
         raise UserError(
             f"model.family = '{recipe.model['family']}', but model.from = '{recipe.model['from']}' is a "
-            f"{family} model: remove model.family"
+            f'{family} model: remove model.family, or train from scratch with model.from=""'
         )
     require_support(recipe.task, family)
     if "depth" in recipe.model and not newest:

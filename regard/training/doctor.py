@@ -175,7 +175,7 @@ def _report(cost: Cost, batches_per_epoch: int, recipe: Recipe, findings: Findin
     if needed > free:
         space = f"{in_bytes(needed)}, {in_bytes(free)} are free at {recipe.output}"
         findings.errors.append(f"checkpoints need {space}: lower train.keep")
-    if warning := short_run(steps, options):
+    if warning := short_run(steps, options, recipe.task):
         findings.warnings.append(warning)
     if options.eval_steps > steps:
         problem = f"train.eval_steps = {options.eval_steps} exceeds the run's {steps} steps"

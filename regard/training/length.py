@@ -21,10 +21,11 @@ FEW_STEPS = 100  # below, fine-tuning a published model has hardly begun
 class RunLength:
     """Turns epochs or minutes into steps; measured minutes are stored, so that a resumed run has the same schedule."""
 
-    def __init__(self, run: Path, options: TrainOptions) -> None:
+    def __init__(self, run: Path, options: TrainOptions, task: str = "") -> None:
         self.path = run / "length.json"
         self.options = options
-        self.first = 0.0  # seconds of the first step, which allocates
+        self.task = task
+        self.spent: list[float] = []  # seconds after each step of this process
 
     def steps(self, progress: Progress, batches_per_epoch: int, world: int) -> int:
         """The steps of the run; 0 while a budget of minutes has not been measured."""
@@ -46,13 +47,12 @@ class RunLength:
             progress.max_steps = measured
             return False
         spent = progress.seconds - progress.evaluating
-        if progress.step == 1:
-            self.first = spent
+        self.spent.append(spent)
         enough = progress.step >= MIN_MEASURED and spent >= MEASURED_SHARE * budget
         if progress.step < MEASURED_STEPS and spent < budget and not enough:
             return False
-        after_first = self.first and progress.step > 1
-        seconds = (spent - self.first) / (progress.step - 1) if after_first else spent / progress.step
+        slow = len(self.spent) // 2  # the first steps allocate, and take longer than the others
+        seconds = (spent - self.spent[slow - 1]) / (len(self.spent) - slow) if slow else spent / progress.step
         progress.max_steps = progress.step + max(0, int((budget - spent) / seconds))
         length = {"minutes": self.options.minutes, "max_steps": progress.max_steps, "measured_at": progress.step}
         write_atomically(self.path, json.dumps(length) + "\n")
@@ -71,7 +71,7 @@ class RunLength:
         elif 0 < options.epochs < epochs and steps == options.min_steps:
             updates = f"{steps} updates (train.min_steps)"
             display.note(f"small training set: {epochs:.0f} epochs instead of {options.epochs:g}, for {updates}")
-        if warning := short_run(steps, options):
+        if warning := short_run(steps, options, self.task):
             display.warn(warning)
 
     def _measured(self, progress: Progress) -> int | None:
@@ -83,12 +83,11 @@ class RunLength:
         return length["max_steps"] if progress.step >= length["measured_at"] else 0
 
 
-def short_run(steps: int, options: TrainOptions) -> str:
+def short_run(steps: int, options: TrainOptions, task: str = "") -> str:
     """A warning if epochs or minutes are too few updates to learn from; empty otherwise, and if 0: not known yet."""
     if options.max_steps or not 0 < steps < FEW_STEPS:
         return ""
     length = f"train.epochs = {options.epochs:g}" if options.epochs else f"train.minutes = {options.minutes:g}"
-    return (
-        f"{length} is only {steps} updates, too few to learn from: train longer, e.g. with train.max_steps=300, or "
-        "with smaller batches"
-    )
+    longer = "thousands of updates, e.g. train.max_steps=5000" if task == "translate" else "e.g. train.max_steps=300"
+    few = f"{length} is only {steps} updates, which may be too few to learn from"
+    return f"{few}: train longer ({longer}), or with smaller batches"

@@ -113,7 +113,7 @@ class Loop:
         self.ema = EMA(network, self.options.ema_decay)
         self.unfreezing = GradualUnfreezing(network, self.options.unfreeze_steps)
         self.gradients = Gradients(network, objective, recipe.seed, self.autocast, self.workers)
-        self.length = RunLength(self.folder, self.options)
+        self.length = RunLength(self.folder, self.options, recipe.task)
         self.progress = Progress()
         self.saved = (0, 0)
         self.window = Window()

@@ -12,7 +12,7 @@ from calling import Call
 from chatting import CHATML, LIMIT, Screen, language_folder
 
 from regard import __version__
-from regard.cli.main import app
+from regard.cli.main import OWN_DATA, app
 from regard.text.vocabulary import Vocabulary
 
 VERBS = ["train", "resume", "evaluate", "run", "search", "chat", "inspect", "convert", "list", "doctor", "demo"]
@@ -90,12 +90,26 @@ def test_version(regard: Call) -> None:
         (["run", "model", "--num-beams", "0"], "--num-beams"),
         (["run", "model", "--num-beams", "five"], "--num-beams"),
         (["tokenizer", "encoed"], "encode"),
+        (["predict", "model"], "did you mean `regard run MODEL TEXT`?"),
+        (["trace", "model"], "--explore FILE.html"),
+        (["eval", "model"], "did you mean `regard evaluate MODEL`?"),
+        (["train", "classify", "--epochs", "3"], "No such option: --epochs; did you mean train.epochs=3?"),
+        (["train", "classify", "--lr=1e-3"], "did you mean train.learning_rate=1e-3?"),
+        (["doctor", "classify", "--output", "here"], "did you mean output=here?"),
+        (["train", "classify", "--nothing", "3"], "No such option: --nothing"),
     ],
 )
 def test_wrong_usage_leaves_with_2_and_names_what_is_possible(regard: Call, arguments: list[str], said: str) -> None:
     code, out, err = regard(*arguments)
     assert (code, out) == (2, "")
     assert said in err
+
+
+@pytest.mark.parametrize("name", OWN_DATA)
+def test_a_recipe_for_own_data_says_which_file_it_needs(regard: Call, name: str) -> None:
+    code, out, err = regard("train", name)
+    assert (code, out) == (1, "")
+    assert f"recipe {name} needs your file: data.train=FILE ({OWN_DATA[name]})" in err
 
 
 @pytest.mark.parametrize("verb", ["train", "doctor"])

@@ -41,6 +41,14 @@ def test_a_table_keeps_its_columns_and_gains_predictions(tmp_path: Path, call: C
     assert sorted(path.name for path in tmp_path.glob("*out*")) == ["out.csv"]
 
 
+def test_semicolons_stay_and_unknown_words_are_counted(tmp_path: Path, call: Call) -> None:
+    source = written(tmp_path / "in.csv", "id;text\n7;hello Ω, the\n8;the § ¶\n9;\n")
+    code, _, err = call("run", classifier(tmp_path), "--file", source, "--output", tmp_path / "out.csv", "-q")
+    assert code == 0
+    assert (tmp_path / "out.csv").read_text().splitlines()[0] == "id;text;prediction;prediction_score"
+    assert f"read as [UNK]: 3, the first is 'Ω' in {source}:2" in err
+
+
 def test_json_lines_keep_every_value(tmp_path: Path, call: Call) -> None:
     rows = [{"text": "hello", "n": 1, "tags": ["a"], "none": None}, {"text": "", "n": 2}, {"text": "the", "n": 3.5}]
     source = written(tmp_path / "in.jsonl", "".join(json.dumps(row) + "\n" for row in rows))

@@ -153,7 +153,9 @@ def test_an_override_replaces_the_choice_it_excludes(path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("train.max_step=3", "command line: unknown key 'train.max_step'; did you mean 'max_steps'"),
+        ("train.max_step=3", "command line: unknown key 'train.max_step'; did you mean 'train.max_steps'"),
+        ("train.epoch=3", "did you mean 'train.epochs'?"),
+        ("reviews.csv", "override 'reviews.csv': expected key=value; did you mean data.train=reviews.csv?"),
         ("trian.max_steps=3", "did you mean 'train'"),
         ("sede=3", "did you mean 'seed'"),
         ("learning_rate=1e-4", "command line: unknown key 'learning_rate'; did you mean 'train.learning_rate'?"),
@@ -209,7 +211,7 @@ def test_wrong_values_are_errors(path: Path, override: str, said: str | None) ->
     [
         (SMALL + "epochs = 3\n", "set 2 times (train.max_steps = 7, train.epochs = 3.0)"),
         (SMALL + "batch_size = 3\n", "set 2 times"),
-        (SMALL + "kep = 3\n", "small.toml:12: unknown key 'train.kep'; did you mean 'keep'"),
+        (SMALL + "kep = 3\n", "small.toml:12: unknown key 'train.kep'; did you mean 'train.keep'"),
         ("keep = 3\n" + SMALL, "small.toml:1: unknown key 'keep'; did you mean 'train.keep'?"),
         (SMALL.replace("max_steps = 7", "max_steps = -7"), "small.toml:11: train.max_steps = -7"),
         (SMALL.replace("family", "width"), "model.family is missing"),
@@ -362,3 +364,10 @@ def test_epochs_of_a_built_in_recipe_have_enough_updates(tmp_path: Path) -> None
     run.write_text(to_toml(load_recipe("tag")))
     assert load_recipe(run).train.min_steps == MIN_STEPS
     assert load_recipe(run, ["train.epochs=1"]).train.min_steps == 0
+
+
+def test_an_empty_model_from_is_a_new_model() -> None:
+    recipe = load_recipe("classify", ["model.from=", "model.family=bert", "model.depth=2"])
+    assert recipe.model == {"family": "bert", "depth": 2}
+    with pytest.raises(UserError, match=r'remove model\.width, or train from scratch with model\.from=""'):
+        load_recipe("classify", ["model.width=64"])

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from regard.attention.recording import record
 from regard.attention.trace import Axes, Axis, Trace
 from regard.errors import UserError
 from regard.explorer import page
-from regard.explorer.page import Map, text_of, write_page
+from regard.explorer.page import Map, _title, text_of, write_page
 from regard.explorer.terminal import draw, ramp
 from regard.models.registry import build
 from tests.explorer.image_traces import COLUMNS, CROSS, ROWS, SELF, WORDS, image_trace
@@ -366,6 +367,11 @@ def test_everything_that_can_be_used_has_a_name(visit: Any):
 )
 def test_the_title_of_a_page_is_the_input(pieces: list[str], text: str) -> None:
     assert text_of(pieces) == text
+
+
+def test_the_title_leaves_out_the_tokens_around_a_text() -> None:
+    trace: Any = SimpleNamespace(source=["[CLS]", "it", "is", "[MASK]", "[SEP]"], target=[])
+    assert _title(trace) == "it is [MASK]"
 
 
 # ── large traces ──────────────────────────────────────────────────────────────────────────────────────────────────────

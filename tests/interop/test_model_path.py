@@ -68,9 +68,16 @@ def test_the_error_lists_the_searched_folders(package: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["bert-base-uncased", "sentence-transformers/all-MiniLM-L12-v2"])
 def test_a_hub_name_gives_the_command_that_downloads_it(name: str) -> None:
-    folder = name.rpartition("/")[2]
+    owner, _, folder = name.rpartition("/")
+    name = f"{owner or 'OWNER'}/{folder}"
     with pytest.raises(
         UserError,
         match=f"does not download models.*hf download {name} --local-dir {folder}, then give the folder {folder}",
     ):
-        regard.load(name)
+        regard.load(name.removeprefix("OWNER/"))
+
+
+def test_a_misspelt_folder_is_suggested(tmp_path: Path) -> None:
+    (tmp_path / "tickets").mkdir()
+    with pytest.raises(UserError, match=r"not found: no folder .*ticket; did you mean .*/tickets\?$"):
+        regard.load(tmp_path / "ticket")

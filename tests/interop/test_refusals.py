@@ -76,7 +76,7 @@ REFUSED = {
     "no object": (lambda f: (f / "config.json").write_text("[1]"), r"config\.json: should hold a JSON object"),
     "unknown type": (
         lambda f: change(f, model_type="bart"),
-        "model_type = 'bart' is not supported; expected one of: marian, .*bert, .*regard-transformer",
+        "model_type = 'bart' is not supported; expected one of: marian, (?!.*regard-).*bert",
     ),
     "pre-norm": (lambda f: change(f, normalize_before=True), r"config\.json: normalize_before = True changes"),
     "embedding norm": (lambda f: change(f, normalize_embedding=True), "normalize_embedding = True"),

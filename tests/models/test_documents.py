@@ -194,7 +194,7 @@ def test_relatives_without_their_own_pooler_are_written_too(kind: str, tmp_path:
     }[kind]
     place = folder(tmp_path, lambda body: Documents(body, ("early", "late"), 9, 5), **fields)
     opened: Any = regard.load(place)
-    assert json.loads((place / "config.json").read_text())["model_type"] == kind
+    assert json.loads((place / "config.json").read_text())["model_type"] == f"regard-classifier-{kind}"
     again = tmp_path / "again"
     opened.save(again)
     assert (again / "model.safetensors").read_bytes() == (place / "model.safetensors").read_bytes()

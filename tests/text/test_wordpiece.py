@@ -9,7 +9,7 @@ from regard.errors import UserError
 from regard.text.vocabulary import Vocabulary
 from tests.interop.test_real_encoders import HARD
 
-LETTERS = "abcdefghijklmnopqrstuvwxyzU0123456789é"
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789é"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *",.!()'北京中ß", *(f"##{each}" for each in LETTERS),
           "the", "##ing", "hel", "##lo", "and", "quotes", "spaces", "naive", "naïve"]  # fmt: skip
 SETTINGS = {
@@ -35,6 +35,22 @@ def test_vocab_txt_is_read_as_bert_tokenizer_reads_it(settings: dict | None, tmp
     found, expected = ours.inner.encode("hello the", "and é"), theirs("hello the", "and é")
     assert (found.ids, found.type_ids) == (expected["input_ids"], expected["token_type_ids"])
     assert (ours.pad, ours.begin, ours.end, ours.unknown) == (0, 2, 3, 1)
+
+
+def test_lower_casing_of_a_cased_vocabulary_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("[UNK]\nCO\n##c\n")
+    with pytest.warns(UserWarning, match='upper-case tokens.*"do_lower_case": false'):
+        Vocabulary.load(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    assert Vocabulary.load(tmp_path).target.encode("CO") == [1]
+
+
+def test_unknown_words_are_named_and_decoded(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\nthe\n")
+    tokenizer = Vocabulary.load(tmp_path).target
+    assert tokenizer.unknown_words(["Hello the Ω", "the thé §"]) == ["Ω", "§"]
+    ids = tokenizer.inner.encode("hello Ω the").ids
+    assert (tokenizer.decode(ids), tokenizer.decode_with_unknown(ids)) == ("hello the", "hello [UNK] the")
 
 
 def test_robertas_merges_have_its_special_tokens(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_a_resumed_run_can_be_longer_and_records_its_options(base: Path, capfd: 
     for change in ("model.width=24", "train.ema_decay=0", "train.threads=2", "output=other", "decode.num_beams=2"):
         with pytest.raises(UserError, match=change.partition("=")[0]):
             resume(base, overrides=[change])
-    with pytest.raises(UserError, match="did you mean 'max_steps'"):
+    with pytest.raises(UserError, match=r"did you mean 'train\.max_steps'"):
         resume(base, overrides=["train.max_step=7"])
     with pytest.raises(SystemExit) as left:
         main(["resume", str(base), "train.epochs=1", "train.keep=1", "--json"])

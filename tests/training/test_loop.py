@@ -237,6 +237,17 @@ def test_minutes_of_few_steps_leave_the_warm_up(tmp_path: Path, schedule: str) -
     assert rates.index(max(rates)) <= steps / 4 + 1
 
 
+def test_slow_first_steps_are_not_measured(tmp_path: Path) -> None:
+    progress = Progress()
+    length = RunLength(tmp_path, make_recipe(tmp_path, "train.max_steps=0", "train.minutes=1").train)
+    for progress.step in range(1, 50):
+        progress.seconds += 1.0 if progress.step < 4 else 0.3
+        if length.measure(progress):
+            break
+    assert progress.step == 12  # 3 · 1 + 9 · 0.3 ≥ 5.4 seconds
+    assert progress.max_steps == 12 + int((54 - 5.7) / 0.3)
+
+
 def test_the_first_step_which_allocates_is_not_measured(tmp_path: Path) -> None:
     progress = Progress(step=1, seconds=10.0)
     length = RunLength(tmp_path, make_recipe(tmp_path, "train.max_steps=0", "train.minutes=1").train)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from regard.layers.dropout import Dropout
 from regard.layers.encoder import Encoder
 from regard.layers.inputs import TokenBatch
-from regard.layers.pooling import mean_pooling
+from regard.layers.pooling import MeanPooling
 from regard.layers.protocols import CausalLM
 from regard.models.heads.base import Head
 
@@ -62,7 +62,7 @@ class Classifier(Head):
         is_encoder = isinstance(body, Encoder)
         self.mean_pooled = mean_pooled
         pool = body.classification_pool if is_encoder else lambda: last
-        self.pool = mean_pooling(body.config.width) if mean_pooled else pool()
+        self.pool = MeanPooling() if mean_pooled else pool()
         self.dropout = Dropout(body.config.dropout if is_encoder else 0.0)
         self.head = nn.Linear(width or body.config.width, len(self.labels), bias=is_encoder)
         nn.init.normal_(self.head.weight, std=0.02)

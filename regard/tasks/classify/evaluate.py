@@ -128,5 +128,5 @@ def confusion_chart(name: str, results: dict[str, Any]) -> HeatMap:
     matrix = results["confusion_matrix"]
     counts = [list(row.values()) for row in matrix.values()]
     shares = [[count / max(1, sum(row)) for count in row] for row in counts]
-    title = f"{name}: reference labels (rows) and predictions (columns)"
+    title = f"{name}: reference ↓ / prediction →"
     return HeatMap(title, list(matrix), shares, [[str(count) for count in row] for row in counts])

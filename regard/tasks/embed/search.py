@@ -29,6 +29,7 @@ CHUNK = 4096  # texts read, sorted by length and embedded at once
 BAND = 1 << 16  # vectors compared at once
 
 TABLES = (".csv", ".tsv", ".jsonl")
+TEXTS = (".txt", ".md", ".rst", *TABLES)  # what is read of a folder
 
 
 class Entry(NamedTuple):
@@ -66,8 +67,8 @@ class Source:
 
     @classmethod
     def of(cls, name: str, column: str = "") -> "Source":
-        path = find(name)
-        files = list(expand(path).values())
+        path = Path(name).expanduser()
+        files = _text_files(path) if path.is_dir() else list(expand(path := find(name)).values())
         if column and not any(map(_is_table, files)):
             raise UserError(f"--column {column}: {path} is read line by line; only {', '.join(TABLES)} have columns")
         return cls(files, column or "text")
@@ -85,6 +86,16 @@ class Source:
         """The texts at these locations."""
         entries = (entry for entry in self.entries() if (entry.file, entry.line) in locations)
         return {(entry.file, entry.line): entry.text for entry in islice(entries, len(locations))}
+
+
+def _text_files(folder: Path) -> list[Path]:
+    """The text files below a folder, without hidden ones, in order."""
+    inside = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
+    visible = (path for path in inside if not any(part.startswith(".") for part in path.parts))
+    files = [folder / path for path in visible if path.name.removesuffix(".gz").endswith(TEXTS)]
+    if not files:
+        raise UserError(f"{folder}: the folder has no text files ({', '.join(TEXTS)})")
+    return files
 
 
 def _is_table(file: Path) -> bool:

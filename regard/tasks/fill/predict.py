@@ -80,7 +80,7 @@ class FillPredictor(EncoderPredictor):
                 candidates = tuple(islice(masks, row.tokens.count(mask)))
                 best_tokens = iter([each[0].token for each in candidates])
                 tokens = [next(best_tokens) if token == mask else token for token in row.tokens]
-                filled[index] = FilledText(tokenizer.decode(tokens), candidates, row.truncated)
+                filled[index] = FilledText(tokenizer.decode_with_unknown(tokens), candidates, row.truncated)
             inference.progress(len(indices))
         return [filled[index] for index in range(len(rows))]
 

@@ -1,7 +1,9 @@
 """Pairs of texts: read from files or generated, divided into splits, prepared once, and batched."""
 
 import json
-from collections.abc import Iterator, Sequence
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -12,12 +14,17 @@ from regard.data.files import COLUMNS, Record, expand, hash_files, rows
 from regard.data.pairs import PairDataset, Sample, prepare_pairs, reason_to_skip
 from regard.data.splits.hashed import file_of, held
 from regard.data.synthetic.pairs import GENERATORS
-from regard.errors import UserError, nearest
+from regard.errors import UserError, listed, nearest
 from regard.layers.inputs import Ids, TokenBatch, pad
 from regard.tasks.seq2seq import Seq2SeqBatch, collate_targets, required_token
 from regard.tasks.translate.options import TranslateData
 from regard.text.train_tokenizer import train_tokenizer
 from regard.text.vocabulary import Vocabulary
+
+HEADER_WORDS = {
+    "source", "target", "src", "tgt", "trg", "input", "output", "text", "translation", "question", "query", "label",
+    "english", "german", "french", "spanish", "italian", "portuguese", "dutch", "russian", "chinese", "japanese",
+}  # fmt: skip
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -30,7 +37,7 @@ def _named_columns(data: TranslateData) -> dict[str, str]:
 
 
 def records(path: Path, data: TranslateData) -> Iterator[Record]:
-    """A file's rows in the roles that the options give the columns; by default the first is source, the next target."""
+    """A file's rows in the roles that the options give the columns; of two, the first is source, the next target."""
     default = {}
     if path.name.removesuffix(".gz").endswith(".jsonl"):
         default = {"data.source": "source", "data.target": "target"}
@@ -40,13 +47,31 @@ def records(path: Path, data: TranslateData) -> Iterator[Record]:
     for fields, location in rows(path, data.columns, named):
         if not (source and target):
             free = [name for name in fields if name not in (source, target, data.prefix)]
-            if len(free) < (not source) + (not target):
+            needed = [role for role, name in (("source", source), ("target", target)) if not name]
+            if len(free) < len(needed):
                 raise UserError(f"{location}: needs a source and a target, but has only: {', '.join(fields)}")
+            others = {*free} - {data.split_by}
+            if len(others) > len(needed) and not data.columns:
+                raise _ambiguous(fields, location, needed)
             source = source or free.pop(0)
             target = target or free.pop(0)
         group = {"source": source, "target": target}.get(data.split_by, data.split_by)
         prefix = fields[data.prefix] if data.prefix else ""
         yield Record(fields[source], fields[target], prefix, fields[group], location)
+
+
+def _ambiguous(fields: Mapping[str, str], location: str, roles: Sequence[str]) -> UserError:
+    """The error about a table with more columns than a source and a target."""
+    numbered = all(map(str.isdecimal, fields))  # without a header, or with one of which no name is given
+    names = listed(f"{name}: {text:.30}" if numbered else name for name, text in fields.items())
+    keys = " and ".join(f"data.{role}={'NAME or NUMBER' if numbered else 'NAME'}" for role in roles)
+    return UserError(f"{location}: which columns are source and target? It has {names}; choose with {keys}")
+
+
+def _looks_like_header(path: Path) -> bool:
+    """Whether both cells of line 1 are names such as source and target, de and en."""
+    cells = [cell.strip().lower() for cell in next(rows(path)).fields.values()]
+    return all(cell in HEADER_WORDS or re.fullmatch(r"[a-z]{2}([-_][a-z]{2})?", cell) for cell in cells)
 
 
 def read(data: TranslateData, split: str, base_dir: Path | None = None) -> Iterator[Record]:
@@ -123,6 +148,9 @@ def prepare(
     separated = "" in expand(path) and path.name.removesuffix(".gz").endswith(COLUMNS)
     if separated and not data.columns and not _named_columns(data):
         report.notes.append("line 1 is taken as a sample: no header is named (data.source, data.target)")
+        if _looks_like_header(path):
+            names = "data.source=NAME data.target=NAME"
+            warnings.warn(f"{path}:1: looks like a header, but is taken as a sample: give {names}", stacklevel=2)
     key = [options_key(data, split), json.dumps(hashes)]
     return prepare_pairs(read(data, split, base_dir), key, vocabulary, cache, data.max_length, report, hashes)
 

@@ -17,11 +17,15 @@ from regard.tasks.translate.evaluate import evaluate_task
 from regard.tasks.translate.options import TranslateData
 from regard.tasks.translate.predict import TranslatePredictor, Translation, translate
 
+MIN_BLEU = 1.0  # below, and without an exact match, the output has hardly a phrase of the references
+
 
 class Translate(Seq2SeqTask[PairDataset]):
     """Translation: training on pairs of texts, validation by BLEU and chrF."""
 
     data: TranslateData
+    exact: float = 100.0  # of the last validation
+    constant_output: bool = False
 
     predictor = TranslatePredictor
     evaluate = staticmethod(evaluate_task)
@@ -48,7 +52,19 @@ class Translate(Seq2SeqTask[PairDataset]):
         loss = self.mean_loss(network, self.validation, len(samples))
         outputs = [output.text for output in self._translate(network, samples)]
         references = [sample.target for sample in samples]
-        return {"loss": loss, **bleu.quick(outputs, references, self.recipe.tokenizer.lowercase)}
+        metrics = bleu.quick(outputs, references, self.recipe.tokenizer.lowercase)
+        self.exact = metrics["exact"]
+        self.constant_output = len({*outputs}) == 1 < len({*references})
+        return {"loss": loss, **metrics}
+
+    def score_warning(self, score: float) -> str:
+        problem = ""
+        if self.constant_output:
+            problem = "all validation outputs are equal"
+        elif self.score_name == "bleu" and score < MIN_BLEU and not self.exact:
+            problem = f"validation bleu {score:.2g} is below {MIN_BLEU:g}, without an exact match"
+        advice = "Train longer (thousands of updates: train.max_steps, train.minutes), or add training pairs"
+        return f"{problem}: the model has not learned to use its input. {advice}" if problem else ""
 
     def preview(self, network: nn.Module, count: int) -> list[Preview]:
         if self.validation is None:

@@ -102,8 +102,21 @@ def test_an_embedding_model_is_fine_tuned_with_mean_pooling(tmp_path: Path) -> N
             states = network.encode(TokenBatch(ids, torch.tensor([ids.size(1)])))
             expected = network.head(states[0].mean(0)).softmax(-1).tolist()
         assert [answer.scores[label] for label in network.labels] == pytest.approx(expected, abs=1e-5)
-    weights = model.trace(text).weights("pooling")
-    assert torch.allclose(torch.as_tensor(weights), torch.full(weights.shape, 1 / ids.size(1)))
+    assert model.trace(text).sites == [f"encoder.blocks.{layer}.self" for layer in (0, 1)]  # not the mean
+
+
+def test_other_libraries_refuse_a_head_that_only_regard_has(tmp_path: Path) -> None:
+    """They would add a random head. Folders of earlier versions, with the published model_type, still load."""
+    transformers = pytest.importorskip("transformers")
+    model = trained(tmp_path, f'from = "{sentence_folder(tmp_path)}"')
+    with pytest.raises(ValueError, match="regard-classifier-bert"):
+        transformers.AutoModelForSequenceClassification.from_pretrained(model.folder)
+    assert "train with model.pooling=cls" in card(model)
+    before = [each.scores for each in model.run(texts())]
+    model.save(tmp_path / "saved")
+    path = tmp_path / "saved/config.json"
+    path.write_text(path.read_text().replace("regard-classifier-bert", "bert"))
+    assert [each.scores for each in regard.load(path.parent).run(texts())] == before
 
 
 def card(model: Any) -> str:
@@ -121,7 +134,8 @@ def test_every_family_is_averaged_saved_and_opened(family: str, tmp_path: Path) 
     }
     model = trained(tmp_path, f'from = "{sentence_folder(tmp_path, **shapes[family])}"')
     said = json.loads((model.folder / "config.json").read_text())
-    assert said["architectures"][0].endswith("ForMeanClassification") and said["model_type"].startswith(family)
+    assert said["architectures"][0].endswith("ForMeanClassification")
+    assert said["model_type"].startswith(f"regard-classifier-{family}")
     again: Any = model.save(tmp_path / "saved") or regard.load(tmp_path / "saved")
     scores = [[[*each.scores.values()] for each in one.run(texts())] for one in (model, again)]
     assert scores[0] == scores[1]

@@ -217,7 +217,8 @@ def test_every_file_format_has_the_same_samples(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('label,text\n"a,b\n', "a.csv:2: not CSV"),
+        ("label,text\n", "a.csv: has a header but no rows"),
+        ('label,text\n"a,b\n', "a.csv:2: a quote that opens in this row is never closed"),
         ("label,text\na,b,c\n", "a.csv:2: 3 fields, but 2 columns"),
         ("label,words\na,b\n", "a.csv:1: no column 'text'"),
         ("label,text\na,b\na,c\n", "has the one label 'a'; classification needs two"),

@@ -59,6 +59,11 @@ def test_tables_and_several_files_have_locations(model: Any, tmp_path: Path) -> 
     several = Source.of(str(tmp_path / "*.md"))
     (found,) = find_all(model, several, Index.of(model, several), ["hello"], top=2)
     assert {(Path(hit.file).name, hit.line) for hit in found.hits} == {("one.md", 3), ("two.md", 3)}
+    (tmp_path / "notes/deep").mkdir(parents=True)
+    written(tmp_path / "notes/deep/three.txt", "hello\n")
+    written(tmp_path / "notes/.hidden.txt", "hello\n")
+    written(tmp_path / "notes/image.png", "hello\n")
+    assert Source.of(str(tmp_path / "notes")).files == [tmp_path / "notes/deep/three.txt"]
     with pytest.raises(UserError, match=r"a\.tsv:1: no column 'wrds'.*words"):
         list(Source.of(str(tmp_path / "a.tsv"), "wrds").entries())
     with pytest.raises(UserError, match="--column words"):

@@ -2,13 +2,16 @@
 
 import io
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from regard.config.recipe import Recipe, TokenizerOptions
-from regard.tasks.translate.dataset import corpus, train_vocabulary
+from regard.errors import UserError
+from regard.tasks.translate.dataset import corpus, prepare, records, train_vocabulary
 from regard.tasks.translate.options import TranslateData
+from regard.tasks.translate.task import Translate
 from regard.text.train_tokenizer import train_tokenizer
 
 
@@ -39,3 +42,40 @@ def test_tokenizer_training_shows_progress_in_a_terminal_only(watched: bool, mon
     train_tokenizer(["ein Hund"] * 3000, TokenizerOptions(vocab_size=1234))
     assert ("training a vocabulary of 1,234 on" in stderr.getvalue()) == watched
     assert ("lines" in stderr.getvalue()) == watched
+
+
+def test_a_table_of_more_than_two_columns_needs_their_names(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("id\ten\tde\n7\ta dog\tein Hund\n")
+    with pytest.raises(UserError, match=r"1: id, 2: en, 3: de; choose with data\.source=NAME .* data\.target=NAME"):
+        list(records(path, TranslateData()))
+    with pytest.raises(UserError, match=r"has id, en, de; choose with data\.target=NAME$"):
+        list(records(path, TranslateData(source="en")))
+    (row,) = records(path, TranslateData(source="en", target="de"))
+    assert (row.source, row.target) == ("a dog", "ein Hund")
+    assert [row.target for row in records(path, TranslateData(source="2", target="3"))] == ["de", "ein Hund"]
+
+
+@pytest.mark.parametrize(("line", "reported"), [("en\tde", True), ("Source\tTarget", True), ("dog\tHund", False)])
+def test_a_header_that_is_read_as_a_sample_is_reported(line: str, reported: bool, tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text(f"{line}\na dog\tein Hund\n")
+    data = TranslateData(train=str(tmp_path / "pairs.tsv"))
+    vocabulary = train_vocabulary(Recipe("translate", "run", data=data, tokenizer=TokenizerOptions(kind="characters")))
+    with pytest.warns(UserWarning, match="looks like a header") if reported else nullcontext():
+        assert len(prepare(data, "train", vocabulary, cache)) == 2
+
+
+@pytest.mark.parametrize(
+    ("score", "exact", "constant", "said"),
+    [
+        (0.4, 0.0, False, "bleu 0.4 is below 1"),
+        (0.4, 2.0, False, ""),
+        (9.0, 0.0, True, "outputs are equal"),
+        (9.0, 0.0, False, ""),
+    ],
+)
+def test_a_model_that_has_not_learned_is_reported(score: float, exact: float, constant: bool, said: str) -> None:
+    task = Translate.__new__(Translate)
+    task.score_name, task.exact, task.constant_output = "bleu", exact, constant
+    warning = task.score_warning(score)
+    assert said in warning if said else not warning
