@@ -354,9 +354,12 @@ def test_a_failure_of_the_library_on_a_text_is_an_error(tmp_path: Path) -> None:
     tokenizers.Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
     tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
     assert tokenizer.encode("a") == [0]
-    for encode in (tokenizer.encode, lambda text: tokenizer.encodings([text]), PairEncoder(tokenizer).encode_many):
+    pairs = PairEncoder(tokenizer)
+    for encode in (tokenizer.encode_many, tokenizer.encodings, pairs.encode_many):
         with pytest.raises(UserError, match="the tokenizer fails"):
-            encode("b")
+            encode(["b"])
+    with pytest.raises(UserError, match="the tokenizer fails"):
+        tokenizer.encode("b")
 
 
 @pytest.mark.parametrize("value", [None, "true", 1, []])
