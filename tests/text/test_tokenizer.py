@@ -354,7 +354,8 @@ def test_a_failure_of_the_library_on_a_text_is_an_error(tmp_path: Path) -> None:
     tokenizers.Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
     tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
     assert tokenizer.encode("a") == [0]
-    for encode in (tokenizer.encode, lambda text: tokenizer.encodings([text]), PairEncoder(tokenizer).encode_many):
+    classify = PairEncoder(tokenizer)
+    for encode in (tokenizer.encode, lambda text: tokenizer.encodings([text]), lambda text: classify.rows([text])):
         with pytest.raises(UserError, match="the tokenizer fails"):
             encode("b")
 
