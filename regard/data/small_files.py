@@ -41,5 +41,6 @@ def _belongs(link: Path) -> bool:
         return True
     if target.is_relative_to(folder):
         return True
-    visible = target.is_relative_to(folder.parent) and target.relative_to(folder.parent)
-    return bool(visible) and not any(name.startswith(".") for name in visible.parts)
+    if not target.is_relative_to(folder.parent):
+        return False
+    return not any(name.startswith(".") for name in target.relative_to(folder.parent).parts)

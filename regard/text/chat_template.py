@@ -67,8 +67,9 @@ class Worker:
     def ask(self, request: str) -> dict[str, str]:
         """The reply to a request, both of them JSON. Where there is none, a later one would be taken for it: close."""
         timer = Timer(WAITING_SECONDS, self._expire)
-        timer.start()
+        timer.daemon = True
         try:
+            timer.start()
             assert self.process.stdin is not None and self.process.stdout is not None
             with suppress(OSError):  # it has ended
                 self.process.stdin.write(request + "\n")
