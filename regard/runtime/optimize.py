@@ -9,7 +9,7 @@ from torch import nn
 from regard.attention.core import Attention
 from regard.kernels import ops
 from regard.layers.autoregressive import TransformerLM
-from regard.layers.blocks import FeedForward, Stack
+from regard.layers.blocks import FeedForward
 from regard.layers.encoder import TextEncoder
 from regard.layers.image_encoder import ImageEncoder
 from regard.runtime import fused_decoder, unpadded
@@ -41,13 +41,8 @@ def optimize_for_inference(network: Network, precision: str = "float32") -> Netw
         require_int8()
         network.requires_grad_(False)  # int8 layers have no gradients
     with torch.no_grad():
-        for encoder in [module for module in network.modules() if isinstance(module, TextEncoder)]:
-            if unpadded.is_supported(encoder.encoder):
-                optimize_encoder(encoder, precision)
-            elif precision == "int8" and torch.backends.mkldnn.is_available():
-                replace_linears(encoder.encoder, lambda linear: DynamicInt8Linear(linear.weight, linear.bias))
-        for encoder in [module for module in network.modules() if isinstance(module, ImageEncoder)]:
-            optimize_image_encoder(encoder, precision)
+        for encoder in [module for module in network.modules() if isinstance(module, TextEncoder | ImageEncoder)]:
+            optimize_encoder(encoder, precision)
         if isinstance(network, TransformerLM):
             for attention in [module for module in network.modules() if isinstance(module, Attention)]:
                 pack_qkv(attention, precision, small_batch_int8())
@@ -66,20 +61,18 @@ def small_batch_int8() -> type[WeightOnlyInt8Linear | FbgemmInt8Linear]:
     return WeightOnlyInt8Linear if ops.available() else FbgemmInt8Linear
 
 
-def optimize_encoder(encoder: TextEncoder, precision: str) -> None:
-    """Its blocks, over real tokens alone."""
-    stack = encoder.encoder
-    assert isinstance(stack, Stack)
-    optimize_stack(stack, precision)
-    encoder.encoder = Unpadded(stack)
-
-
-def optimize_image_encoder(encoder: ImageEncoder, precision: str) -> None:
-    """Its blocks, with concatenated images if they are those of a Transformer."""
-    optimize_stack(encoder, precision)
-    for name, stack in encoder.named_children():
-        if unpadded.is_supported(stack):
-            setattr(encoder, name, Unpadded(stack))
+def optimize_encoder(encoder: TextEncoder | ImageEncoder, precision: str) -> None:
+    """Its blocks; those of a plain Transformer compute the concatenated tokens of all inputs, without padding."""
+    stacks = {name: stack for name, stack in encoder.named_children() if unpadded.is_supported(stack)}
+    for name, stack in stacks.items():
+        optimize_stack(stack, precision)
+        setattr(encoder, name, Unpadded(stack))
+    if stacks:
+        return
+    if isinstance(encoder, ImageEncoder):
+        optimize_stack(encoder, precision)
+    elif precision == "int8" and torch.backends.mkldnn.is_available():
+        replace_linears(encoder.encoder, lambda linear: DynamicInt8Linear(linear.weight, linear.bias))
 
 
 def optimize_stack(stack: nn.Module, precision: str) -> None:

@@ -13,9 +13,15 @@ from safetensors.torch import load_file
 import regard
 from regard.config.recipe import DistilOptions
 from regard.errors import UserError
+from regard.image.processor import ImageProcessor
+from regard.interop import folder as folders
+from regard.interop.processors import FeatureProcessor
 from regard.layers.encoder import spaced
+from regard.models.deit import DistilledClassifier
+from regard.models.heads.sequence import Classifier
+from regard.models.registry import build, family_of
 from regard.tasks.classify.problem_type import Regression
-from regard.tasks.distillation import SOFT_LOSSES, Predicted, Teacher
+from regard.tasks.distillation import SOFT_LOSSES, Predicted, Teacher, read_teacher
 from regard.training.build import prepare_network, prepare_task, resume, start
 from tests.tasks.classify.test_encoder_training import SCRATCH
 from tests.tasks.classify.test_task import LABELS
@@ -121,6 +127,21 @@ def test_a_distillation_head_learns_the_predictions_of_the_teacher(problem_type:
     student = Predicted(torch.zeros(0), (labelled,), distilled=(distilled,))
     loss = Teacher(network, options, {}).loss(torch.tensor(7.0), student, Predicted(torch.zeros(0), (target,)), 5)
     torch.testing.assert_close(loss, 3.5 + 0.5 * 5 * expected(distilled, target))
+
+
+def test_a_cnn_teaches_a_deit_by_its_labels_but_not_by_its_states(tmp_path: Path) -> None:
+    processor = FeatureProcessor(ImageProcessor.default(12, 12, 3))
+    labels = ["a", "b", "c"]
+    cnn = Classifier(build({"family": "cnn", "image_size": 12, "base_width": 4}), labels)
+    folders.save(tmp_path, cnn, processor, {})
+    deit: Any = build({"family": "deit", "image_size": 12, "patch": 4, "width": 16, "heads": 2, "depth": 1})
+    student = DistilledClassifier(deit, labels)
+    options = DistilOptions(str(tmp_path), kl_weight=0.0, cosine_weight=0.0, hard_weight=0.5)
+    read = read_teacher(tmp_path, options, student, processor, torch.device("cpu"))
+    assert family_of(read.network) == "cnn"
+    options = DistilOptions(str(tmp_path), cosine_weight=1.0)
+    with pytest.raises(UserError, match=r"of family 'cnn', its student of 'deit': .* distil.cosine_weight = 0"):
+        read_teacher(tmp_path, options, student, processor, torch.device("cpu"))
 
 
 def test_the_teacher_stays_as_it_is_and_is_not_saved(tmp_path: Path) -> None:
