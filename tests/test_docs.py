@@ -18,6 +18,7 @@ import pytest
 import typer
 import yaml
 from needs import need
+from PIL import Image
 
 from regard.attention.variants import SCORES
 from regard.cli.main import app
@@ -34,6 +35,7 @@ from regard.config.recipe import (
 )
 from regard.config.recipe_files import shipped_recipes
 from regard.data.synthetic.pairs import GENERATORS
+from regard.data.synthetic.shapes import scene
 from regard.models.registry import FAMILIES, outline
 from regard.models.seq2seq import CONTEXTS
 from regard.tasks.registry import TASKS
@@ -494,6 +496,12 @@ def prepare_folder(folder: Path, text: str) -> None:
     """What the text of a page names without making it: sample files, and the runs of the demo."""
     for name, content in SAMPLES.items():
         (folder / name).write_text(content, encoding="utf-8")
+    for index in range(40):
+        example = scene(1, "train", index)
+        path = folder / "photos" / example.label / f"{index}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(example.image).save(path)
+    Image.fromarray(scene(1, "test", 0).image).save(folder / "holiday.jpg")
     for recipe in ("dates", "dates-transformer"):
         if "runs/demo" in text:
             shell(f"regard train {recipe} output=runs/demo/{recipe} --quiet", folder)
@@ -522,11 +530,11 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", range(10))
+@pytest.mark.parametrize("row", range(11))
 def test_the_commands_of_the_readme_table_run(row: int, tmp_path: Path) -> None:
     """Each row of the table of tasks: train, then predict."""
     rows = [line for line in section(ROOT / "README.md", "## Tasks").splitlines() if line.startswith("| [")]
-    assert len(rows) == 10
+    assert len(rows) == 11
     prepare_folder(tmp_path, "")
     if "sst2-distilled" in rows[row]:
         shell("regard train sst2", tmp_path)  # the teacher
