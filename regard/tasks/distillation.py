@@ -58,10 +58,12 @@ class Teacher:
         problem_type = getattr(self.network, "problem_type", "single_label")
         if options.kl_weight:
             soft_loss = SOFT_LOSSES[problem_type]
-            losses = [soft_loss(own / self.scale, target / self.scale, options.temperature) for own, target in pairs]
+            losses = [
+                soft_loss(logits / self.scale, target / self.scale, options.temperature) for logits, target in pairs
+            ]
             loss = loss + options.kl_weight * count * sum(losses)
         if options.hard_weight:
-            losses = [HARD_LOSSES[problem_type](own / self.scale, target / self.scale) for own, target in pairs]
+            losses = [HARD_LOSSES[problem_type](logits / self.scale, target / self.scale) for logits, target in pairs]
             loss = loss + options.hard_weight * count * sum(losses)
         if options.cosine_weight:
             states = (predicted.states[student.real].float() for predicted in (student, teacher))
@@ -93,7 +95,7 @@ SOFT_LOSSES = {
 
 
 HARD_LOSSES = {
-    "single_label": lambda student, teacher: F.cross_entropy(student, teacher.argmax(-1)),
+    "single_label": lambda student, teacher: F.cross_entropy(student, teacher[:, : student.size(-1)].argmax(-1)),
     "multi_label": lambda student, teacher: F.binary_cross_entropy_with_logits(student, (teacher > 0).to(student)),
     "regression": F.mse_loss,
 }
