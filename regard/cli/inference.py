@@ -62,8 +62,8 @@ def evaluate(
     quiet = output.quiet or output.json
     request = EvaluationRequest(file, options, search.specified(), names, compute.batch_size, quiet)
     results = evaluate_models([_load(path, compute) for path in names], request)
-    if "note" in results and not output.quiet:
-        report("note", results["note"] if output.json else results.pop("note"))
+    if "note" in results and not (output.quiet or output.json):
+        report("note", results.pop("note"))
     emit(results, output, "evaluation")
 
 

@@ -235,8 +235,8 @@ def _load_recipe(name: str, overrides: list[str]) -> "Recipe":
     from regard.data.files import find
 
     recipe = load_recipe(name, overrides, _note)
-    given = {canonical_key(override.partition("=")[0].strip()) for override in overrides}
-    if name in OWN_DATA and not {"data.train", "data.synthetic"} & given:
+    keys = {canonical_key(override.partition("=")[0].strip()) for override in overrides}
+    if name in OWN_DATA and not {"data.train", "data.synthetic"} & keys:
         try:
             find(str(recipe.data.train), Path(recipe.origin))
         except UserError:

@@ -83,8 +83,8 @@ class UnknownWords:
     def add(self, value: RunInput) -> None:
         if self.tokenizer is None:
             return
-        parts = value.value.values() if isinstance(value.value, Mapping) else value.value
-        texts = [value.value] if isinstance(value.value, str) else [part for part in parts if isinstance(part, str)]
+        texts = value.value.values() if isinstance(value.value, Mapping) else value.value
+        texts = [texts] if isinstance(texts, str) else [text for text in texts if isinstance(text, str)]
         words = self.tokenizer.unknown_words(texts)
         if words and not self.count:
             self.first = f"{words[0]!r:.40} in {value}"

@@ -173,9 +173,9 @@ def _public(path: str) -> str:
 
     A model of an installed package has the package's name.
     """
-    parts = Path(path).parts
-    if "site-packages" in parts[:-1]:
-        return parts[parts.index("site-packages") + 1].replace("_", "-")
+    folders = Path(path).parts
+    if "site-packages" in folders[:-1]:
+        return folders[folders.index("site-packages") + 1].replace("_", "-")
     return Path(path).name if Path(path).is_absolute() else path
 
 

@@ -80,7 +80,7 @@ def at(key: str) -> str:
 
 
 RECIPES = {  # how the recipe is broken, further arguments, what the error contains
-    "unknown key": (edit("save_steps", "save_step"), [], (at("save_steps"), "'train.save_step'", "'save_steps'")),
+    "unknown key": (edit("save_steps", "save_step"), [], (at("save_steps"), "'train.save_step'", "'train.save_steps'")),
     "unknown section": (edit("[tokenizer]", "[tokeniser]"), [], (at("[tokenizer]"), "did you mean 'tokenizer'")),
     "wrong type": (edit("max_steps = 6", 'max_steps = "six"'), [], (at("max_steps"), '"six"', "a whole number")),
     "out of range": (edit("max_steps = 6", "max_steps = -6"), [], (at("max_steps"), "0 or more")),
@@ -96,7 +96,7 @@ RECIPES = {  # how the recipe is broken, further arguments, what the error conta
     "no such task": (edit('"translate"', '"translat"'), [], ("'translat'", "'translate'")),
     "no such family": (edit('"transformer"', '"transfomer"'), [], ("'transfomer'", "'transformer'")),
     "no such preset": (None, ["mine.toml", "model.preset=smal"], ("'smal'", "'small'")),
-    "no such field": (None, ["mine.toml", "model.head=3"], ("model.head", "'heads'")),
+    "no such field": (None, ["mine.toml", "model.head=3"], ("model.head", "'model.heads'")),
     "no such score": (
         None,
         ["mine.toml", 'model={family="seq2seq", score="aditive"}'],

@@ -75,7 +75,7 @@ def test_rows_are_answered_as_texts_are(task: str, tmp_path: Path, call: Call) -
     model: Any = regard.load(place)
     assert model.task == task
     code, out, err = call("run", place, "--file", table, "--json", "--batch-size", 2)
-    assert (code, err) == (0, "")
+    assert code == 0 and (not err or err.startswith("warning: words not in the vocabulary, read as [UNK]: 2"))
     found = told(out)
     assert [each["location"] for each in found] == [f"{table}:{line}" for line in PLACES]
     answers = [to_jsonable(answer) for answer in model.run([mask + text if text else "" for text in TEXTS])]

@@ -92,7 +92,8 @@ class ProblemType(ABC):
         findings.facts["labels"] = table
         rare = [label for label, counts in table.items() if counts["train"] < RARE]
         if rare:
-            findings.warnings.append(f"train: fewer than {RARE} samples of {', '.join(rare)}: too few to learn from")
+            few = f"fewer than {RARE} samples of {', '.join(rare)}"
+            findings.warnings.append(f"train: {few}, which may be too few to learn from")
 
     def _weights(self, logits: Tensor) -> Tensor | None:
         return None if self.weights is None else self.weights.to(logits.device)

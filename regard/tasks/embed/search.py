@@ -89,9 +89,9 @@ class Source:
 
 
 def _text_files(folder: Path) -> list[Path]:
-    """The text files below a folder, without hidden ones, in order."""
+    """The text files below a folder, in order; names that begin with a dot are left out."""
     inside = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
-    visible = (path for path in inside if not any(part.startswith(".") for part in path.parts))
+    visible = (path for path in inside if not any(name.startswith(".") for name in path.parts))
     files = [folder / path for path in visible if path.name.removesuffix(".gz").endswith(TEXTS)]
     if not files:
         raise UserError(f"{folder}: the folder has no text files ({', '.join(TEXTS)})")
