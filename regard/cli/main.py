@@ -34,6 +34,8 @@ OTHER_VERBS = {
 
 OWN_DATA = {
     "classify": "columns text and label",
+    "image": "a folder per class, or columns image and label",
+    "caption": "columns image and caption",
     "tag": "CoNLL: a token and its tag a line; or .jsonl",
     "answer": "columns question, context and answer, or SQuAD's .json",
     "translate": "two columns: source and target",

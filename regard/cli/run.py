@@ -100,7 +100,7 @@ def check_options(predictor: Predictor, options: Options) -> None:
     """Reject an option that the model's task does not have; the error says which tasks have it."""
     for name in options:
         if name not in (*predictor.options, *Inference._fields):
-            owners = " or ".join(tasks_with_option(name))
+            owners = ", ".join(tasks_with_option(name))
             model = f"{predictor.description} (task {predictor.task})"
             raise UserError(f"{option_name(name)} is for task {owners}; this is {model}")
 

@@ -68,7 +68,7 @@ def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
         if name in Inference._fields:
             raise UserError(f"'{name}' is not an option here; `run` has it")
         if name not in TYPES and (owners := tasks_with_option(name)):
-            tasks = " or ".join(owners)
+            tasks = ", ".join(owners)
             raise UserError(f"'{name}' is not an option here; `run` has it, for models whose task is {tasks}")
         if name not in TYPES:
             raise UserError(f"unknown option '{name}'{nearest(name, TYPES)}")

@@ -370,7 +370,7 @@ def test_the_title_of_a_page_is_the_input(pieces: list[str], text: str) -> None:
 
 
 def test_the_title_leaves_out_the_tokens_around_a_text() -> None:
-    trace: Any = SimpleNamespace(source=["[CLS]", "it", "is", "[MASK]", "[SEP]"], target=[])
+    trace: Any = SimpleNamespace(source=["[CLS]", "it", "is", "[MASK]", "[SEP]"], target=[], picture=None)
     assert _title(trace) == "it is [MASK]"
 
 

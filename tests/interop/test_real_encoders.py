@@ -17,6 +17,8 @@ from regard.interop.folder import load, save
 from regard.layers.inputs import pad
 from regard.models.heads.mlm import MaskedLM, Pretraining
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*has upper-case tokens")  # reactions are published lower-cased
+
 PRINTED = 1e-4  # five decimals of numbers up to twenty, in float32
 REACTIONS = {"rxnfp-bert-pretrained": "bert", "rxnmapper-albert": None}
 

@@ -78,8 +78,8 @@ def of(text: TokenBatch, row: int) -> TokenBatch:
 
 
 def test_every_such_family_is_tested_here() -> None:
-    """But the recurrent one, which has no blocks, no pooler and no segments: test_recurrent.py."""
-    encoders = {name for name, each in FAMILIES.items() if each.is_encoder}
+    """But the recurrent one, without blocks, pooler and segments: test_recurrent.py; of images: test_vision.py."""
+    encoders = {name for name, each in FAMILIES.items() if each.is_encoder and each.input_type is TokenBatch}
     assert {model["family"] for model in MODELS.values()} == encoders - {"recurrent"}
 
 

@@ -281,7 +281,7 @@ def test_scores_are_printed_with_their_intervals_and_signatures(trained: Path, c
     code, out, _ = call("evaluate", trained, "--num-beams", 2)
     assert code == 0
     table = " ".join(out.split())
-    for word in ("bleu", "chrf", "exact", "interval", "signature"):
+    for word in ("bleu", "chrf", "exact", "± 95 %", "signature"):
         assert word in table
     assert f"{rows['chrf']['value']:.4g}" in table
 

@@ -468,7 +468,11 @@ def test_impossible_options_are_errors(tmp_path: Path) -> None:
     run, other = tmp_path / "run", f"output={tmp_path / 'other'}"
     for model, given, said in (
         (f'from = "{run}"', "task=generate", "is a classifier: it cannot do task = 'generate'"),
-        ('family = "transformer"', "seed=2", r"does not support task = 'classify'; expected one of: .*gpt, llama"),
+        (
+            'family = "transformer"',
+            "seed=2",
+            r"does not support task = 'classify'; expected one of: .*gpt, hybrid, llama",
+        ),
         (
             SCRATCH,
             "train.score=bleu",

@@ -117,7 +117,7 @@ def test_only_its_own_score_is_taken(tmp_path: Path) -> None:
 
 
 def test_an_input_that_is_not_text_is_an_error(stories: Model) -> None:
-    with pytest.raises(UserError, match="a text or a list of them, not None"):
+    with pytest.raises(UserError, match="one input or a list of them, not None"):
         stories.run(None)  # type: ignore[arg-type]
 
 
