@@ -31,6 +31,12 @@ def listed(names: Iterable[str], command: str = "") -> str:
     return ", ".join(names[:MAX_LISTED]) + (more if hidden > 0 else "")
 
 
+def either(names: Iterable[str]) -> str:
+    """Alternatives in words: "a", "a or b", "a, b or c"."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
+
+
 def nearest(word: str, options: Iterable[str], command: str = "") -> str:
     """The end of an error about an unknown name: the most similar option, or else all; of many the most similar."""
     options = sorted(options)

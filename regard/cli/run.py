@@ -22,7 +22,7 @@ from regard.cli.run_output import row_writer
 from regard.config.options import DecodeOptions
 from regard.data.documents import decoded
 from regard.data.files import LINE_LIMIT
-from regard.errors import UserError, escape_controls, report
+from regard.errors import UserError, either, escape_controls, report
 from regard.models.registry import FAMILIES, family_of
 from regard.tasks.predictor import EMPTY, Inference, Options, Prediction, Predictor, RunInput, tasks_with_option
 from regard.text.vocabulary import Vocabulary
@@ -100,7 +100,7 @@ def check_options(predictor: Predictor, options: Options) -> None:
     """Reject an option that the model's task does not have; the error says which tasks have it."""
     for name in options:
         if name not in (*predictor.options, *Inference._fields):
-            owners = ", ".join(tasks_with_option(name))
+            owners = either(tasks_with_option(name))
             model = f"{predictor.description} (task {predictor.task})"
             raise UserError(f"{option_name(name)} is for task {owners}; this is {model}")
 

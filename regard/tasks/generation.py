@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from regard.config.recipe import DecodeOptions
-from regard.errors import UserError, nearest
+from regard.errors import UserError, either, nearest
 from regard.interop.generation_config import decode_fields
 from regard.tasks.predictor import Inference, Predictor, tasks_with_option
 
@@ -68,8 +68,7 @@ def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
         if name in Inference._fields:
             raise UserError(f"'{name}' is not an option here; `run` has it")
         if name not in TYPES and (owners := tasks_with_option(name)):
-            tasks = ", ".join(owners)
-            raise UserError(f"'{name}' is not an option here; `run` has it, for models whose task is {tasks}")
+            raise UserError(f"'{name}' is not an option here; `run` has it, for models whose task is {either(owners)}")
         if name not in TYPES:
             raise UserError(f"unknown option '{name}'{nearest(name, TYPES)}")
         if type(value) not in TYPES[name]:

@@ -12,7 +12,7 @@ import torch
 from regard.attention.trace import Trace
 from regard.config.recipe import Recipe
 from regard.data.processor import Processor
-from regard.errors import UserError, nearest
+from regard.errors import UserError, either, nearest
 from regard.interop.sentence_transformers import Pooling
 from regard.progress import Progress
 from regard.tasks.batching import EncodedText
@@ -199,7 +199,7 @@ class Predictor(ABC):
             if name not in self.options:
                 owners = tasks_with_option(name)
                 known = (*self.options, *Inference._fields)
-                hint = f"; it is for task {' or '.join(owners)}" if owners else nearest(name, known)
+                hint = f"; it is for task {either(owners)}" if owners else nearest(name, known)
                 possible = f"; expected one of: {', '.join(known)}" if owners else ""
                 raise UserError(f"'{name}' is not an option of {self.description}{hint}{possible}")
 
