@@ -114,7 +114,7 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Train, fine-tune, run and inspect attention models (RNN with attention, Transformer, BERT, GPT, Llama)."""
+    """Train, fine-tune, run and inspect attention models (RNN with attention, Transformer, BERT, GPT, Llama, ViT)."""
 
 
 @verb(app, "train classify data.train=reviews.csv", "train mine.toml train.minutes=20 output=runs/second")
