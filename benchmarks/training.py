@@ -77,7 +77,6 @@ def batches(folder: str) -> Iterator[Any]:
 def ours(folder: str, threads: int, steps: int = STEPS) -> Work:
     """So many of the loop's own steps a round, with the loop's own settings of the machine."""
     from regard.runtime.machine import tune_malloc
-    from regard.runtime.threads import torch_threads
     from regard.training.display import Display
     from regard.training.distributed import Group
     from regard.training.loop import Loop, RunOutput
@@ -91,7 +90,7 @@ def ours(folder: str, threads: int, steps: int = STEPS) -> Work:
     gc.freeze()  # as `gc_frozen` does for a whole run
 
     def work() -> float:
-        with torch_threads(loop.threads // loop.workers):
+        with loop.tuned():
             for batch in stream:
                 loop.step([batch])
         return loop.window.loss

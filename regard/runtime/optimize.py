@@ -1,13 +1,14 @@
 """A loaded network, rewritten for inference: packed projections, weights in another order or as int8, no padding."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 from torch import nn
 
 from regard.attention.core import Attention
-from regard.kernels import ops
+from regard.kernels import onednn, ops
 from regard.layers.autoregressive import TransformerLM
 from regard.layers.blocks import FeedForward
 from regard.layers.encoder import Encoder
@@ -49,11 +50,24 @@ def optimize_for_inference(network: Network, precision: str = "float32") -> Netw
         if precision == "int8":
             int8_linear = small_batch_int8()
             replace_linears(network, lambda linear: int8_linear(linear.weight, linear.bias))
-        elif isinstance(network, TransformerLM) and ops.available():
+        elif onednn.is_faster() or (isinstance(network, TransformerLM) and ops.available()):
             replace_linears(network, SmallBatchLinear)
         if isinstance(network, TransformerLM) and fused_decoder.is_supported(network.decoder):
             network.decoder = FusedDecoder(network.decoder)
     return network
+
+
+@contextmanager
+def optimized_for_training(network: nn.Module) -> Iterator[None]:
+    """Linear layers are computed by oneDNN within, where that is faster; parameters and their names stay."""
+    linears = [module for module in network.modules() if type(module) is nn.Linear] if onednn.is_faster() else []
+    for linear in linears:
+        linear.__class__ = SmallBatchLinear
+    try:
+        yield
+    finally:
+        for linear in linears:
+            linear.__class__ = nn.Linear
 
 
 def small_batch_int8() -> type[WeightOnlyInt8Linear | FbgemmInt8Linear]:
@@ -87,6 +101,8 @@ def optimize_layers(blocks: nn.Module, precision: str) -> None:
             setattr(module, name, int8_linear(child.weight, child.bias))
         elif ops.use_packed_gemm():
             setattr(module, name, PackedLinear(child))
+        elif onednn.is_faster():
+            setattr(module, name, SmallBatchLinear(child))
         else:
             store_column_major(child)
 
@@ -104,7 +120,7 @@ def pack_qkv(attention: Attention, precision: str, int8_linear: Int8Linear, many
     elif many_rows and ops.use_packed_gemm():
         attention.qkv = PackedWeights(layers)
     else:
-        attention.qkv = PackedQKV(layers, row_major=not many_rows)
+        attention.qkv = PackedQKV(layers, row_major=onednn.is_faster() or not many_rows)
 
 
 def replace_linears(network: nn.Module, build: Callable[[nn.Linear], nn.Module]) -> None:

@@ -23,7 +23,6 @@ from regard.layers.lora import adapters
 from regard.layers.pytree import to_device
 from regard.progress import in_bytes
 from regard.runtime.machine import choose_device, choose_threads, processor, tune_malloc
-from regard.runtime.threads import torch_threads
 from regard.tasks.base import SPLITS
 from regard.tasks.inspection import Findings
 from regard.training.build import prepare_network, prepare_task
@@ -81,7 +80,7 @@ def measure(loop: Loop, source: BatchSource, steps: int = STEPS) -> Cost:
     count = loop.objective.num_targets
     seconds = []
     targets = 0
-    with torch_threads(loop.threads // loop.workers):
+    with loop.tuned():
         for step in range(WARMUP + steps):
             taken = list(islice(batches, loop.options.gradient_accumulation_steps))
             start = time.perf_counter()

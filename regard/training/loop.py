@@ -8,8 +8,8 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,7 @@ from regard.errors import UserError
 from regard.layers.pytree import to_device
 from regard.runtime import machine
 from regard.runtime.machine import choose_device
+from regard.runtime.optimize import optimized_for_training
 from regard.runtime.threads import torch_threads
 from regard.training import checkpoint, distributed, resume
 from regard.training.display import SHOWN_SAMPLES, Display
@@ -80,7 +81,7 @@ def train(
         loop = Loop(network, task, recipe, output, group, clock)
         for warning in [*warnings, *loop.recover()]:
             display.warn(warning)
-        with machine.gc_frozen(), torch_threads(loop.threads // loop.workers):
+        with machine.gc_frozen(), loop.tuned():
             return loop.run(source or task, interrupt)
 
 
@@ -118,6 +119,12 @@ class Loop:
         self.saved = (0, 0)
         self.window = Window()
         self.started = clock()
+
+    @contextmanager
+    def tuned(self) -> Iterator[None]:
+        """Within it, threads and linear layers are those of training."""
+        with torch_threads(self.threads // self.workers), optimized_for_training(self.network):
+            yield
 
     def recover(self) -> list[str]:
         """Load the newest complete checkpoint, if there is one; gives what was wrong with newer ones."""
