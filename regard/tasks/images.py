@@ -11,7 +11,7 @@ from regard.attention.trace import Picture
 from regard.errors import UserError
 from regard.image.processor import ImageProcessor
 from regard.image.read import from_value, list_images
-from regard.image.sources import read_image
+from regard.image.sources import exists, read_image
 from regard.tasks.predictor import RunInput
 
 
@@ -33,6 +33,11 @@ def images_of_arguments(arguments: Sequence[str]) -> Iterator[RunInput]:
         yield from (RunInput(str(path), str(path)) for path in images)
 
 
+def not_found(name: str | Path) -> str:
+    """Why there is no image file of this name."""
+    return f"is {'a folder, not an image' if Path(name).is_dir() else 'not an existing'} file: {str(name)!r:.200}"
+
+
 def image_of_row(name: str, location: str) -> RunInput:
     """An image of a table as an input."""
     return RunInput(image_path(name, location), location)
@@ -48,6 +53,8 @@ def read_pixels(value: Any, index: int | None = None) -> np.ndarray:
     """The pixels of an input: the name of an image, a Pillow image or an array. `index` is the input's, for errors."""
     try:
         if isinstance(value, str | Path):
+            if not exists(str(value)):
+                raise UserError(not_found(value))
             return read_image(str(value)).pixels
         if not is_single_image(value):
             raise UserError(f"is no image: expected a file, a Pillow image or an array, not {value!r:.60}")

@@ -28,7 +28,14 @@ from regard.tasks.classify import image_files
 from regard.tasks.classify.files import read_all
 from regard.tasks.classify.head import attach_classifier
 from regard.tasks.classify.modality import Modality
-from regard.tasks.images import image_of_row, images_of_arguments, is_single_image, picture_of, read_pixels
+from regard.tasks.images import (
+    image_of_row,
+    images_of_arguments,
+    is_single_image,
+    not_found,
+    picture_of,
+    read_pixels,
+)
 from regard.tasks.inspection import Findings, warn_overlaps
 from regard.tasks.predictor import RunInput
 
@@ -170,7 +177,7 @@ class Images(Modality):
         for index, value in enumerate(values):
             if isinstance(value, str | Path):
                 if not exists(str(value)):
-                    raise UserError(f"is not an image file: {str(value)!r:.200}", index)
+                    raise UserError(not_found(value), index)
             elif not hasattr(value, "getbands") and not isinstance(value, np.ndarray):
                 raise UserError(f"is no image: expected a file, a Pillow image or an array, not {value!r:.60}", index)
         return [ImageRow(value) for value in values]
@@ -184,7 +191,7 @@ class Images(Modality):
     def trace(self, recorder: Recorder, row: ImageRow, answer: str) -> Trace:
         """Positions are the learned tokens, then the patches row by row."""
         size = self.batch([row]).pixels.shape[2:]
-        encoder = self.network.body
+        encoder = getattr(self.network, "body", self.network)
         axes = Axes(encoder.axes(*size), encoder.state_geometry(*size).axis(*size))
         return Trace(recorder, axes, answer, picture=picture_of(row.value, self.images))
 
