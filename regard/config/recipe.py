@@ -278,7 +278,7 @@ def _check(recipe: Recipe) -> None:
         "family" in recipe.model or "from" in recipe.model,
         'model.family is missing: set e.g. family = "transformer", or from = "FOLDER" to start from a checkpoint',
     )
-    allowed = {"from", "family", "depth", *ADAPTERS, *(["pooling"] if recipe.task == "classify" else [])}
+    allowed = {"from", "family", "depth", *ADAPTERS, *(["pooling", "new_head"] if recipe.task == "classify" else [])}
     extra = sorted(recipe.model.keys() - allowed) if "from" in recipe.model else []
     for name in extra:
         close = get_close_matches(name, allowed, n=1, cutoff=0.8)
@@ -297,6 +297,8 @@ def _check(recipe: Recipe) -> None:
     )
     lora = [name for name in ADAPTERS if name in recipe.model and "from" not in recipe.model]
     require(not lora, f"model.{', model.'.join(lora)}: an adapter needs a pre-trained model: set model.from")
+    new_head = recipe.model.get("new_head", False)
+    require(isinstance(new_head, bool), f"model.new_head = {show(new_head)} does not fit; expected true or false")
     for name in ("family", "preset", "from"):
         value = recipe.model.get(name, "")
         require(isinstance(value, str), f"model.{name} = {show(value)} does not fit; expected text")
