@@ -20,8 +20,15 @@ from regard.layers.inputs import ImageBatch, TokenBatch
 from regard.models.registry import FAMILIES, family_of
 from regard.progress import Progress
 from regard.tasks.batching import encode_batches
-from regard.tasks.classify.modality import modality_for
 from regard.tasks.encoding import EncoderPredictor, collate, encode_texts, split_pair
+from regard.tasks.images import (
+    image_of_row,
+    image_rows,
+    images_of_arguments,
+    is_single_image,
+    read_pixels,
+    trace_of_image,
+)
 from regard.tasks.predictor import Inference, LoadedModel, Options, RunInput, Unranked
 from regard.tasks.registry import task_of
 
@@ -50,17 +57,16 @@ class EmbedPredictor(EncoderPredictor):
     def __init__(self, model: LoadedModel) -> None:
         super().__init__(model)
         self.family = FAMILIES[family_of(model.network)]
-        is_vision = self.family.is_encoder and self.family.input_type is ImageBatch
-        self.images = modality_for(model) if is_vision else None
-        if self.images:
-            self.text_columns = self.images.columns
+        self.takes_images = self.family.is_encoder and self.family.input_type is ImageBatch
+        if self.takes_images:
+            self.text_columns = ("image",)
 
     @classmethod
     def accepts(cls, model: LoadedModel) -> bool:
         return FAMILIES[family_of(model.network)].input_type in (TokenBatch, ImageBatch)
 
     def is_single(self, inputs: Any) -> bool:
-        return self.images.is_single(inputs) if self.images else super().is_single(inputs)
+        return is_single_image(inputs) if self.takes_images else super().is_single(inputs)
 
     def predict(self, inputs: list[Any], options: Options, inference: Inference) -> list[Vector]:
         rows = self.encode_inputs(inputs, inference.truncate)
@@ -79,7 +85,7 @@ class EmbedPredictor(EncoderPredictor):
         """Embeddings of encoded inputs, float32 (inputs, width). By default the checkpoint's pooling, else mean."""
         if pooling and pooling not in POOLINGS:
             raise UserError(f"pooling = '{pooling}' is unknown{nearest(pooling, POOLINGS)}")
-        if pooling == "cls" and self.images and not getattr(self.network, "body", self.network).tokens:
+        if pooling == "cls" and self.takes_images and not getattr(self.network, "body", self.network).tokens:
             raise UserError("pooling = 'cls' needs a [CLS] token, which this model has not: use 'mean' or 'max'")
         default = self.model.pooling or Pooling()
         chosen = default._replace(
@@ -88,10 +94,10 @@ class EmbedPredictor(EncoderPredictor):
 
         def encode(indices: list[int]) -> np.ndarray:
             chunk = [rows[index] for index in indices]
-            batch = (self.images.batch(chunk) if self.images else collate(chunk)).to(self.model.device)
+            batch = self._batch(chunk).to(self.model.device)
             return pooled(self.network.encode(batch), batch, chosen).cpu().numpy()
 
-        lengths = self.images.lengths(rows) if self.images else [len(row.tokens) for row in rows]
+        lengths = [self.network.max_positions if self.takes_images else len(row.tokens) for row in rows]
         vectors = np.zeros((0, 0), np.float32)
         for indices, batch in encode_batches(self.network, lengths, batch_size, encode):
             if not len(vectors):
@@ -101,8 +107,8 @@ class EmbedPredictor(EncoderPredictor):
         return vectors
 
     def encode_inputs(self, texts: list[Any], truncate: bool = False) -> list[Any]:
-        if self.images:
-            return self.images.encode(texts, truncate)
+        if self.takes_images:
+            return image_rows(texts)
         if not self.family.is_encoder:
             return task_of(self.model.task).predictor(self.model).encode_inputs(texts, truncate)
         pooling = self.model.pooling
@@ -112,24 +118,27 @@ class EmbedPredictor(EncoderPredictor):
 
     @torch.no_grad()
     def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: Options) -> Trace:
-        if not self.images:
+        if not self.takes_images:
             return super().trace(value, target, prove, truncate, options)
-        (row,) = self.images.encode([value], truncate)
+        rows = image_rows([value])
         with record(prove) as recorder:
-            self.network.encode(self.images.batch([row]).to(self.model.device))
-        return self.images.trace(recorder, row, "")
+            self.network.encode(self._batch(rows).to(self.model.device))
+        return trace_of_image(recorder, getattr(self.network, "body", self.network), self.processor.source, rows[0], "")
+
+    def _batch(self, rows: Sequence[Any]) -> TokenBatch | ImageBatch:
+        return self.processor.source([read_pixels(row.value) for row in rows]) if self.takes_images else collate(rows)
 
     def second_column(self, requested: str, has_context: bool) -> str:
-        if requested and (self.images or not self.family.is_encoder):
+        if requested and (self.takes_images or not self.family.is_encoder):
             return super().second_column(requested, has_context)
         return requested
 
     def from_arguments(self, arguments: Sequence[str]) -> Iterator[RunInput] | None:
-        return self.images.from_arguments(arguments) if self.images else None
+        return images_of_arguments(arguments) if self.takes_images else None
 
     def parse_row(self, text: str, second: str | None, extra: Mapping[str, str], location: str) -> RunInput:
-        if self.images:
-            return self.images.parse_row(text, second, location)
+        if self.takes_images:
+            return image_of_row(text, location)
         return super().parse_row(text, second, extra, location)
 
 
