@@ -103,19 +103,19 @@ class Model:
 
     def embed(
         self,
-        texts: str | Sequence[Any],
+        inputs: Any,
         batch_size: int = 64,
         truncate: bool = False,
         pooling: str = "",
         normalise: bool | None = None,
     ) -> np.ndarray:
-        """One vector per text: float32 (texts, width), or (width,) for one text.
+        """One vector per text or image: float32 (inputs, width), or (width,) for one input.
 
         By default hidden states are pooled as the checkpoint says, else averaged.
         """
         predictor = self.predictor("embed")
-        single = isinstance(texts, str)
-        rows = predictor.encode_inputs([texts] if single else list(texts), truncate)
+        single = predictor.is_single(inputs)
+        rows = predictor.encode_inputs([inputs] if single else list(inputs), truncate)
         vectors = predictor.embed(rows, batch_size, pooling, normalise)
         return vectors[0] if single else vectors
 

@@ -59,7 +59,14 @@ def of_all_tasks(section: str) -> list[Field[Any]]:
 
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-CHOICES = ("family", "preset", "from", "pooling", *ADAPTERS)  # what [model] has besides the family's own fields
+CHOICES = (
+    "family",
+    "preset",
+    "from",
+    "pooling",
+    "new_head",
+    *ADAPTERS,
+)  # what [model] has besides the family's own fields
 
 
 def page_id(page: Path) -> str:
@@ -201,7 +208,7 @@ def test_every_recipe_exists_and_accepts_the_overrides_shown(page: Path) -> None
         if command.verb not in (("train",), ("doctor",)) or recipe.isupper() or recipe.endswith(".toml"):
             continue
         assert recipe in shipped_recipes(), command
-        load_recipe(recipe, [word for word in overrides if "=" in word])
+        load_recipe(recipe, [word for word in overrides if "=" in word], note=lambda text: None)
 
 
 def test_every_shipped_recipe_is_documented() -> None:
@@ -496,11 +503,14 @@ def prepare_folder(folder: Path, text: str) -> None:
     """What the text of a page names without making it: sample files, and the runs of the demo."""
     for name, content in SAMPLES.items():
         (folder / name).write_text(content, encoding="utf-8")
+    captions = ["image,caption"]
     for index in range(40):
         example = scene(1, "train", index)
         path = folder / "photos" / example.label / f"{index}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(example.image).save(path)
+        captions.append(f"{path.relative_to(folder)},{example.caption}")
+    (folder / "captions.csv").write_text("\n".join(captions) + "\n", encoding="utf-8")
     Image.fromarray(scene(1, "test", 0).image).save(folder / "holiday.jpg")
     for recipe in ("dates", "dates-transformer"):
         if "runs/demo" in text:
@@ -530,11 +540,11 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", range(11))
+@pytest.mark.parametrize("row", range(12))
 def test_the_commands_of_the_readme_table_run(row: int, tmp_path: Path) -> None:
     """Each row of the table of tasks: train, then predict."""
     rows = [line for line in section(ROOT / "README.md", "## Tasks").splitlines() if line.startswith("| [")]
-    assert len(rows) == 11
+    assert len(rows) == 12
     prepare_folder(tmp_path, "")
     if "sst2-distilled" in rows[row]:
         shell("regard train sst2", tmp_path)  # the teacher

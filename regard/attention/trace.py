@@ -214,7 +214,7 @@ class Trace:
     ) -> Path:
         """A PNG file with the weights over the patches of the image, a panel for each query; `head` None: the mean.
 
-        By default of the last layer, for each word of a caption or the learned tokens ([CLS]), else the mean query.
+        By default of the last layer, for each word of a caption or learned token ([CLS]), else the mean over queries.
         """
         from regard.explorer.overlay import write_trace
 

@@ -184,6 +184,8 @@ class AttentionOptions(OptionGroup):
                 continue
             if inputs is None or len(inputs) != 1:
                 raise typer.BadParameter("shows the attention of one input: give one INPUT", param_hint=f"'{name}'")
+            if Path(inputs[0]).is_dir():
+                raise typer.BadParameter(f"shows one input, but {inputs[0]} is a folder", param_hint=f"'{name}'")
             if path.suffix != suffix:
                 raise typer.BadParameter(f"expected a name that ends in {suffix}", param_hint=f"'{name}'")
             if not path.parent.is_dir():

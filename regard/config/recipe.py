@@ -85,8 +85,8 @@ def load_recipe(
         table["train"] = train = _not_superseded(train, changes) | changes
         if train.get("epochs") and is_shipped(Path(location("train.epochs").rpartition(":")[0])):
             train.setdefault("min_steps", MIN_STEPS)  # written for more data than a user may have
-    if family and _family(table) != family:
-        _drop_fields_of(family, table, location, note)
+    if family:
+        _drop_unsupported(family, table, location, note)
     _follow_teacher(table)
     table.setdefault("output", f"runs/{path.stem}")
     base_dir = Path.cwd() if is_shipped(path) else path.resolve().parent  # a built-in recipe has no data next to it
@@ -227,21 +227,25 @@ def _family(table: Table) -> str:
     return str(model.get("family", "")) if isinstance(model, dict) else ""
 
 
-def _drop_fields_of(family: str, table: Table, location: Locations, note: Callable[[str], None]) -> None:
-    """Remove the recipe's [model] fields that the family chosen by an override does not have."""
+def _drop_unsupported(family: str, table: Table, location: Locations, note: Callable[[str], None]) -> None:
+    """Remove the recipe's [model] fields that the family or the checkpoint chosen by an override does not have."""
     from regard.models.registry import FAMILIES, accepts
 
-    chosen = _family(table)
-    if "model.family" not in location.overridden or chosen not in FAMILIES:
-        return
     model: Table = table["model"]
-    inherited = [name for name in model if name not in MODEL_KEYS and f"model.{name}" not in location.overridden]
-    preset = "model.preset" in location.overridden  # then nothing is inherited, as in a recipe with a base
-    dropped = [name for name in inherited if preset or not accepts(chosen, name, model[name])]
+    chosen = _family(table)
+    inherited = [name for name in model if f"model.{name}" not in location.overridden]
+    if "from" in model and "model.from" in location.overridden:  # a checkpoint has a family and sizes of its own
+        dropped = inherited
+    elif chosen in FAMILIES and "model.family" in location.overridden and chosen != family:
+        preset = "model.preset" in location.overridden  # then nothing is inherited, as in a recipe with a base
+        inherited = [name for name in inherited if name not in MODEL_KEYS]
+        dropped = [name for name in inherited if preset or not accepts(chosen, name, model[name])]
+    else:
+        return
     table["model"] = {name: value for name, value in model.items() if name not in dropped}
-    if dropped:
-        fields = listed(f"{name} = {show(model[name])}" for name in dropped)
-        note(f"model.family = '{chosen}' replaces '{family}'; unsupported fields and values are dropped: {fields}")
+    if shown := listed(f"{name} = {show(model[name])}" for name in dropped if name != "family"):
+        setting = f"model.from = '{model['from']}'" if "from" in model else f"model.family = '{chosen}'"
+        note(f"{setting} replaces '{family}'; unsupported fields and values are dropped: {shown}")
 
 
 def _not_superseded(train: Table, changes: Table) -> Table:
@@ -274,7 +278,7 @@ def _check(recipe: Recipe) -> None:
         "family" in recipe.model or "from" in recipe.model,
         'model.family is missing: set e.g. family = "transformer", or from = "FOLDER" to start from a checkpoint',
     )
-    allowed = {"from", "family", "depth", *ADAPTERS, *(["pooling"] if recipe.task == "classify" else [])}
+    allowed = {"from", "family", "depth", *ADAPTERS, *(["pooling", "new_head"] if recipe.task == "classify" else [])}
     extra = sorted(recipe.model.keys() - allowed) if "from" in recipe.model else []
     for name in extra:
         close = get_close_matches(name, allowed, n=1, cutoff=0.8)
@@ -293,6 +297,8 @@ def _check(recipe: Recipe) -> None:
     )
     lora = [name for name in ADAPTERS if name in recipe.model and "from" not in recipe.model]
     require(not lora, f"model.{', model.'.join(lora)}: an adapter needs a pre-trained model: set model.from")
+    new_head = recipe.model.get("new_head", False)
+    require(isinstance(new_head, bool), f"model.new_head = {show(new_head)} does not fit; expected true or false")
     for name in ("family", "preset", "from"):
         value = recipe.model.get(name, "")
         require(isinstance(value, str), f"model.{name} = {show(value)} does not fit; expected text")

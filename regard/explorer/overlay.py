@@ -9,6 +9,7 @@ Shapes, throughout:
 
 import io
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 PANEL = 280  # pixels on the longer side of a panel
 MARGIN, LINE = 10, 18
+SCALE, SCALE_WIDTH = 10, 120  # pixels of the colour scale
 FONT_SIZE = 13
 MAX_PANELS = 120
 BAND = 256  # queries whose weights are computed at a time
@@ -101,10 +103,10 @@ def overlays_of(
     count = len(rows.labels)
     if not queries and rows.grid and not rows.first_patch:
         bands = [patches(slice(start, start + BAND)).sum(0) for start in range(0, count, BAND)]
-        overlays = [Overlay("mean query", np.sum(bands, 0) / count, grid)]
+        overlays = [Overlay("mean over queries", np.sum(bands, 0) / count, grid)]
     else:
         chosen = [_index(rows, query) for query in queries] or range(rows.first_patch if rows.grid else count)
-        overlays = [Overlay(rows.labels[i].strip() or "␣", patches(slice(i, i + 1))[0], grid) for i in chosen]
+        overlays = [Overlay(rows.labels[i].strip() or "(space)", patches(slice(i, i + 1))[0], grid) for i in chosen]
     heads = "mean over heads" if head is None else f"head {head}"
     return "attention rollout" if rollout else f"{site}, {heads}", overlays
 
@@ -114,6 +116,9 @@ def _index(axis: Axis, query: str | int) -> int:
     labels = [label.strip() for label in axis.labels]
     if isinstance(query, str) and query in labels:
         return labels.index(query)
+    if isinstance(query, str) and axis.grid and re.fullmatch(r"\d+,\d+", query):
+        rows, columns = axis.grid
+        raise UserError(f"no query '{query}'; patches are 0,0 (top left) to {rows - 1},{columns - 1}")
     if isinstance(query, str):
         raise UserError(f"no query '{query}'{nearest(query, labels)}")
     if not 0 <= query < len(labels):
@@ -175,11 +180,11 @@ def draw_overlays(image: np.ndarray, overlays: Sequence[Overlay], heading: str =
     panels = [("image", small)]
     for overlay in overlays:
         heat = heat_map(overlay.weights, overlay.grid.scaled(factor), height, width)
-        panels.append((f"{overlay.title} · {overlay.weights.max():.2f}", blend(small, heat)))
+        panels.append((f"{overlay.title} · largest {100 * overlay.weights.max():.1f} %", blend(small, heat)))
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
     top = MARGIN + (LINE if heading else 0)
-    size = (columns * (width + MARGIN) + MARGIN, top + rows * (height + LINE + MARGIN))
+    size = (columns * (width + MARGIN) + MARGIN, top + rows * (height + LINE + MARGIN) + SCALE + MARGIN)
     figure = _pillow().new("RGB", size, (WHITE,) * 3)
     _write_text(figure, (MARGIN, MARGIN - 4), heading, size[0] - 2 * MARGIN)
     for index, (title, panel) in enumerate(panels):
@@ -187,7 +192,19 @@ def draw_overlays(image: np.ndarray, overlays: Sequence[Overlay], heading: str =
         y = top + index // columns * (height + LINE + MARGIN)
         _write_text(figure, (x, y), title, width)
         figure.paste(_from_array(panel), (x, y + LINE))
+    _draw_scale(figure)
     return np.asarray(figure)
+
+
+def _draw_scale(figure: "Image") -> None:
+    """The colours of the weights below the panels, from 0 to the largest weight of a panel, on white as on a pixel."""
+    blank = np.full((SCALE, SCALE_WIDTH, 3), WHITE, np.uint8)
+    heat = np.broadcast_to(np.linspace(0, 1, SCALE_WIDTH), blank.shape[:2])
+    y = figure.height - SCALE - MARGIN // 2
+    figure.paste(_from_array(blend(blank, heat)), (2 * MARGIN, y))
+    right = 2 * MARGIN + SCALE_WIDTH + MARGIN // 2
+    _write_text(figure, (MARGIN, y - 3), "0", MARGIN)
+    _write_text(figure, (right, y - 3), "largest weight of the panel", figure.width - right)
 
 
 def write_overlays(
@@ -228,7 +245,7 @@ def _write_text(figure: "Image", corner: tuple[int, int], text: str, width: int)
     draw = ImageDraw.Draw(figure)
     shown = text
     while shown and draw.textlength(shown, font=font) > width:
-        shown = shown[:-2] + "…"
+        shown = shown[:-2] + "…" if len(shown) > 1 else ""
     draw.text(corner, shown, fill=(60, 60, 60), font=font)
 
 

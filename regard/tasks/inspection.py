@@ -32,7 +32,7 @@ def inspect_samples(splits: Mapping[str, Any], findings: Findings, max_length: i
         findings.warnings += [f"{name}: {note}" for note in report.notes[size_notes:]]
         skipped = {reason: skip.count for reason, skip in report.skipped.items()}
         table[name] = {"read": report.read, "kept": report.kept, "skipped": sum(skipped.values()), **skipped}
-        warn_skipped(name, report, findings, f"; data.max_length is {max_length}")
+        warn_skipped(name, report, findings, f"; data.max_length is {max_length}" if max_length else "")
     findings.facts["samples"] = table
     warn_without_validation(splits, findings)
 

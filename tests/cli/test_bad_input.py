@@ -134,7 +134,11 @@ RECIPES = {  # how the recipe is broken, further arguments, what the error conta
     "no such device": (None, ["mine.toml", "train.device=gpu"], ("'gpu'", "cuda")),
     "a device that is not here": (None, ["mine.toml", "train.device=cuda:93"], ("cuda:93", "cpu")),
     "weights that are not there": (None, ["mine.toml", 'model={from="nowhere"}'], ("nowhere", "config.json")),
-    "a shape for given weights": (None, ["mine.toml", "model.from=nowhere"], ("model.from", "model.width")),
+    "a shape for given weights": (
+        None,
+        ["mine.toml", "model.from=nowhere", "model.width=8"],
+        ("model.from", "model.width"),
+    ),
     "an output that is a file": (None, ["mine.toml", "output=train.tsv"], ("train.tsv", "output=")),
     "an output under a file": (None, ["mine.toml", "output=train.tsv/run"], ("train.tsv/run",)),
 }

@@ -136,6 +136,25 @@ def test_a_family_on_the_command_line_drops_the_fields_that_it_does_not_have(pat
         load_recipe(path, ["model.family=seq2seq"])
 
 
+def test_a_checkpoint_on_the_command_line_drops_the_family_and_the_sizes(path: Path) -> None:
+    path.write_text(SMALL.replace('family = "transformer"', MODEL))
+    notes: list[str] = []
+    recipe = load_recipe(path, ["model.from=FOLDER", "model.lora_rank=2"], notes.append)
+    assert recipe.model == {"from": "FOLDER", "lora_rank": 2}
+    (note,) = notes
+    assert note.startswith("model.from = 'FOLDER' replaces 'transformer'; unsupported fields and values are dropped: ")
+    for field in ("width = 24", "heads = 3", 'preset = "base"'):
+        assert field in note
+    with pytest.raises(UserError, match=r"model\.from takes its sizes from the checkpoint: remove model\.heads"):
+        load_recipe(path, ["model.from=FOLDER", "model.heads=5"], notes.append)
+
+
+@pytest.mark.parametrize("name", ["image", "caption", "translate", "write"])
+def test_recipes_for_own_data_take_a_checkpoint(name: str) -> None:
+    recipe = load_recipe(name, ["model.from=FOLDER"], lambda note: None)
+    assert recipe.model == {"from": "FOLDER"}
+
+
 def test_fields_that_the_family_has_or_that_are_given_with_it_are_kept(path: Path) -> None:
     path.write_text(SMALL.replace('family = "transformer"', MODEL))
     assert load_recipe(path, ["model.family=transformer"]).model == load_recipe(path).model

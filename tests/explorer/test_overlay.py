@@ -2,6 +2,7 @@
 
 import builtins
 import importlib.util
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from regard.explorer.overlay import (
     LINE,
     MARGIN,
     PANEL,
+    SCALE,
+    SCALE_WIDTH,
     Overlay,
     PatchGrid,
     blend,
@@ -102,7 +105,8 @@ def test_panels_show_the_patch_where_it_is(size: tuple[int, int], channels: int)
     figure = draw_overlays(image, [Overlay("word", weights, grid)] * 4, "caption", columns=3).astype(int)
     factor = PANEL / max(size)
     tall, wide = max(1, round(height * factor)), max(1, round(width * factor))
-    assert figure.shape == (MARGIN + LINE + 2 * (tall + LINE + MARGIN), MARGIN + 3 * (wide + MARGIN), 3)
+    bottom = MARGIN + LINE + 2 * (tall + LINE + MARGIN)
+    assert figure.shape == (bottom + SCALE + MARGIN, MARGIN + 3 * (wide + MARGIN), 3)
     for panel in (1, 4):  # the second of the first row, the second of the second row
         x = MARGIN + panel % 3 * (wide + MARGIN)
         y = MARGIN + LINE + panel // 3 * (tall + LINE + MARGIN) + LINE
@@ -113,6 +117,21 @@ def test_panels_show_the_patch_where_it_is(size: tuple[int, int], channels: int)
             assert abs(rows.min() - tall / 3) <= 1 and abs(rows.max() + 1 - tall * 2 / 3) <= 1
     first = figure[MARGIN + 2 * LINE : MARGIN + 2 * LINE + tall, MARGIN : MARGIN + wide]
     assert (first == 90).all()  # the image itself
+
+
+def test_a_title_is_left_out_where_no_letter_fits() -> None:
+    image = np.zeros((970, 1, 3), np.uint8)
+    figure = draw_overlays(image, [Overlay("word", np.ones(1), PatchGrid(1, 1, (0, 0, 1, 970)))])
+    assert figure.shape[1] == MARGIN + 2 * (1 + MARGIN)
+
+
+def test_a_scale_below_the_panels_has_the_colours_of_the_weights() -> None:
+    grid = PatchGrid(1, 2, (0, 0, 40, 20))
+    figure = draw_overlays(np.full((20, 40, 3), 255, np.uint8), [Overlay("word", np.array([0.0, 0.5]), grid)])
+    scale = figure[-SCALE - MARGIN // 2 : -(MARGIN // 2), 2 * MARGIN : 2 * MARGIN + SCALE_WIDTH]
+    assert (scale == scale[:1]).all()
+    panel = figure[MARGIN + LINE :][:20, 2 * MARGIN + PANEL : 2 * MARGIN + 2 * PANEL]  # of a white image
+    np.testing.assert_array_equal(scale[0, [0, -1]], panel[0, [0, -1]])  # weight 0, the largest weight
 
 
 def test_the_file_is_the_figure(tmp_path: Path) -> None:
@@ -207,13 +226,14 @@ def test_rollout_is_labelled_and_is_that_of_the_trace() -> None:
             "no attention over patches of the image at 'encoder.blocks.1.self'",
         ),
         ({"queries": ["rad"]}, "no query 'rad'; did you mean 'red'?"),
+        ({"site": SELF, "queries": ["9,9"]}, f"no query '9,9'; patches are 0,0 (top left) to {ROWS - 1},{COLUMNS - 1}"),
         ({"queries": [4]}, "no query 4; possible: 0 to 3"),
         ({"head": 2}, "no head 2"),
         ({"rollout": True, "head": 0}, "attention rollout combines all layers and heads"),
     ],
 )
 def test_a_wrong_selection_names_what_is_possible(options: dict, message: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=message.replace("?", r"\?")):
+    with pytest.raises(UserError, match=re.escape(message)):
         image_trace().overlay(tmp_path / "out.png", **options)
     assert not (tmp_path / "out.png").exists()
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard.config.recipe import Recipe
-from regard.errors import UserError
+from regard.errors import UserError, listed
 from regard.interop.folder import Loaded
 from regard.models.deit import DeiT, DistilledClassifier
 from regard.models.heads.sequence import Classifier
@@ -47,4 +47,15 @@ def attach_classifier(loaded: Loaded, recipe: Recipe, reader: type[Reader]) -> L
         if data.problem_type == "regression":
             network.init_bias(labels.mean)
     check_problem_type(network, data)
+    if "from" in recipe.model and data.problem_type != "regression":
+        _check_labels(network, training_labels(data, Path(recipe.origin), reader), recipe)
     return loaded._replace(network=network)
+
+
+def _check_labels(network: Classifier, labels: Labels, recipe: Recipe) -> None:
+    """Reject labels that a head of the checkpoint does not have."""
+    if unknown := [name for name in labels.names if name not in network.labels]:
+        raise UserError(
+            f"the classifier '{recipe.model['from']}' has no label {listed(map(repr, unknown))}; its labels: "
+            f"{listed(network.labels)}. For a new head with the labels of your data, give model.new_head=true"
+        )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from regard.data.cache import content_hash, hash_together
-from regard.data.files import Record, expand, hash_files, rows
+from regard.data.files import COLUMNS, Record, expand, hash_files, rows, suffix
 from regard.data.splits.hashed import file_of, fractions
 from regard.data.splits.substrings import CONTAINING
 from regard.data.synthetic.shapes import scene
@@ -23,6 +23,8 @@ IDX_LABELS = "train-labels-idx1-ubyte"
 SYNTHETIC_SEED = 1  # the same images for every seed of a run, so that runs can be compared
 
 BY_CONTENT = ("", "source", "image")  # values of data.split_by: equal images are in the same split
+
+TABLES = (*COLUMNS, ".jsonl")
 
 
 def locate(data: ClassifyData, split: str, base_dir: Path | None) -> Path:
@@ -95,8 +97,9 @@ def _folder(data: ClassifyData, folder: Path) -> Iterator[Record]:
     if data.split_by not in BY_CONTENT:
         raise UserError(f"data.split_by = '{data.split_by}': a folder has no columns: remove it, or use a table")
     images = list_images(folder)
-    if not images:
-        raise UserError(f"{folder}: no images; expected a folder per class, such as {folder / 'cat' / '1.jpg'}")
+    if all(path.parent == folder for path in images):
+        problem = "its images are in no subfolder" if images else "no images"
+        raise UserError(f"{folder}: {problem}; expected a folder per class, such as {folder / 'cat' / '1.jpg'}")
     for path in images:
         label = path.relative_to(folder).parts[0] if path.parent != folder else ""
         yield Record(str(path), parse_label(data, label, str(path)), "", _group(data, path), str(path))
@@ -114,6 +117,11 @@ def _array(data: ClassifyData, path: Path) -> Iterator[Record]:
 
 def _table(data: ClassifyData, path: Path) -> Iterator[Record]:
     """The rows of a table; paths of images are relative to its folder."""
+    if not {suffix(file) for file in files(path).values()} <= {*TABLES}:
+        raise UserError(
+            f"{path}: unknown file type; expected a folder with a subfolder per class, a table ({', '.join(TABLES)}), "
+            "or arrays (.npz, or IDX as MNIST is published)"
+        )
     image = data.image or "image"
     label = data.label or "label"
     if data.split_by == CONTAINING:

@@ -3,14 +3,14 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
 from regard.attention.recording import Recorder
-from regard.attention.trace import Axes, Trace
+from regard.attention.trace import Trace
 from regard.config.recipe import Recipe
 from regard.data.cache import options_key
 from regard.data.splits.hashed import digests
@@ -28,20 +28,21 @@ from regard.tasks.classify import image_files
 from regard.tasks.classify.files import read_all
 from regard.tasks.classify.head import attach_classifier
 from regard.tasks.classify.modality import Modality
-from regard.tasks.images import image_of_row, images_of_arguments, is_single_image, picture_of, read_pixels
+from regard.tasks.images import (
+    ImageRow,
+    image_of_row,
+    image_rows,
+    images_of_arguments,
+    is_single_image,
+    read_pixels,
+    trace_of_image,
+)
 from regard.tasks.inspection import Findings, warn_overlaps
 from regard.tasks.predictor import RunInput
 
 CHANNELS = {1: "grey", 2: "grey + alpha", 3: "colour", 4: "colour + alpha"}  # of a file; 4 may also be CMYK
 
 IMBALANCE = 20  # times as many samples of the most frequent label as of the rarest
-
-
-class ImageRow(NamedTuple):
-    """An image that is read when its batch is made, so that memory holds one batch."""
-
-    value: Any  # its name, a Pillow image or an array
-    truncated: bool = False
 
 
 class Images(Modality):
@@ -167,13 +168,7 @@ class Images(Modality):
         return is_single_image(inputs)
 
     def encode(self, values: Sequence[Any], truncate: bool = False) -> list[ImageRow]:
-        for index, value in enumerate(values):
-            if isinstance(value, str | Path):
-                if not exists(str(value)):
-                    raise UserError(f"is not an image file: {str(value)!r:.200}", index)
-            elif not hasattr(value, "getbands") and not isinstance(value, np.ndarray):
-                raise UserError(f"is no image: expected a file, a Pillow image or an array, not {value!r:.60}", index)
-        return [ImageRow(value) for value in values]
+        return image_rows(values)
 
     def lengths(self, rows: Sequence[ImageRow]) -> list[int]:
         return [self.network.max_positions] * len(rows)
@@ -182,11 +177,7 @@ class Images(Modality):
         return self.images([read_pixels(row.value) for row in rows])
 
     def trace(self, recorder: Recorder, row: ImageRow, answer: str) -> Trace:
-        """Positions are the learned tokens, then the patches row by row."""
-        size = self.batch([row]).pixels.shape[2:]
-        encoder = self.network.body
-        axes = Axes(encoder.axes(*size), encoder.state_geometry(*size).axis(*size))
-        return Trace(recorder, axes, answer, picture=picture_of(row.value, self.images))
+        return trace_of_image(recorder, self.network.body, self.images, row, answer)
 
     def from_arguments(self, arguments: Sequence[str]) -> Iterator[RunInput]:
         return images_of_arguments(arguments)

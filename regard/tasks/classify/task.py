@@ -131,7 +131,9 @@ class Classify(SampleTask[LabelledSamples]):
     def preview(self, network: Classifier, count: int) -> list[Preview]:
         if self.validation is None:
             return []
-        samples = [self.validation.text(index) for index in range(min(count, len(self.validation)))]
+        size = len(self.validation)
+        count = min(count, size)
+        samples = [self.validation.text(index * size // count) for index in range(count)]  # not of one label
         inputs = [self.modality.value(sample.source) for sample in samples]
         predictions = classify(self.modality, inputs, Inference(truncate=True))
         references = [", ".join(self.targets.labels_of(sample.target)) for sample in samples]

@@ -4,6 +4,7 @@ import json
 import struct
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -218,6 +219,9 @@ def test_the_command_line_takes_files_folders_and_tables(
     assert printed("--file", str(photos / "photos.tsv"), "--column", "file") == [
         "dark" if "dark" in r else r for r in rows
     ]
+    with pytest.raises(SystemExit) as refused:
+        main(["run", str(run), str(photos / "photos"), "--overlay", "overlay.png"])
+    assert refused.value.code == 2 and "photos is a folder" in capfd.readouterr().err.replace("\n", " ")
     (entry,) = map(json.loads, printed(path, "--json"))
     assert entry["label"] == "bright" and entry["location"] == path
     with pytest.raises(SystemExit):
@@ -288,6 +292,26 @@ def test_a_published_checkpoint_is_fine_tuned(published: Path, photos: Path) -> 
     saved = json.loads((photos / "fine-tuned" / "checkpoint-4" / "preprocessor_config.json").read_text())
     assert saved["size"] == {"height": 18, "width": 18} and saved["resample"] == 3
     assert ViTForImageClassification.from_pretrained(photos / "fine-tuned" / "checkpoint-4").config.num_labels == 2
+
+
+def test_a_new_head_is_for_other_labels_and_resumes_exactly(published: Path, photos: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    copytree(published, other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"id2label": {0: "cat", 1: "bright"}}))
+    data = f'train = "{photos / "photos"}"\nvalidation = 0.2'
+    with pytest.raises(UserError, match=r"has no label 'dark'; its labels: cat, bright\. .* model\.new_head=true"):
+        task_of(written(tmp_path, data, f'from = "{other}"', name="kept"))
+    model = f'from = "{other}"\nnew_head = true'
+    for name, steps in (("stopped", 4), ("whole", 8)):
+        recipe = written(tmp_path, data, model, steps=steps, name=name)
+        start(replace(recipe, train=replace(recipe.train, schedule="constant")), quiet=True)
+    resume(tmp_path / "stopped", quiet=True, overrides=["train.max_steps=8"])
+    stopped, whole = (
+        load_file(tmp_path / name / "checkpoint-8" / "model.safetensors") for name in ("stopped", "whole")
+    )
+    assert stopped.keys() == whole.keys() and all(stopped[name].equal(whole[name]) for name in whole)
+    assert list(regard.load(tmp_path / "whole").run(photos / "photos" / "dark" / "00.png").scores) == [*LABELS]
 
 
 GEOMETRIES = {
@@ -377,6 +401,8 @@ def test_augmentation_is_for_images(tmp_path: Path) -> None:
         ('train = "photos.csv"\nimage = "file"', "no column 'file'"),
         ('train = "photos.csv"\nsplit_by = "containing_text"', "containing_text"),
         ('train = "nowhere"', "not found"),
+        ('train = "photos/dark"', "dark: its images are in no subfolder; expected a folder per class"),
+        ('train = "photos/dark/00.png"', r"unknown file type; expected a folder .* \.jsonl\), or arrays"),
         ('synthetic = "dates"\ntrain = 5', "shapes"),
     ],
 )
@@ -406,7 +432,7 @@ def test_doctor_reports_unreadable_images_sizes_and_duplicates(photos: Path, tmp
     (tmp_path / "photos" / "dark" / "damaged.jpg").write_bytes(b"\xff\xd8\xff\xe0 damaged")
     findings = examine(written(tmp_path, 'train = "photos"\nvalidation = "held"'))
     told = "\n".join(findings.warnings)
-    assert "1 × unreadable image" in told and "damaged.jpg" in told
+    assert "1 × unreadable image" in told and "damaged.jpg" in told and "max_length" not in told
     assert "validation: 2 of 4 images are in train too" in told
     assert "different channels" in told
     assert findings.facts["image_sizes"]["train"]["largest"] == "24 × 17"
