@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from regard.errors import UserError
-from regard.kernels import amx, bindings, ops
+from regard.kernels import amx, bindings, onednn, ops
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8  # malloc.h
 
@@ -139,6 +139,7 @@ def processor() -> dict[str, Any]:
         "cpu": _cpu(),
         "cores": usable_cores(),
         "kernels": ops.available(),
+        "onednn_linear": onednn.is_faster(),  # linear layers by oneDNN instead of torch's BLAS
         "amx": amx.detect(bindings.KERNELS),  # "broken": reported, but not executable, so that oneDNN is limited
         **({"onednn_max_cpu_isa": limit} if limit else {}),
     }
