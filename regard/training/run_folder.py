@@ -108,7 +108,7 @@ def check_environment(
     if then["threads"] > now["cores"]:
         problem = f"the run started with {then['threads']} threads, this machine has {now['cores']} cores"
         warnings.append(f"{problem}: it will be slow")
-    for name in ("cpu", "cuda", "packages", "kernels", "processes"):
+    for name in ("cpu", "cuda", "packages", "kernels", "onednn_linear", "processes"):
         if name in then and then[name] != now[name]:
             change = f"{name} differ from the start of the run ({then[name]} → {now[name]})"
             warnings.append(f"{change}: results will not be bit-identical")
