@@ -146,6 +146,8 @@ def _load_weights(recipe: Recipe, newest: Path | None) -> Loaded:
     require_support(recipe.task, family)
     if "depth" in recipe.model and not newest:
         shorten(loaded.network, recipe.model["depth"])
+    if recipe.model.get("new_head") and not newest:
+        loaded = loaded._replace(network=getattr(loaded.network, "body", loaded.network))
     base = (loaded.base if newest else folders.base_at(folder, loaded)) if adapting else None
     torch.manual_seed(recipe.seed)
     loaded = task_of(recipe.task).attach_head(loaded._replace(pooling=supported_pooling(folder)), recipe)

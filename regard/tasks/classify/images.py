@@ -32,7 +32,7 @@ from regard.tasks.images import image_of_row, images_of_arguments, is_single_ima
 from regard.tasks.inspection import Findings, warn_overlaps
 from regard.tasks.predictor import RunInput
 
-CHANNELS = {1: "grey", 2: "grey + alpha", 3: "colour", 4: "colour + alpha"}  # of a file; 4 may also be CMYK
+CHANNELS = {1: "grey", 2: "grey + alpha", 3: "colour", 4: "colour + alpha"}
 
 IMBALANCE = 20  # times as many samples of the most frequent label as of the rarest
 
