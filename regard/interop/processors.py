@@ -23,8 +23,7 @@ TOKENIZERS = ("tokenizer.json", "source.spm", "merges.txt", "vocab.txt")
 
 MAX_PADDING = 1023  # rows of a language model's embedding beyond the tokenizer's tokens
 
-PREPROCESSOR = "preprocessor_config.json"
-FILES = (*TOKENIZER_FILES, PREPROCESSOR)  # of all processors
+FILES = (*TOKENIZER_FILES, "preprocessor_config.json", "processor_config.json")  # of all processors
 
 INPUT_PROCESSORS: dict[type[Batch], str] = {  # imported when used: their libraries are optional
     ImageBatch: "regard.image.processor:ImageProcessor",
@@ -68,9 +67,20 @@ def load_processor(folder: Path, config: Json, generation: Json, network: Any) -
     if network.input_type is TokenBatch:
         return load_vocabulary(folder, config, generation, network)
     processor = read_processor(folder, network.input_type)
+    if network.input_type is ImageBatch:
+        _check_channels(processor, network, folder)
     if not FAMILIES[family_of(network)].vocabularies:
         return processor
     return FeatureProcessor(processor.source, load_vocabulary(folder, config, generation, network).target)
+
+
+def _check_channels(processor: Processor, network: Any, folder: Path) -> None:
+    channels = network.dummy_inputs[0].pixels.size(1)
+    if processor.source.channels != channels:
+        raise UserError(
+            f"{folder}: image_mean of the image processor has {processor.source.channels} values, but num_channels in "
+            f"config.json is {channels}: give image_mean and image_std {channels}"
+        )
 
 
 def load_vocabulary(folder: Path, config: Json, generation: Json, network: Any) -> Vocabulary:

@@ -200,6 +200,15 @@ def test_a_backbone_without_pooler_is_opened_and_saved_without(tmp_path: Path) -
     assert load(tmp_path / "ours").network.config == network.config  # type: ignore[attr-defined]
 
 
+def test_a_processor_of_other_channels_is_refused(tmp_path: Path) -> None:
+    folder = write(reference("vit", "Model", num_channels=1), tmp_path)
+    (folder / "preprocessor_config.json").write_text('{"size": 15}')
+    with pytest.raises(UserError, match="image_mean .* has 3 values, but num_channels in config.json is 1"):
+        load(folder)
+    (folder / "preprocessor_config.json").write_text('{"size": 15, "image_mean": [0.5], "image_std": [0.5]}')
+    load(folder)
+
+
 def test_masks_saved_as_buffers_are_ignored(tmp_path: Path) -> None:
     folder = write(reference("swin", "Model"), tmp_path)
     tensors = load_file(folder / "model.safetensors")
