@@ -147,11 +147,23 @@ class ImageProcessor:
     def content(self) -> str:
         return json.dumps([self.size, self.crop, self.resample, self.factor, self.mean, self.std])
 
+    def stored_content(self) -> str:
+        """All that determines an image of a prepared dataset: one before the crop."""
+        return json.dumps([self.size, self.resample, self.channels])
+
     # ── pixels ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def channels(self) -> int:
         return len(self.mean)
+
+    @property
+    def output_size(self) -> tuple[int, int]:
+        """The height and width of all images that the model is given."""
+        size = self.crop or self.size
+        if not isinstance(size, tuple):
+            raise UserError(f"the model's processor ({FILE}) gives images of different sizes: set a crop_size")
+        return size
 
     def resized_shape(self, height: int, width: int) -> tuple[int, int]:
         """The height and width of an image of this size before the crop."""

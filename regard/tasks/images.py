@@ -1,6 +1,8 @@
-"""Images as inputs of tasks: files, Pillow images and arrays → pixels; and as pictures of traces."""
+"""Images of tasks: in datasets, as inputs (files, Pillow images and arrays → pixels), and as pictures of traces."""
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +10,47 @@ import numpy as np
 import torch
 
 from regard.attention.trace import Picture
-from regard.errors import UserError
+from regard.config.options import DataOptions
+from regard.data.cache import hash_together
+from regard.data.synthetic.shapes import Scene, scene
+from regard.errors import UserError, nearest
 from regard.image.processor import ImageProcessor
 from regard.image.read import from_value, list_images
-from regard.image.sources import read_image
+from regard.image.sources import read_image, synthetic_name
 from regard.tasks.predictor import RunInput
+
+SYNTHETIC = ("shapes",)
+SYNTHETIC_SEED = 1  # the same images for every seed of a run, so that runs can be compared
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_synthetic(data: DataOptions, content: str) -> None:
+    if data.synthetic not in SYNTHETIC:
+        hint = nearest(data.synthetic, SYNTHETIC)
+        raise UserError(f"data.synthetic = '{data.synthetic}' is not a dataset of {content}{hint}")
+
+
+def synthetic_scenes(data: DataOptions, split: str, content: str) -> Iterator[tuple[str, Scene]]:
+    """The synthetic images of a split: their names, and what they show."""
+    check_synthetic(data, content)
+    for index in range(int(getattr(data, split))):
+        yield synthetic_name(SYNTHETIC_SEED, split, index), scene(SYNTHETIC_SEED, split, index)
+
+
+def hash_synthetic(data: DataOptions, split: str) -> dict[str, str]:
+    """In place of the hashes of files."""
+    description = f"{data.synthetic} {SYNTHETIC_SEED} {split} {getattr(data, split)}"
+    return {data.synthetic: hashlib.sha256(description.encode()).hexdigest()}
+
+
+def hash_images(names: Iterable[str]) -> dict[str, str]:
+    """One hash of all images of a table that are files."""
+    return {"images": hash_together({name: Path(name) for name in names if isfile(name)})}
+
+
+# ── inputs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def is_single_image(inputs: Any) -> bool:

@@ -87,7 +87,9 @@ def test_keys_that_a_file_does_not_have_are_those_of_its_type(kind: Any, missing
     assert ImageProcessor.from_config(config).content() == expected.content()
 
 
-@pytest.mark.parametrize("config", [{"image_mean": [0.5], "image_std": [0.3]}, {"image_mean": [7], "do_normalize": False}])
+@pytest.mark.parametrize(
+    "config", [{"image_mean": [0.5], "image_std": [0.3]}, {"image_mean": [7], "do_normalize": False}]
+)
 def test_one_mean_is_a_grey_image(config: dict) -> None:
     assert ImageProcessor.from_config({"size": 11} | config)([random_image(5, 7)]).pixels.shape == (1, 1, 11, 11)
 
