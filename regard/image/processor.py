@@ -23,7 +23,7 @@ from regard.layers.inputs import ImageBatch
 
 FILE = "preprocessor_config.json"
 
-SHARED_FILE = "processor_config.json"  # of a model with several processors, such as TrOCR: its `image_processor`
+SHARED_FILE = "processor_config.json"  # of a folder with a processor of images and text: its `image_processor`
 
 MAX_EDGE = 1 << 13  # pixels
 
@@ -111,13 +111,13 @@ class ImageProcessor:
         size = config.get("image_size")
         size = [size, size] if type(size) is int else size
         channels = config.get("num_channels", 3)
-        fits = isinstance(size, list) and len(size) == 2 and all(type(edge) is int and edge > 0 for edge in size)
-        if not fits or channels not in (1, 3):
+        if not isinstance(size, list) or len(size) != 2 or not all(type(edge) is int and edge > 0 for edge in size):
             raise UserError(
-                f"{path.parent}: no {FILE}, and config.json has no image_size and num_channels to replace it: copy the "
-                "file from where the model comes from"
+                f"{path.parent}: no {FILE}, and config.json has no image_size to replace it: copy the file from where "
+                "the model comes from"
             )
-        assert size is not None
+        if channels not in (1, 3):
+            raise UserError(f"{path}: num_channels = {channels} is not supported; images have 1 or 3")
         height, width = size
         return cls.default(height, width, channels)
 

@@ -51,9 +51,9 @@ def is_image_file(path: Path) -> bool:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """All images of a folder and of the folders in it, in order; hidden ones, whose names begin with a dot, are not."""
+    """All images of a folder and of its subfolders, in order, without those that are hidden by a dot in their path."""
     paths = (path for path in folder.rglob("*") if is_image_file(path) and path.is_file())
-    return sorted(path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    return sorted(path for path in paths if not any(name.startswith(".") for name in path.relative_to(folder).parts))
 
 
 def read_file(path: Path) -> Decoded:

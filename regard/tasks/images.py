@@ -19,6 +19,8 @@ from regard.image.read import from_value, list_images
 from regard.image.sources import read_image, synthetic_name
 from regard.tasks.predictor import RunInput
 
+COLUMNS = ("image", "file_name", "path")  # of a table of inputs; the first that it has
+
 SYNTHETIC = ("shapes",)
 SYNTHETIC_SEED = 1  # the same images for every seed of a run, so that runs can be compared
 

@@ -67,7 +67,7 @@ def test_a_saved_processor_is_read_by_transformers_as_the_same(name: str, tmp_pa
 
 
 def test_a_file_of_several_processors_has_that_of_images(tmp_path: Path) -> None:
-    """TrOCR's, as transformers writes it; it is read before one of its own."""
+    """As transformers writes a TrOCRProcessor; it is read before a file of its own."""
     config = {"size": 19, "image_mean": [0.4, 0.3, 0.2], "image_processor_type": "ViTImageProcessor"}
     (tmp_path / SHARED_FILE).write_text(json.dumps({"image_processor": config, "processor_class": "TrOCRProcessor"}))
     (tmp_path / FILE).write_text(json.dumps({"size": 23}))
@@ -140,6 +140,9 @@ def test_without_a_file_the_sizes_are_those_of_the_model(tmp_path: Path) -> None
     (tmp_path / "config.json").write_text(json.dumps({"image_size": 29, "num_channels": 1}))
     processor = ImageProcessor.load(tmp_path)
     assert processor([random_image(31, 17)]).pixels.shape == (1, 1, 29, 29)
+    (tmp_path / "config.json").write_text(json.dumps({"image_size": [29, 31], "num_channels": 5}))
+    with pytest.raises(UserError, match="num_channels = 5 is not supported"):
+        ImageProcessor.load(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 29}))
     with pytest.raises(UserError, match="image_size"):
         ImageProcessor.load(tmp_path)

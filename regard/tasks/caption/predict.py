@@ -13,6 +13,7 @@ from regard.layers.inputs import ImageBatch
 from regard.models.vision import ImageToText
 from regard.tasks.generation import GenerationPredictor
 from regard.tasks.images import (
+    COLUMNS,
     image_of_row,
     images_of_arguments,
     is_single_image,
@@ -43,7 +44,7 @@ class CaptionPredictor(GenerationPredictor):
 
     task = "caption"
     description = "a captioning model"
-    text_columns = ("image", "file_name", "path")
+    text_columns = COLUMNS
 
     def is_single(self, inputs: Any) -> bool:
         return is_single_image(inputs)

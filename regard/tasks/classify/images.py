@@ -28,7 +28,7 @@ from regard.tasks.classify import image_files
 from regard.tasks.classify.files import read_all
 from regard.tasks.classify.head import attach_classifier
 from regard.tasks.classify.modality import Modality
-from regard.tasks.images import image_of_row, images_of_arguments, is_single_image, picture_of, read_pixels
+from regard.tasks.images import COLUMNS, image_of_row, images_of_arguments, is_single_image, picture_of, read_pixels
 from regard.tasks.inspection import Findings, warn_overlaps
 from regard.tasks.predictor import RunInput
 
@@ -48,7 +48,7 @@ class Images(Modality):
     """Images in files, arrays, or given as Pillow images or numpy arrays."""
 
     unit = "images"
-    columns = ("image",)
+    columns = COLUMNS
     other_options = (
         *("data.text", "data.text_pair", "data.max_length", "data.truncate", "data.segment_length", "data.stride"),
         *("train.batch_tokens", "train.lm_loss_weight"),

@@ -167,6 +167,16 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path: Path, model: str) ->
     assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
+def test_training_continues_from_a_checkpoint(trained: Path, photos: Path, tmp_path: Path) -> None:
+    recipe = written(tmp_path, f'train = "{photos}/captions.csv"', f'from = "{trained}"', steps=2, name="tuned")
+    start(recipe, quiet=True)
+    before, after = regard.load(trained), regard.load(tmp_path / "tuned")
+    assert after.processor.content() == before.processor.content()
+    pairs = zip(before.network.parameters(), after.network.parameters(), strict=True)
+    changes = [float((first - second).detach().abs().max()) for first, second in pairs]
+    assert 0 < max(changes) < 0.1  # two small steps away
+
+
 def test_the_attention_penalty_adds_the_paper_s_term(tmp_path: Path) -> None:
     plain, penalised = (
         task_of(written(tmp_path, SHAPES, more=more, name=f"p{index}"))

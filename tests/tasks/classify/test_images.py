@@ -193,7 +193,10 @@ def test_the_command_line_takes_files_folders_and_tables(
     assert lines[0] == f"{path}\tbright" and len(lines) == 32
     assert all(line.endswith("\tdark") for line in lines[1:])
     assert len(printed(str(photos / "photos"))) == 62
-    rows = printed("--file", str(photos / "photos.csv"))
+    renamed = (photos / "photos.csv").read_text().replace("image,", "file_name,", 1)
+    (photos / "metadata.csv").write_text(renamed)
+    rows = printed("--file", str(photos / "metadata.csv"))
+    assert rows == printed("--file", str(photos / "photos.csv"))
     assert rows == ["bright"] * 31 + ["dark"] * 31
     assert printed("--file", str(photos / "photos.tsv"), "--column", "file") == [
         "dark" if "dark" in r else r for r in rows
