@@ -41,10 +41,10 @@ def publish_vit(folder: Path, labels: int, **processing: Any) -> Path:
     from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
     torch.manual_seed(0)
-    config = ViTConfig(
-        image_size=18, patch_size=6, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
-        num_labels=labels,
-    )  # fmt: skip
-    ViTForImageClassification(config).save_pretrained(folder)
+    sizes: dict[str, Any] = {
+        "image_size": 18, "patch_size": 6, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
+        "intermediate_size": 40, "num_labels": labels,
+    }  # fmt: skip
+    ViTForImageClassification(ViTConfig(**sizes)).save_pretrained(folder)
     ViTImageProcessorPil(size={"height": 18, "width": 18}, **processing).save_pretrained(folder)
     return folder

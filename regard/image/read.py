@@ -73,7 +73,7 @@ def decode(file: Path | BinaryIO, name: str) -> Decoded:
     """The image of a file; errors name it `name`."""
     image_module = pillow()
     with _readable(f"{name}: "), warnings.catch_warnings():
-        warnings.simplefilter("ignore", image_module.DecompressionBombWarning)  # `_to_pixels` has its own limit
+        warnings.simplefilter("ignore", image_module.DecompressionBombWarning)  # `_decoded` has its own limit
         with image_module.open(file, formats=FORMATS) as image:
             return _decoded(image)
 
@@ -119,7 +119,7 @@ def _check_size(width: int, height: int) -> None:
 
 
 def _decoded(image: "Image") -> Decoded:
-    """A Pillow image; its size is checked before it is decoded."""
+    """A Pillow image of any mode; its size is checked before it is decoded. 16 bits keep their high byte."""
     from PIL import ImageOps
 
     _check_size(*image.size)

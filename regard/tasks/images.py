@@ -96,8 +96,7 @@ def read_pixels(value: Any, index: int | None = None) -> np.ndarray:
         raise UserError(error.message, index) from None
 
 
-def picture_of(value: Any, processor: ImageProcessor) -> Picture:
-    """The image of a trace, with the box that the model is given of it."""
-    pixels = read_pixels(value)
+def picture_of(pixels: np.ndarray, value: Any, processor: ImageProcessor) -> Picture:
+    """The image of a trace, with the box that the model is given of it; `value` is the input."""
     name = Path(value).name if isinstance(value, str | Path) else "image"
     return Picture(torch.tensor(pixels), processor.visible_box(*pixels.shape[:2]), name)

@@ -18,10 +18,10 @@ from regard.attention.trace import Trace
 from regard.data.synthetic.shapes import COLOURS, SHAPES, Scene, scene
 from regard.image.processor import ImageProcessor
 from regard.image.sources import SYNTHETIC
-from regard.interop.processors import FeatureProcessor
 from regard.layers.image_encoder import SiteGeometry
 from regard.models.vision import ImageToText
 from regard.tasks.caption.predict import trace_caption
+from regard.text.tokenizer import Tokenizer
 
 
 class Pointing(NamedTuple):
@@ -64,10 +64,10 @@ def seen_mask(mask: np.ndarray, processor: ImageProcessor) -> np.ndarray:
 
 
 @torch.no_grad()
-def pointing(network: ImageToText, processor: FeatureProcessor, drawn: Scene) -> Pointing | None:
+def pointing(network: ImageToText, processor: Any, drawn: Scene) -> Pointing | None:
     """Over the words of the reference caption; None if the tokenizer splits all of them."""
-    tokenizer: Any = processor.target
-    images: Any = processor.source
+    tokenizer: Tokenizer = processor.target
+    images: ImageProcessor = processor.source
     named = named_objects(tokenizer.pieces(tokens := tokenizer.encode(drawn.caption)))
     if not named:
         return None

@@ -173,10 +173,11 @@ class Images(Modality):
 
     def trace(self, recorder: Recorder, row: ImageRow, answer: str) -> Trace:
         """Positions are the learned tokens, then the patches row by row."""
-        size = self.batch([row]).pixels.shape[2:]
+        pixels = read_pixels(row.value)
+        size = self.images([pixels]).pixels.shape[2:]
         encoder = self.network.body
         axes = Axes(encoder.axes(*size), encoder.state_geometry(*size).axis(*size))
-        return Trace(recorder, axes, answer, picture=picture_of(row.value, self.images))
+        return Trace(recorder, axes, answer, picture=picture_of(pixels, row.value, self.images))
 
     def from_arguments(self, arguments: Sequence[str]) -> Iterator[RunInput]:
         return images_of_arguments(arguments)

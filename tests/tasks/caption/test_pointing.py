@@ -52,17 +52,17 @@ def test_words_that_attend_to_their_objects_point_to_them(shape: tuple[int, int]
     """With weights that are the objects' masks the accuracy is 1, with their complements it is 0."""
     drawn = scene(1, "test", 7)
     words = train_tokenizer(iter([drawn.caption]), TokenizerOptions(kind="words", min_frequency=1))
-    processor = FeatureProcessor(ImageProcessor.default(*shape, 3), words)
+    images = ImageProcessor.default(*shape, 3)
     encoder = dict(family="cnn", image_size=shape[0], image_width=shape[1], base_width=8, depths=[1])
     network: Any = build(dict(family="show_attend_tell", encoder=encoder, width=22), vocabulary=words.size).eval()
     geometry = network.encoder.state_geometry(*shape)
-    objects = [on_object(seen_mask(each.mask, processor.source), geometry) for each in drawn.objects]
+    objects = [on_object(seen_mask(each.mask, images), geometry) for each in drawn.objects]
     named = named_objects(words.pieces(words.encode(drawn.caption)))
     for sign, rate in ((1, 1.0), (-1, 0.0)):
         weights = torch.zeros(1, 1 + len(drawn.caption.split()), geometry.length)
         for word, index in named.items():
             weights[0, word] = sign * torch.from_numpy(objects[index]).float()
         monkeypatch.setattr(Trace, "weights", lambda self, site, weights=weights: weights)
-        measured = pointing(network, processor, drawn)
+        measured = pointing(network, FeatureProcessor(images, words), drawn)
         assert measured is not None and measured.hits == {"decoder.cross": rate}
         assert measured.random_rate == pytest.approx(np.mean([objects[index].mean() for index in named.values()]))
