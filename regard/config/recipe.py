@@ -71,22 +71,19 @@ def load_recipe(
     """
     path = _locate(name_or_path)
     table, location = _read(path)
-    family = _family(table)
+    before = dict(model) if isinstance(model := table.get("model"), dict) else {}
     decisive = ("task=", "model.family=")  # applied first: the meaning of other keys depends on them
     for assignment in sorted(overrides, key=lambda assignment: not assignment.startswith(decisive)):
         typed = assignment.partition("=")[0].strip()
         key = override(table, assignment, key_types(table.get("task")))
         first = location.overridden.setdefault(key, typed)
         require(first == typed, f"command line: '{first}' and '{typed}' are the same key: give one of them")
-    if "model.from" in location.overridden and isinstance(model := table.get("model"), dict) and model["from"] == "":
-        del model["from"]  # a new model
+    _replace_model(before, table, location, note)
     if isinstance(train := table.get("train"), dict):
         changes = {name: value for name, value in train.items() if f"train.{name}" in location.overridden}
         table["train"] = train = _not_superseded(train, changes) | changes
         if train.get("epochs") and is_shipped(Path(location("train.epochs").rpartition(":")[0])):
             train.setdefault("min_steps", MIN_STEPS)  # written for more data than a user may have
-    if family:
-        _drop_unsupported(family, table, location, note)
     _follow_teacher(table)
     table.setdefault("output", f"runs/{path.stem}")
     base_dir = Path.cwd() if is_shipped(path) else path.resolve().parent  # a built-in recipe has no data next to it
@@ -227,25 +224,37 @@ def _family(table: Table) -> str:
     return str(model.get("family", "")) if isinstance(model, dict) else ""
 
 
-def _drop_unsupported(family: str, table: Table, location: Locations, note: Callable[[str], None]) -> None:
-    """Remove the recipe's [model] fields that the family or the checkpoint chosen by an override does not have."""
-    from regard.models.registry import FAMILIES, accepts
-
-    model: Table = table["model"]
-    chosen = _family(table)
-    inherited = [name for name in model if f"model.{name}" not in location.overridden]
-    if "from" in model and "model.from" in location.overridden:  # a checkpoint has a family and sizes of its own
+def _replace_model(before: Table, table: Table, location: Locations, note: Callable[[str], None]) -> None:
+    """Remove the recipe's [model] fields that do not fit the checkpoint or the family chosen by an override."""
+    model = table.get("model")
+    if not isinstance(model, dict):
+        return
+    if model.get("from") == "" and "model.from" in location.overridden:
+        del model["from"]  # a new model
+    overridden = {key.split(".")[1] for key in location.overridden if key.startswith("model.")}
+    inherited = [name for name in before if name in model and name not in overridden]
+    family, chosen = _family({"model": before}), _family(table)
+    if "from" in model and "from" not in before:  # as in a recipe with a base
         dropped = inherited
-    elif chosen in FAMILIES and "model.family" in location.overridden and chosen != family:
-        preset = "model.preset" in location.overridden  # then nothing is inherited, as in a recipe with a base
-        inherited = [name for name in inherited if name not in MODEL_KEYS]
-        dropped = [name for name in inherited if preset or not accepts(chosen, name, model[name])]
+        replacement = f"model.from = {show(model['from'])} replaces [model]; dropped"
+    elif family and family != chosen:
+        dropped = _unfit(model, [name for name in inherited if name not in MODEL_KEYS], location)
+        replacement = f"model.family = '{chosen}' replaces '{family}'; unsupported fields and values are dropped"
     else:
         return
     table["model"] = {name: value for name, value in model.items() if name not in dropped}
-    if shown := listed(f"{name} = {show(model[name])}" for name in dropped if name != "family"):
-        setting = f"model.from = '{model['from']}'" if "from" in model else f"model.family = '{chosen}'"
-        note(f"{setting} replaces '{family}'; unsupported fields and values are dropped: {shown}")
+    if dropped:
+        note(f"{replacement}: {listed(f'{name} = {show(model[name])}' for name in dropped)}")
+
+
+def _unfit(model: Table, inherited: list[str], location: Locations) -> list[str]:
+    """The inherited fields that the family chosen by an override does not have; with a preset all of them."""
+    from regard.models.registry import FAMILIES, accepts
+
+    if model["family"] not in FAMILIES:
+        return []
+    preset = "model.preset" in location.overridden
+    return [name for name in inherited if preset or not accepts(model["family"], name, model[name])]
 
 
 def _not_superseded(train: Table, changes: Table) -> Table:
@@ -278,7 +287,8 @@ def _check(recipe: Recipe) -> None:
         "family" in recipe.model or "from" in recipe.model,
         'model.family is missing: set e.g. family = "transformer", or from = "FOLDER" to start from a checkpoint',
     )
-    allowed = {"from", "family", "depth", *ADAPTERS, *(["pooling", "new_head"] if recipe.task == "classify" else [])}
+    heads = {"classify": ("new_head", "pooling"), "tag": ("new_head",)}
+    allowed = {"from", "family", "depth", *ADAPTERS, *heads.get(recipe.task, ())}
     extra = sorted(recipe.model.keys() - allowed) if "from" in recipe.model else []
     for name in extra:
         close = get_close_matches(name, allowed, n=1, cutoff=0.8)
@@ -291,6 +301,8 @@ def _check(recipe: Recipe) -> None:
         "from" not in recipe.model or pooling in POOLINGS,
         f"model.pooling = {show(pooling)} is unknown{nearest(str(pooling), POOLINGS)}",
     )
+    new_head = recipe.model.get("new_head", False)
+    require(type(new_head) is bool, f"model.new_head = {show(new_head)} does not fit; expected true or false")
     require(
         not ({"from", "depth"} <= recipe.model.keys() and recipe.model.get("lora_rank")),
         "model.depth and model.lora_rank cannot be combined: an adapter needs all layers of the checkpoint",

@@ -57,7 +57,8 @@ class SingleLabelTargets:
         for label in self.labels_of(record.target):
             if label not in self.table:
                 raise UserError(
-                    f"{record.location}: unknown label {label!r}; the model was trained with: {listed(self.table)}"
+                    f"{record.location}: unknown label {label!r}; the model was trained with: {listed(self.table)}; "
+                    "correct it, or fine-tune a new head: model.new_head=true"
                 )
 
     def tensor(self, rows: Sequence[np.ndarray]) -> Tensor:

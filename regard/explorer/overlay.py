@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from regard.attention.rollout import SITES, trace_rollout
 from regard.attention.trace import Axis, Picture, Trace
 from regard.errors import UserError, listed, nearest
+from regard.image.read import WHITE, pillow
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -34,7 +35,6 @@ BAND = 256  # queries whose weights are computed at a time
 OPACITY = 0.6  # of the heat map
 COLOURS = ((0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164))  # from weight 0 to the largest
 OUTSIDE = 0.35  # how much of a pixel remains visible where the model saw nothing
-WHITE = 255
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,24 @@ def overlays_of(
 
     count = len(rows.labels)
     if not queries and rows.grid and not rows.first_patch:
-        bands = [patches(slice(start, start + BAND)).sum(0) for start in range(0, count, BAND)]
-        overlays = [Overlay("mean over queries", np.sum(bands, 0) / count, grid)]
+        shown = _on_image(rows)
+        bands = (slice(start, start + BAND) for start in range(0, count, BAND))
+        total = np.sum([shown[band] @ patches(band) for band in bands], 0)
+        overlays = [Overlay("mean query", total / shown.sum(), grid)]
     else:
         chosen = [_index(rows, query) for query in queries] or range(rows.first_patch if rows.grid else count)
         overlays = [Overlay(rows.labels[i].strip() or "(space)", patches(slice(i, i + 1))[0], grid) for i in chosen]
     heads = "mean over heads" if head is None else f"head {head}"
     return "attention rollout" if rollout else f"{site}, {heads}", overlays
+
+
+def _on_image(axis: Axis) -> np.ndarray:
+    """1 for each patch that begins within the image, 0 for those that only pad the grid to full windows."""
+    assert axis.grid is not None
+    rows, columns = (
+        np.arange(size) * extent < size - 1e-6 for size, extent in zip(axis.grid, axis.extent, strict=True)
+    )
+    return np.outer(rows, columns).ravel().astype(np.float32)
 
 
 def _index(axis: Axis, query: str | int) -> int:
@@ -185,7 +196,7 @@ def draw_overlays(image: np.ndarray, overlays: Sequence[Overlay], heading: str =
     rows = math.ceil(len(panels) / columns)
     top = MARGIN + (LINE if heading else 0)
     size = (columns * (width + MARGIN) + MARGIN, top + rows * (height + LINE + MARGIN) + SCALE + MARGIN)
-    figure = _pillow().new("RGB", size, (WHITE,) * 3)
+    figure = pillow().new("RGB", size, (WHITE,) * 3)
     _write_text(figure, (MARGIN, MARGIN - 4), heading, size[0] - 2 * MARGIN)
     for index, (title, panel) in enumerate(panels):
         x = MARGIN + index % columns * (width + MARGIN)
@@ -225,7 +236,7 @@ def to_png(image: np.ndarray, size: int) -> bytes:
 
 def _resize(image: np.ndarray, size: int = PANEL) -> tuple[np.ndarray, float]:
     """The image with `size` pixels on the longer side, and the factor; pixels of small images stay sharp."""
-    resampling = _pillow().Resampling
+    resampling = pillow().Resampling
     height, width = image.shape[:2]
     factor = size / max(height, width)
     shape = (max(1, round(width * factor)), max(1, round(height * factor)))
@@ -234,7 +245,7 @@ def _resize(image: np.ndarray, size: int = PANEL) -> tuple[np.ndarray, float]:
 
 
 def _from_array(image: np.ndarray) -> "Image":
-    return _pillow().fromarray(np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3))))
+    return pillow().fromarray(np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3))))
 
 
 def _write_text(figure: "Image", corner: tuple[int, int], text: str, width: int) -> None:
@@ -247,12 +258,3 @@ def _write_text(figure: "Image", corner: tuple[int, int], text: str, width: int)
     while shown and draw.textlength(shown, font=font) > width:
         shown = shown[:-2] + "…" if len(shown) > 1 else ""
     draw.text(corner, shown, fill=(60, 60, 60), font=font)
-
-
-def _pillow() -> Any:
-    """Pillow's module `Image`; it comes with an extra."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise UserError("overlays need Pillow: pip install 'regard[vision]'") from None
-    return Image

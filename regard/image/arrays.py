@@ -5,6 +5,7 @@ train-images-idx3-ubyte[.gz]    labels in train-labels-idx1-ubyte[.gz]
 """
 
 import gzip
+import lzma
 import math
 import re
 import struct
@@ -20,6 +21,11 @@ import numpy as np
 from regard.errors import UserError, listed
 
 MAX_ARRAY_BYTES = 1 << 31
+
+ZIP_ERRORS = (
+    *(OSError, EOFError, ValueError, RuntimeError),  # RuntimeError: encrypted, or of an unknown compression
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+)  # that reading a damaged archive may raise
 
 IMAGE_NAMES = ("images", "x")
 LABEL_NAMES = ("labels", "y")
@@ -49,34 +55,38 @@ def read_arrays(path: Path) -> ImageArrays:
     """The images and labels of a file."""
     if not path.is_file():
         raise UserError(f"{path}: image file not found")
-    info = path.stat()
-    return _read(path, (info.st_mtime_ns, info.st_size))
+    labels = None if path.suffix == ".npz" else label_file(path)
+    versions = (file.stat() for file in (path, labels) if file is not None)
+    return _read(path, tuple((info.st_mtime_ns, info.st_size) for info in versions))
 
 
 @lru_cache(maxsize=2)
 def _read(path: Path, version: object) -> ImageArrays:
     try:
         images, labels = _read_npz(path) if path.suffix == ".npz" else _read_idx(path)
+        return _checked(images, labels)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, struct.error) as error:
+    except (*ZIP_ERRORS, KeyError, struct.error, SystemError) as error:  # SystemError: numpy on text beyond Unicode
         raise UserError(f"{path}: damaged file ({error})") from None
-    except (NotImplementedError, RuntimeError, MemoryError) as error:  # of zipfile: encrypted, unknown compression
+    except MemoryError as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
+
+
+def _checked(images: np.ndarray, labels: np.ndarray | None) -> ImageArrays:
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3)):
         raise UserError(
-            f"{path}: images of type {images.dtype} and shape {images.shape}: expected uint8 (images, height, width) "
-            "or (images, height, width, channels) with 1 or 3 channels"
+            f"images of type {images.dtype} and shape {images.shape}: expected uint8 (images, height, width) or "
+            "(images, height, width, channels) with 1 or 3 channels"
         )
     if not images.size:
-        raise UserError(f"{path}: has no images")
-    if labels is None:
-        return ImageArrays(images.reshape(*images.shape[:3], -1), None)
-    if labels.ndim != 1 or len(labels) != len(images) or labels.dtype.kind not in "uiU":
+        raise UserError("has no images")
+    if labels is not None and (labels.ndim != 1 or len(labels) != len(images) or labels.dtype.kind not in "uiU"):
         raise UserError(
-            f"{path}: labels of type {labels.dtype} and shape {labels.shape}: expected {len(images)} integers or texts"
+            f"labels of type {labels.dtype} and shape {labels.shape}: expected {len(images)} integers or texts"
         )
-    return ImageArrays(images.reshape(*images.shape[:3], -1), [str(each) for each in labels.tolist()])
+    names = None if labels is None else [str(each) for each in labels.tolist()]
+    return ImageArrays(images.reshape(*images.shape[:3], -1), names)
 
 
 def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
@@ -117,6 +127,8 @@ def _read_idx_array(path: Path) -> np.ndarray:
 
 def _read_values(file: IO[bytes], shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     size = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0:
+        raise ValueError(f"an array of shape {shape}")
     if size > MAX_ARRAY_BYTES:
         raise UserError(f"an array of {size:,} bytes is over the limit of {MAX_ARRAY_BYTES:,}: split the file")
     content = file.read(size)

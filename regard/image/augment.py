@@ -59,7 +59,7 @@ class Augmentation:
         """Stored images (height, width, channels) as augmented ones of one size."""
         draws = self._draws(samples, epoch)
         images = self._crop(stored, draws[:, CROP], size)
-        uniform = torch.from_numpy(draws).float()
+        uniform = torch.from_numpy(draws).float().clamp(max=1 - 2**-24)  # in float32 the largest would be rounded to 1
         options = self.options
         if options.crop_padding:
             images = shift(images, uniform[:, SHIFT], options.crop_padding)

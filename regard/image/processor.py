@@ -18,10 +18,12 @@ from torch import Tensor
 from regard.data.small_files import read_text
 from regard.errors import UserError
 from regard.image.read import MAX_PIXELS, to_channels
-from regard.image.transforms import BILINEAR, centre_crop, crop_offset, resize, shortest_edge_size
+from regard.image.transforms import BICUBIC, BILINEAR, centre_crop, crop_offset, resize, shortest_edge_size
 from regard.layers.inputs import ImageBatch
 
 FILE = "preprocessor_config.json"
+
+SHARED_FILE = "processor_config.json"  # of a folder with a processor of images and text: its `image_processor`
 
 MAX_EDGE = 1 << 13  # pixels
 
@@ -31,7 +33,7 @@ READ = (
     *("do_resize", "size", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor"),
     *("do_normalize", "image_mean", "image_std", "do_convert_rgb"),
 )
-HARMLESS = {"do_convert_rgb"}  # other flags that are set change the computation
+DEIT_DEFAULTS = {"size": 256, "resample": BICUBIC, "do_center_crop": True}  # where a file has no such keys
 
 Size = tuple[int, int] | int | None  # height and width, or the length of the shorter side; None: as it is
 
@@ -59,26 +61,37 @@ class ImageProcessor:
     @classmethod
     def load(cls, folder: Path) -> Self:
         """The processor of a folder; without a file of its own, the default for the sizes in config.json."""
-        path = folder / FILE
-        if not path.exists():
-            return cls._from_model_config(folder / "config.json")
-        try:
-            return cls.from_config(_read_json(path))
-        except UserError as error:
-            raise UserError(f"{path}: {error}") from None
+        for name in (SHARED_FILE, FILE):
+            path = folder / name
+            config = _read_json(path) if path.exists() else None
+            config = config.get("image_processor") if config and name == SHARED_FILE else config
+            if isinstance(config, dict):
+                try:
+                    return cls.from_config(config)
+                except UserError as error:
+                    raise UserError(f"{path}: {error}") from None
+        return cls._from_model_config(folder / "config.json")
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """From the keys of preprocessor_config.json; a flag that changes the computation in another way is an error."""
+        """From the keys of preprocessor_config.json; one that changes the computation in another way is an error."""
+        foreign = dict(config)
+        kind = str(config.get("image_processor_type", config.get("feature_extractor_type", "")))
+        defaults = DEIT_DEFAULTS if kind.startswith("DeiT") else {}
+        config = defaults | {key: value for key, value in config.items() if value is not None}
         for key, value in config.items():
             if key.startswith("do_") and key not in READ and value:
                 raise UserError(f"{key} = {value} changes the computation; only {key} = false is supported")
+        if "crop_pct" in config:
+            raise UserError(f"crop_pct = {config['crop_pct']} changes the computation; only null is supported")
         resample = config.get("resample", BILINEAR)
         if resample not in RESAMPLES:
             raise UserError(f"resample = {resample} is no resampling filter; expected 0 to {RESAMPLES[-1]}")
         normalise = config.get("do_normalize", True)
-        mean = _channel_values(config, "image_mean", 0.5) if normalise else (0.0,) * 3
-        std = _channel_values(config, "image_std", 0.5) if normalise else (1.0,) * 3
+        mean = _channel_values(config, "image_mean", 0.5)
+        std = _channel_values(config, "image_std", 0.5)
+        if not normalise:
+            mean, std = (0.0,) * len(mean), (1.0,) * len(mean)
         factor = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
         if type(factor) not in (int, float) or not 0 < factor < float("inf"):
             raise UserError(f"rescale_factor = {factor!r}: expected a positive number")
@@ -88,7 +101,7 @@ class ImageProcessor:
         if isinstance(crop, int):
             raise UserError("crop_size has a shortest_edge: expected height and width")
         size = _size(config, "size") if config.get("do_resize", True) else None
-        return cls(size, crop, int(resample), float(factor), mean, std, dict(config))
+        return cls(size, crop, int(resample), float(factor), mean, std, foreign)
 
     @classmethod
     def _from_model_config(cls, path: Path) -> Self:
@@ -98,13 +111,13 @@ class ImageProcessor:
         size = config.get("image_size")
         size = [size, size] if type(size) is int else size
         channels = config.get("num_channels", 3)
-        fits = isinstance(size, list) and len(size) == 2 and all(type(edge) is int and edge > 0 for edge in size)
-        if not fits or channels not in (1, 3):
+        if not isinstance(size, list) or len(size) != 2 or not all(type(edge) is int and edge > 0 for edge in size):
             raise UserError(
-                f"{path.parent}: no {FILE}, and config.json has no image_size and num_channels to replace it: copy the "
-                "file from where the model comes from"
+                f"{path.parent}: no {FILE}, and config.json has no image_size to replace it: copy the file from where "
+                "the model comes from"
             )
-        assert size is not None
+        if channels not in (1, 3):
+            raise UserError(f"{path}: num_channels = {channels} is not supported; images have 1 or 3")
         height, width = size
         return cls.default(height, width, channels)
 
@@ -134,11 +147,23 @@ class ImageProcessor:
     def content(self) -> str:
         return json.dumps([self.size, self.crop, self.resample, self.factor, self.mean, self.std])
 
+    def stored_content(self) -> str:
+        """All that determines an image of a prepared dataset: one before the crop."""
+        return json.dumps([self.size, self.resample, self.channels])
+
     # ── pixels ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def channels(self) -> int:
         return len(self.mean)
+
+    @property
+    def output_size(self) -> tuple[int, int]:
+        """The height and width of all images that the model is given."""
+        size = self.crop or self.size
+        if not isinstance(size, tuple):
+            raise UserError(f"the model's processor ({FILE}) gives images of different sizes: set a crop_size")
+        return size
 
     def resized_shape(self, height: int, width: int) -> tuple[int, int]:
         """The height and width of an image of this size before the crop."""

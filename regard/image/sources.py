@@ -9,13 +9,13 @@ shapes:1:validation:17     a synthetic image: seed, split and index
 import io
 import re
 import zipfile
-import zlib
 from functools import lru_cache
+from os.path import isfile  # False for names that no file can have, where `Path.is_file` raises
 from pathlib import Path
 
 from regard.data.synthetic.shapes import scene
 from regard.errors import UserError
-from regard.image.arrays import is_array_file, read_arrays
+from regard.image.arrays import ZIP_ERRORS, is_array_file, read_arrays
 from regard.image.read import MAX_BYTES, Decoded, decode, read_file
 
 SYNTHETIC = re.compile(r"shapes:(\d{1,9}):(train|validation|test):(\d{1,9})")
@@ -46,7 +46,7 @@ def read_image(name: str) -> Decoded:
 def _archived(name: str) -> tuple[Path, str] | None:
     """The archive of a name, and the name inside it; None for other names."""
     match = ARCHIVED.fullmatch(name)
-    return (Path(match[1]), match[2]) if match and Path(match[1]).is_file() else None
+    return (Path(match[1]), match[2]) if match and isfile(match[1]) else None
 
 
 def _read_archived(path: Path, member: str) -> Decoded:
@@ -57,7 +57,7 @@ def _read_archived(path: Path, member: str) -> Decoded:
             content = file.read(MAX_BYTES + 1)  # whatever size its header states
     except KeyError:
         raise UserError(f"{name}: the archive has no such file") from None
-    except (OSError, EOFError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+    except ZIP_ERRORS as error:
         raise UserError(f"{name}: cannot be read ({error})") from None
     if len(content) > MAX_BYTES:
         raise UserError(f"{name}: more than {MAX_BYTES:,} bytes, the limit for an image")
@@ -79,4 +79,4 @@ def exists(name: str) -> bool:
         path, member = archived
         return member in _archive(path, path.stat().st_mtime_ns).NameToInfo
     match = INDEXED.fullmatch(name)
-    return bool(SYNTHETIC.fullmatch(name)) or Path(match[1] if match else name).is_file() or Path(name).is_file()
+    return bool(SYNTHETIC.fullmatch(name)) or isfile(match[1] if match else name) or isfile(name)

@@ -23,8 +23,7 @@ TOKENIZERS = ("tokenizer.json", "source.spm", "merges.txt", "vocab.txt")
 
 MAX_PADDING = 1023  # rows of a language model's embedding beyond the tokenizer's tokens
 
-PREPROCESSOR = "preprocessor_config.json"
-FILES = (*TOKENIZER_FILES, PREPROCESSOR)  # of all processors
+FILES = (*TOKENIZER_FILES, "preprocessor_config.json", "processor_config.json")  # of all processors
 
 INPUT_PROCESSORS: dict[type[Batch], str] = {  # imported when used: their libraries are optional
     ImageBatch: "regard.image.processor:ImageProcessor",
@@ -68,9 +67,20 @@ def load_processor(folder: Path, config: Json, generation: Json, network: Any) -
     if network.input_type is TokenBatch:
         return load_vocabulary(folder, config, generation, network)
     processor = read_processor(folder, network.input_type)
+    if network.input_type is ImageBatch:
+        _check_channels(processor, network, folder)
     if not FAMILIES[family_of(network)].vocabularies:
         return processor
     return FeatureProcessor(processor.source, load_vocabulary(folder, config, generation, network).target)
+
+
+def _check_channels(processor: Processor, network: Any, folder: Path) -> None:
+    channels = network.dummy_inputs[0].pixels.size(1)
+    if processor.source.channels != channels:
+        raise UserError(
+            f"{folder}: image_mean of the image processor has {processor.source.channels} values, but num_channels in "
+            f"config.json is {channels}: give image_mean and image_std {channels}"
+        )
 
 
 def load_vocabulary(folder: Path, config: Json, generation: Json, network: Any) -> Vocabulary:
@@ -88,7 +98,7 @@ def load_vocabulary(folder: Path, config: Json, generation: Json, network: Any) 
         padding = config.get("pad_token_id")
         tokenizer = _with(vocabulary.target, pad=padding if type(padding) is int else MISSING)
         return Vocabulary(tokenizer, tokenizer)  # transformers finds a text's last token by its padding
-    return _with_begin(vocabulary, config, folder / "config.json") if family.is_encoder_decoder else vocabulary
+    return _with_begin(vocabulary, config, generation, folder) if family.is_encoder_decoder else vocabulary
 
 
 def _id_only(folder: Path, config: Json, network: Any) -> Vocabulary:
@@ -119,22 +129,29 @@ def _check_sizes(vocabulary: Vocabulary, network: Any, folder: Path) -> None:
             )
 
 
-def _with_begin(vocabulary: Vocabulary, config: Json, path: Path) -> Vocabulary:
-    """With the first token of the decoder; the tokenizer's end token must be the one of config.json."""
-    decoder = config.get("decoder")  # has the ids of a vision-encoder-decoder, unless they are named outside it
-    config = (decoder if isinstance(decoder, dict) else {}) | {key: id for key, id in config.items() if id is not None}
+def _with_begin(vocabulary: Vocabulary, config: Json, generation: Json, folder: Path) -> Vocabulary:
+    """With the first token of the decoder; the tokenizer's end token must be the one that ends a generated text."""
     target = vocabulary.target
-    eos_ids = config.get("eos_token_id", target.end)
+    eos_ids, file = _token_id("eos_token_id", target.end, generation, config)
     known = eos_ids if isinstance(eos_ids, list) else [eos_ids]
     if target.end not in known and not isinstance(target, IdOnlyTokenizer):
-        raise UserError(f"{path}: eos_token_id = {eos_ids}, but the tokenizer ends with {target.end}")
-    begin = config.get("decoder_start_token_id", target.begin)
+        raise UserError(f"{folder / file}: eos_token_id = {eos_ids}, but the tokenizer ends with {target.end}")
+    begin, file = _token_id("decoder_start_token_id", target.begin, generation, config)
     if not isinstance(begin, int) or not 0 <= begin < target.size:
-        raise UserError(f"{path}: decoder_start_token_id = {begin} is no token of the vocabulary")
+        raise UserError(f"{folder / file}: decoder_start_token_id = {begin} is no token of the vocabulary")
     if begin == target.begin:
         return vocabulary
     changed = _with(target, begin=begin)
     return Vocabulary(changed if vocabulary.source is target else vocabulary.source, changed)
+
+
+def _token_id(key: str, default: int, generation: Json, config: Json) -> tuple[Any, str]:
+    """A token id (or several) of the decoder, and the file that has it."""
+    decoder = config.get("decoder")  # of a vision-encoder-decoder
+    for keys, file in ((generation, "generation_config.json"), (config, "config.json"), (decoder, "config.json")):
+        if isinstance(keys, dict) and keys.get(key) is not None:
+            return keys[key], file
+    return default, "config.json"
 
 
 def _with(tokenizer: Tokenizer, **ids: int) -> Tokenizer:

@@ -77,6 +77,7 @@ class Encoder(nn.Module, ABC):
     input_type: type[Batch]
 
     config: Any
+    pooler: Pooler | None
 
     @property
     @abstractmethod
@@ -95,6 +96,13 @@ class Encoder(nn.Module, ABC):
     def forward(self, inputs: Any) -> Tensor:
         return self.encode(inputs)
 
+    def unpooled(self) -> Self:
+        """Without the pooler, which heads over all positions do not use."""
+        if self.pooler is not None:
+            self.pooler = None
+            self.config = replace(self.config, pooler=False)
+        return self
+
     @abstractmethod
     def classification_pool(self) -> Pool:
         """The pooling for classification: the one it was trained with, or a new one."""
@@ -108,7 +116,6 @@ class TextEncoder(Encoder):
     embed: InputEmbedding
     embedding_projection: nn.Module  # the identity, unless embeddings are narrower than states
     encoder: nn.Module  # a `Stack` of Transformer blocks, or a recurrent encoder
-    pooler: Pooler | None
 
     @property
     def dummy_inputs(self) -> tuple:
@@ -127,13 +134,6 @@ class TextEncoder(Encoder):
         """The pooled vector of each text (batch, width), from its states."""
         assert self.pooler is not None
         return self.pooler(states)
-
-    def unpooled(self) -> Self:
-        """Without the pooler, which heads over all positions do not use."""
-        if self.pooler is not None:
-            self.pooler = None
-            self.config = replace(self.config, pooler=False)
-        return self
 
     def classification_pool(self) -> Pool:
         return self.pooled if self.pooler is not None else Pooler(self.config.width, self.config.pooler_activation)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from regard.attention.trace import Axis
 from regard.attention.variants import multihead
 from regard.layers.blocks import Block, FeedForward, Stack, StochasticDepth, linear_rates
-from regard.layers.encoder import Encoder, Pool, Pooler
+from regard.layers.encoder import Encoder, Pool
 from regard.layers.inputs import ImageBatch
 
 
@@ -64,8 +64,6 @@ class ImageEncoder(Encoder):
 
     input_type = ImageBatch
     tokens: ClassVar[tuple[str, ...]] = ()  # learned tokens before the cells of its states
-
-    pooler: Pooler | None
 
     def __init__(self) -> None:
         super().__init__()

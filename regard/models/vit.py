@@ -4,8 +4,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -91,13 +90,6 @@ class ViT(ImageEncoder):
     def pooled(self, states: Tensor, images: ImageBatch | None = None) -> Tensor:
         """The pooler's vector; without a pooler the state of [CLS]."""
         return first_state(states) if self.pooler is None else self.pooler(states)
-
-    def unpooled(self) -> Self:
-        """Without the pooler."""
-        if self.pooler is not None:
-            self.pooler = None
-            self.config = replace(self.config, pooler=False)
-        return self
 
     def classification_pool(self) -> Pool:
         """The state of [CLS]; a pooler is dropped, since the head is one linear layer. Section 3.1."""

@@ -1,6 +1,8 @@
-"""Images as inputs of tasks: files, Pillow images and arrays → pixels; and as pictures of traces."""
+"""Images of tasks: in datasets, as inputs (files, Pillow images and arrays → pixels), and as pictures of traces."""
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from os.path import isfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,11 +11,49 @@ import torch
 
 from regard.attention.recording import Recorder
 from regard.attention.trace import Axes, Picture, Trace
-from regard.errors import UserError
+from regard.config.options import DataOptions
+from regard.data.cache import hash_together
+from regard.data.synthetic.shapes import Scene, scene
+from regard.errors import UserError, nearest
 from regard.image.processor import ImageProcessor
 from regard.image.read import from_value, list_images
-from regard.image.sources import exists, read_image
+from regard.image.sources import exists, read_image, synthetic_name
 from regard.tasks.predictor import RunInput
+
+COLUMNS = ("image", "file_name", "path")  # of a table of inputs; the first that it has
+
+SYNTHETIC = ("shapes",)
+SYNTHETIC_SEED = 1  # the same images for every seed of a run, so that runs can be compared
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_synthetic(data: DataOptions, content: str) -> None:
+    if data.synthetic not in SYNTHETIC:
+        hint = nearest(data.synthetic, SYNTHETIC)
+        raise UserError(f"data.synthetic = '{data.synthetic}' is not a dataset of {content}{hint}")
+
+
+def synthetic_scenes(data: DataOptions, split: str, content: str) -> Iterator[tuple[str, Scene]]:
+    """The synthetic images of a split: their names, and what they show."""
+    check_synthetic(data, content)
+    for index in range(int(getattr(data, split))):
+        yield synthetic_name(SYNTHETIC_SEED, split, index), scene(SYNTHETIC_SEED, split, index)
+
+
+def hash_synthetic(data: DataOptions, split: str) -> dict[str, str]:
+    """In place of the hashes of files."""
+    description = f"{data.synthetic} {SYNTHETIC_SEED} {split} {getattr(data, split)}"
+    return {data.synthetic: hashlib.sha256(description.encode()).hexdigest()}
+
+
+def hash_images(names: Iterable[str]) -> dict[str, str]:
+    """One hash of all images of a table that are files."""
+    return {"images": hash_together({name: Path(name) for name in names if isfile(name)})}
+
+
+# ── inputs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class ImageRow(NamedTuple):
@@ -84,13 +124,13 @@ def image_rows(values: Sequence[Any]) -> list[ImageRow]:
 
 def trace_of_image(recorder: Recorder, encoder: Any, processor: ImageProcessor, row: ImageRow, answer: str) -> Trace:
     """The recorded attention over an image: positions are the learned tokens, then the patches row by row."""
-    size = processor([read_pixels(row.value)]).pixels.shape[2:]
+    pixels = read_pixels(row.value)
+    size = processor([pixels]).pixels.shape[2:]
     axes = Axes(encoder.axes(*size), encoder.state_geometry(*size).axis(*size))
-    return Trace(recorder, axes, answer, picture=picture_of(row.value, processor))
+    return Trace(recorder, axes, answer, picture=picture_of(pixels, row.value, processor))
 
 
-def picture_of(value: Any, processor: ImageProcessor) -> Picture:
-    """The image of a trace, with the box that the model is given of it."""
-    pixels = read_pixels(value)
+def picture_of(pixels: np.ndarray, value: Any, processor: ImageProcessor) -> Picture:
+    """The image of a trace, with the box that the model is given of it; `value` is the input."""
     name = Path(value).name if isinstance(value, str | Path) else "image"
     return Picture(torch.tensor(pixels), processor.visible_box(*pixels.shape[:2]), name)

@@ -142,7 +142,7 @@ def test_a_checkpoint_on_the_command_line_drops_the_family_and_the_sizes(path: P
     recipe = load_recipe(path, ["model.from=FOLDER", "model.lora_rank=2"], notes.append)
     assert recipe.model == {"from": "FOLDER", "lora_rank": 2}
     (note,) = notes
-    assert note.startswith("model.from = 'FOLDER' replaces 'transformer'; unsupported fields and values are dropped: ")
+    assert note.startswith("model.from = \"FOLDER\" replaces [model]; dropped: ")
     for field in ("width = 24", "heads = 3", 'preset = "base"'):
         assert field in note
     with pytest.raises(UserError, match=r"model\.from takes its sizes from the checkpoint: remove model\.heads"):
@@ -383,6 +383,30 @@ def test_epochs_of_a_built_in_recipe_have_enough_updates(tmp_path: Path) -> None
     run.write_text(to_toml(load_recipe("tag")))
     assert load_recipe(run).train.min_steps == MIN_STEPS
     assert load_recipe(run, ["train.epochs=1"]).train.min_steps == 0
+
+
+def test_a_checkpoint_on_the_command_line_replaces_the_model(tmp_path: Path) -> None:
+    """The built-in recipe for images says how to fine-tune."""
+    notes: list[str] = []
+    recipe = load_recipe("image", ["model.from=vit", "model.new_head=true"], notes.append)
+    assert recipe.model == {"from": "vit", "new_head": True}
+    (note,) = notes
+    assert note.startswith('model.from = "vit" replaces [model]; dropped: ')
+    assert all(name in note for name in ('family = "hybrid"', 'preset = "tiny"', "image_size = 64"))
+    with pytest.raises(UserError, match=r"remove model\.width"):
+        load_recipe("image", ["model.from=vit", "model.width=64"], notes.append)
+    with pytest.raises(UserError, match=r"remove model\.encoder"):
+        load_recipe("caption", ["model.from=vit", "model.encoder.width=64"], notes.append)
+    with pytest.raises(UserError, match=r"model\.new_head = \"yes\" does not fit; expected true or false"):
+        load_recipe("image", ["model.from=vit", "model.new_head=yes"], notes.append)
+    with pytest.raises(UserError, match=r"remove model\.new_head"):
+        load_recipe("caption", ["model.from=vit", "model.new_head=true"], notes.append)
+
+
+def test_a_recipe_that_starts_from_a_checkpoint_keeps_its_other_keys(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(SMALL.replace('family = "transformer"', 'from = "first"\nlora_rank = 3'))
+    assert load_recipe(path, ["model.from=second"]).model == {"from": "second", "lora_rank": 3}
 
 
 def test_an_empty_model_from_is_a_new_model() -> None:

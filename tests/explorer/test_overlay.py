@@ -11,7 +11,7 @@ from needs import need
 
 from regard.attention.recording import Recorder
 from regard.attention.rollout import trace_rollout
-from regard.attention.trace import Axes, Trace
+from regard.attention.trace import Axes, Axis, Trace
 from regard.errors import UserError
 from regard.explorer.overlay import (
     LINE,
@@ -202,6 +202,16 @@ def test_without_learned_tokens_the_mean_over_queries_is_shown() -> None:
     _, (overlay,) = overlays_of(trace)
     np.testing.assert_allclose(overlay.weights, trace.weights(SELF).mean((0, 1)), atol=1e-6)
     assert overlay.weights.sum() == pytest.approx(1)
+
+
+def test_cells_that_pad_the_grid_are_no_queries_of_the_mean() -> None:
+    """Of 3 × 5 cells of 8 pixels, an image of 16 × 31 pixels has 2 × 4."""
+    trace = image_trace((), caption=False)
+    axis = Axis.patches(ROWS, COLUMNS, (), (24 / 16, 40 / 31))
+    padded = Trace(Recorder(records=trace.records), Axes({"*": (axis, axis)}), picture=trace.picture)
+    _, (overlay,) = overlays_of(padded)
+    expected = trace.weights(SELF).mean(0).view(ROWS, COLUMNS, -1)[:2, :4].mean((0, 1))
+    np.testing.assert_allclose(overlay.weights, expected, atol=1e-6)
 
 
 def test_queries_are_chosen_by_label_or_index() -> None:

@@ -46,6 +46,18 @@ def test_a_damaged_archive_is_an_error(tmp_path: Path) -> None:
         read_image(f"{tmp_path}/photos.zip/a.png")
 
 
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_damaged_compression_is_an_error(compression: int, archive: Path) -> None:
+    path = archive.with_name("damaged.zip")
+    with zipfile.ZipFile(path, "w", compression) as file:
+        file.write(archive.with_name("a.png"), "a.png")
+    content = bytearray(path.read_bytes())
+    content[50:60] = bytes(255 - value for value in content[50:60])  # after the header of the file
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"damaged.zip/a.png: cannot be read"):
+        read_image(f"{path}/a.png")
+
+
 def test_a_changed_archive_is_read_again(archive: Path) -> None:
     name = f"{archive}/animals/a.png"
     before = read_image(name).pixels

@@ -45,10 +45,9 @@ def test_idx(suffix: str, tmp_path: Path) -> None:
     path.write_bytes(pack(idx(images())))
     assert is_array_file(path) and read_arrays(path).labels is None
     (tmp_path / f"train-labels-idx1-ubyte{suffix}").write_bytes(pack(idx(np.arange(7, dtype=np.uint8))))
-    path.touch()
-    path.write_bytes(pack(idx(images(7))))
     found = read_arrays(path)
     assert (found.images[..., 0] == images()).all()
+    assert found.labels == [str(index) for index in range(7)]
 
 
 def test_labels_may_be_text(tmp_path: Path) -> None:
@@ -65,6 +64,8 @@ def test_labels_may_be_text(tmp_path: Path) -> None:
         {"images": images()[:0]},
         {"images": images(), "labels": np.arange(3)},
         {"images": images(), "labels": np.ones(7)},
+        {"images": images(), "labels": np.arange(7)[:, None]},
+        {"images": images(), "labels": np.full(7, -1, np.int32).view("<U1")},  # beyond Unicode
         {"images": np.asfortranarray(images())},
     ],
 )
@@ -81,20 +82,27 @@ def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_claims_to_be_huge_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, archive.open("images.npy", "w") as file:
-        header = {"descr": "|u1", "fortran_order": False, "shape": (10**6, 10**4, 10**4)}
-        np.lib.format.write_array_header_1_0(file, header)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="over the limit"):
-        read_arrays(tmp_path / "a.npz")
+    for shape, message in (((10**6, 10**4, 10**4), "over the limit"), ((-1, 4, 4), "damaged file .an array of shape")):
+        with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, archive.open("images.npy", "w") as file:
+            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)  # type: ignore[arg-type]
+            file.write(bytes(64))
+        with pytest.raises(UserError, match=message):
+            read_arrays(tmp_path / "a.npz")
     path = tmp_path / "a-images-idx3-ubyte"
     path.write_bytes(struct.pack(">HBB3I", 0, 8, 3, 10**6, 10**4, 10**4))
     with pytest.raises(UserError, match="over the limit"):
         read_arrays(path)
 
 
-def test_damaged_files_are_errors(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_damaged_files_are_errors(compression: int, tmp_path: Path) -> None:
+    stored = tmp_path / "stored.npz"
+    np.savez(stored, images=images(), labels=np.arange(7))
     whole = tmp_path / "whole.npz"
-    np.savez_compressed(whole, images=images(), labels=np.arange(7))
+    with zipfile.ZipFile(stored) as source, zipfile.ZipFile(whole, "w", compression) as archive:
+        for name in source.namelist():
+            archive.writestr(name, source.read(name))
     content = whole.read_bytes()
     rng = np.random.default_rng(3)
     refused = 0

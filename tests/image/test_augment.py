@@ -40,6 +40,15 @@ def test_an_image_depends_on_seed_sample_and_epoch_alone(name: str, channels: in
     assert together.shape == (7, channels, *SIZE) and together.amin() >= 0 and together.amax() <= 255
 
 
+@pytest.mark.parametrize("least", [0.0, 1 - 2**-53])
+def test_the_extreme_draws_are_possible(least: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest double below 1 is 1 as a float32: an index beyond the end."""
+    monkeypatch.setattr(Augmentation, "_draws", lambda self, samples, epoch: np.full((len(samples), 22), least))
+    for options in ({name: value} for name, value in ALL.items()):
+        assert augmented(options, [3, 1]).shape == (2, 3, *SIZE)
+    assert (augmented({"crop_padding": 2}, [3])[0, :, 2:, 2:] != 0).any()
+
+
 def test_without_options_an_image_is_unchanged() -> None:
     expected = np.stack(stored(3)).transpose(0, 3, 1, 2)
     assert (augmented({}, [0, 1, 2]).numpy() == expected[:3]).all()

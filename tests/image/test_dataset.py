@@ -7,7 +7,7 @@ from PIL import Image
 
 from regard.data.files import Record
 from regard.data.targets import SingleLabelTargets
-from regard.image.dataset import ImageDataset, prepare_images
+from regard.image.dataset import ImageDataset, Source, prepare_images
 from regard.image.processor import ImageProcessor
 from regard.image.read import read_file
 
@@ -16,7 +16,7 @@ TARGETS = SingleLabelTargets(["cat", "dog"])
 
 def prepared(folder: Path, names: list[str], processor: ImageProcessor) -> ImageDataset:
     records = [Record(str(folder / name), "dog", "", name, name) for name in names]
-    return prepare_images(records, ["test"], processor, TARGETS, folder / "cache", {})
+    return prepare_images(Source(records, ["test"], {}), processor, TARGETS, folder / "cache")
 
 
 def test_images_are_stored_as_resized(tmp_path: Path) -> None:

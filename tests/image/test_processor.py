@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,12 +11,15 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 
 from regard.data.processor import InputProcessor
 from regard.errors import UserError
-from regard.image.processor import FILE, ImageProcessor
+from regard.image.processor import FILE, SHARED_FILE, ImageProcessor
 
 CONFIGS = {
     "vit": (ViTImageProcessorPil, {"size": {"height": 37, "width": 53}}),
     "vit-integer": (ViTImageProcessorPil, {"size": 31, "resample": 3}),
     "not-normalised": (ViTImageProcessorPil, {"size": {"height": 23, "width": 23}, "do_normalize": False}),
+    "grey-means": (ViTImageProcessorPil, {"size": {"height": 23, "width": 19}, "image_mean": 0.3, "image_std": 0.7}),
+    "unchanged": (ViTImageProcessorPil, {"do_resize": False, "do_rescale": False, "do_normalize": False}),
+    "other-factor": (DeiTImageProcessorPil, {"size": 21, "crop_size": 19, "rescale_factor": 0.01, "resample": 0}),
     "not-rescaled": (ViTImageProcessorPil, {"size": {"height": 23, "width": 19}, "do_rescale": False}),
     "statistics": (
         ViTImageProcessorPil,
@@ -62,6 +66,34 @@ def test_a_saved_processor_is_read_by_transformers_as_the_same(name: str, tmp_pa
     assert ImageProcessor.load(tmp_path).content() == processor.content()
 
 
+def test_a_file_of_several_processors_has_that_of_images(tmp_path: Path) -> None:
+    """As transformers writes a TrOCRProcessor; it is read before a file of its own."""
+    config = {"size": 19, "image_mean": [0.4, 0.3, 0.2], "image_processor_type": "ViTImageProcessor"}
+    (tmp_path / SHARED_FILE).write_text(json.dumps({"image_processor": config, "processor_class": "TrOCRProcessor"}))
+    (tmp_path / FILE).write_text(json.dumps({"size": 23}))
+    assert ImageProcessor.load(tmp_path).content() == ImageProcessor.from_config(config).content()
+    (tmp_path / SHARED_FILE).write_text(json.dumps({"processor_class": "TrOCRProcessor"}))
+    assert ImageProcessor.load(tmp_path).size == (23, 23)
+    (tmp_path / SHARED_FILE).write_text(json.dumps({"image_processor": {"resample": 9}}))
+    with pytest.raises(UserError, match=rf"{SHARED_FILE}: resample = 9"):
+        ImageProcessor.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [ViTImageProcessorPil, DeiTImageProcessorPil])
+@pytest.mark.parametrize("missing", [{}, {"resample": None, "size": None, "do_center_crop": None, "image_mean": None}])
+def test_keys_that_a_file_does_not_have_are_those_of_its_type(kind: Any, missing: dict) -> None:
+    config = {"image_processor_type": kind.__name__.removesuffix("Pil"), **missing}
+    expected = ImageProcessor.from_config(json.loads(kind().to_json_string()))
+    assert ImageProcessor.from_config(config).content() == expected.content()
+
+
+@pytest.mark.parametrize(
+    "config", [{"image_mean": [0.5], "image_std": [0.3]}, {"image_mean": [7], "do_normalize": False}]
+)
+def test_one_mean_is_a_grey_image(config: dict) -> None:
+    assert ImageProcessor.from_config({"size": 11} | config)([random_image(5, 7)]).pixels.shape == (1, 1, 11, 11)
+
+
 def test_unknown_keys_are_written_back(tmp_path: Path) -> None:
     config = {"size": 19, "feature_extractor_type": "ViTFeatureExtractor", "model_input_names": ["pixel_values"]}
     (tmp_path / FILE).write_text(json.dumps(config))
@@ -78,9 +110,10 @@ def test_unknown_keys_are_written_back(tmp_path: Path) -> None:
     [
         ({"do_pad": True}, "do_pad"),
         ({"do_flip_channel_order": True}, "do_flip_channel_order"),
+        ({"crop_pct": 0.9}, "crop_pct"),
         ({"resample": 9}, "resample"),
         ({"image_mean": [0.5, "x", 1]}, "image_mean"),
-        ({"image_mean": [0.5]}, "do not fit"),
+        ({"image_mean": [0.5], "image_std": [0.5, 0.5, 0.5]}, "do not fit"),
         ({"image_std": [0.5, 0.0, 0.1]}, "image_std"),
         ({"size": {"longest_edge": 30}}, "size"),
         ({"size": {"height": 10**9, "width": 3}}, "size"),
@@ -107,6 +140,9 @@ def test_without_a_file_the_sizes_are_those_of_the_model(tmp_path: Path) -> None
     (tmp_path / "config.json").write_text(json.dumps({"image_size": 29, "num_channels": 1}))
     processor = ImageProcessor.load(tmp_path)
     assert processor([random_image(31, 17)]).pixels.shape == (1, 1, 29, 29)
+    (tmp_path / "config.json").write_text(json.dumps({"image_size": [29, 31], "num_channels": 5}))
+    with pytest.raises(UserError, match="num_channels = 5 is not supported"):
+        ImageProcessor.load(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 29}))
     with pytest.raises(UserError, match="image_size"):
         ImageProcessor.load(tmp_path)

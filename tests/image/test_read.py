@@ -2,6 +2,7 @@
 
 import io
 import struct
+import warnings
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from PIL import Image
 
 from regard.errors import UserError
 from regard.image.read import MAX_PIXELS, from_value, list_images, read_file
+from regard.image.sources import exists, read_image
 
 HEIGHT, WIDTH = 13, 17
 
@@ -43,7 +45,24 @@ def test_sixteen_bits_keep_the_high_byte(tmp_path: Path) -> None:
     values = (np.arange(HEIGHT * WIDTH, dtype=np.uint16) * 296).reshape(HEIGHT, WIDTH)
     pixels = saved(tmp_path / "a.png", Image.fromarray(values))
     assert (pixels[..., 0] == values // 256).all()
-    assert (saved(tmp_path / "a.tiff", Image.fromarray(values))[..., 0] == values // 256).all()
+    for suffix in ("tiff", "pgm"):
+        assert (saved(tmp_path / f"a.{suffix}", Image.fromarray(values))[..., 0] == values // 256).all()
+
+
+def test_thirty_two_bits_are_refused(tmp_path: Path) -> None:
+    for dtype in (np.int32, np.float32):
+        with pytest.raises(UserError, match=r"a\.tiff: has 32 bits per pixel"):
+            saved(tmp_path / "a.tiff", Image.fromarray(gradient()[..., 0].astype(dtype)))
+
+
+def test_the_channels_are_those_of_the_file(tmp_path: Path) -> None:
+    colour = Image.fromarray(gradient())
+    modes = {"1": 1, "L": 1, "LA": 2, "RGB": 3, "P": 3, "RGBA": 4}
+    for mode, channels in modes.items():
+        colour.convert(mode).save(tmp_path / "a.png")
+        assert read_file(tmp_path / "a.png").channels == channels, mode
+    colour.convert("CMYK").save(tmp_path / "a.jpg")
+    assert read_file(tmp_path / "a.jpg").channels == 3
 
 
 def test_cmyk_is_converted(tmp_path: Path) -> None:
@@ -84,6 +103,8 @@ def test_exif_rotation_is_applied(orientation: int, tmp_path: Path) -> None:
         8: np.rot90,
     }
     assert (saved(tmp_path / "a.png", Image.fromarray(stored), exif=exif) == turn[orientation](stored)).all()
+    with Image.open(tmp_path / "a.png") as image:  # however it is given
+        assert (from_value(image) == turn[orientation](stored)).all()
 
 
 @pytest.mark.parametrize("suffix", ["gif", "webp", "png", "tiff"])
@@ -91,6 +112,12 @@ def test_the_first_frame_of_an_animation_is_read(suffix: str, tmp_path: Path) ->
     frames = [Image.new("RGB", (WIDTH, HEIGHT), colour) for colour in ("red", "blue", "green")]
     pixels = saved(tmp_path / f"a.{suffix}", frames[0], save_all=True, append_images=frames[1:])
     assert pixels.shape == (HEIGHT, WIDTH, 3)
+    assert np.abs(pixels.astype(int) - (255, 0, 0)).max() <= 2
+
+
+def test_of_the_images_in_a_camera_s_jpeg_the_first_is_read(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (WIDTH, HEIGHT), colour) for colour in ("red", "blue")]
+    pixels = saved(tmp_path / "a.jpg", frames[0], format="MPO", save_all=True, append_images=frames[1:])
     assert np.abs(pixels.astype(int) - (255, 0, 0)).max() <= 2
 
 
@@ -107,8 +134,16 @@ def huge_png(width: int, height: int) -> bytes:
 @pytest.mark.parametrize("size", [(10_000, 10_000), (1 << 15, 1 << 15), (MAX_PIXELS + 1, 1), (2**31 - 1, 2**31 - 1)])
 def test_a_huge_image_is_refused_before_it_is_decoded(size: tuple[int, int], tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(huge_png(*size))
-    with pytest.raises(UserError, match=r"a\.png.*pixels"):
+    record = warnings.catch_warnings(record=True, action="always")
+    with record as warned, pytest.raises(UserError, match=r"a\.png.*pixels"):
         read_file(tmp_path / "a.png")
+    assert not warned  # Pillow's own would only repeat the error
+
+
+def test_a_huge_value_is_refused() -> None:
+    side = 1 << 14
+    with pytest.raises(UserError, match="16384 × 16384 pixels are more than"):
+        from_value(np.broadcast_to(np.uint8(3), (side, side)))
 
 
 @pytest.mark.parametrize(
@@ -130,6 +165,10 @@ def test_missing_files_and_folders_are_errors(tmp_path: Path) -> None:
         read_file(tmp_path / "missing.png")
     with pytest.raises(UserError, match="a folder"):
         read_file(tmp_path)
+    for name in ("x" * 5000, "a\0b.png"):  # of which there cannot be a file
+        assert not exists(name)
+        with pytest.raises(UserError, match="not found"):
+            read_image(name)
 
 
 def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:
@@ -140,6 +179,9 @@ def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
         with pytest.raises(UserError, match=path.name):
             read_file(path)
+        if suffix != "webp":  # Pillow itself refuses to open it
+            with Image.open(path) as image, pytest.raises(UserError, match="damaged"):
+                from_value(image)
 
 
 def test_arrays_and_pillow_images_are_values() -> None:
@@ -147,13 +189,14 @@ def test_arrays_and_pillow_images_are_values() -> None:
     assert (from_value(colour) == colour).all()
     assert from_value(colour[..., 0]).shape == (HEIGHT, WIDTH, 1)
     assert (from_value(Image.fromarray(colour)) == colour).all()
-    for wrong in (colour.astype(float), colour[..., :2], colour[None], colour[:0], np.array(None)):
+    empty = (colour[:0], np.array(None), Image.new("L", (0, 4)))
+    for wrong in (colour.astype(float), colour[..., :2], colour[None], *empty):
         with pytest.raises(UserError):
             from_value(wrong)
 
 
 def test_images_of_a_folder_are_listed_in_order(tmp_path: Path) -> None:
-    for name in ("b/2.PNG", "a/1.jpg", "notes.txt"):
+    for name in ("b/2.PNG", "a/1.jpg", "notes.txt", "a/._1.jpg", ".ipynb_checkpoints/1.jpg"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     assert [path.name for path in list_images(tmp_path)] == ["1.jpg", "2.PNG"]

@@ -40,6 +40,12 @@ def generate(folder: Path, **fields: Any) -> None:
     (folder / "generation_config.json").write_text(json.dumps(fields))
 
 
+def settle(folder: Path, **settings: Any) -> None:
+    """Give the folder these generation settings; without any, no file of them."""
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(settings)) if settings else path.unlink()
+
+
 REFUSED = {
     "no config": (lambda f: (f / "config.json").unlink(), r"config\.json: not found"),
     "broken JSON": (lambda f: (f / "config.json").write_text('{"a": '), r"config\.json: not JSON"),
@@ -91,8 +97,15 @@ REFUSED = {
         lambda f: change(f, decoder_vocab_size=7),
         "vocab_size = 53 and decoder_vocab_size = 7",
     ),
-    "another end": (lambda f: change(f, eos_token_id=5), r"eos_token_id = 5, but the tokenizer ends with 2"),
-    "begin outside": (lambda f: change(f, decoder_start_token_id=53), "decoder_start_token_id = 53 is no token"),
+    "another end": (
+        lambda f: settle(f, eos_token_id=5),
+        r"generation_config\.json: eos_token_id = 5, but the tokenizer ends with 2",
+    ),
+    "another end in an older folder": (
+        lambda f: settle(f) or change(f, eos_token_id=5),
+        r"/config\.json: eos_token_id = 5, but the tokenizer ends with 2",
+    ),
+    "begin outside": (lambda f: settle(f, decoder_start_token_id=53), "decoder_start_token_id = 53 is no token"),
     "pickled only": (only_pickled, r"pytorch_model\.bin can run code .* python -c .*safetensors"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "no weights here"),
     "truncated": (truncate, r"model\.safetensors: not a complete safetensors file"),

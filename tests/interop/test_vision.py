@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import change
+from image_runs import write_recipe
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from regard.data.synthetic.shapes import SHAPES
 from regard.errors import UserError
 from regard.image.processor import ImageProcessor
 from regard.interop.folder import load, save
@@ -19,6 +21,7 @@ from regard.interop.processors import FeatureProcessor
 from regard.models.deit import DistilledClassifier
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import build
+from regard.training.build import prepare_network
 
 SMALL: dict[str, dict[str, Any]] = {
     "vit": {
@@ -142,8 +145,11 @@ OURS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("head", ["Model", "ForImageClassification", "ForImageClassificationWithTeacher"])
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [*((name, head) for name in OURS for head in ("Model", "ForImageClassification")),
+     ("deit", "ForImageClassificationWithTeacher")],
+)  # fmt: skip
 def test_a_new_network_is_saved_and_opened(name: str, head: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     pooler = {"pooler": True} if head == "Model" and name in ("vit", "deit") else {}
@@ -151,8 +157,6 @@ def test_a_new_network_is_saved_and_opened(name: str, head: str, tmp_path: Path)
     if head == "ForImageClassification":
         network = Classifier(network, ["a", "b", "c"])
     elif head != "Model":
-        if name != "deit":
-            return
         network = DistilledClassifier(network, ["a", "b", "c"])
     save(tmp_path, network.eval(), PROCESSOR, {})
     loaded = load(tmp_path)
@@ -198,6 +202,41 @@ def test_a_backbone_without_pooler_is_opened_and_saved_without(tmp_path: Path) -
     assert network.pooler is None and not network.config.pooler
     save(tmp_path / "ours", network, loaded.processor, {}, loaded.config)
     assert load(tmp_path / "ours").network.config == network.config  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("kind", "head", "new_head"),
+    [
+        ("vit", "ForImageClassification", "ForImageClassification"),
+        ("swin", "ForImageClassification", "ForImageClassification"),
+        ("deit", "ForImageClassification", "ForImageClassificationWithTeacher"),
+        ("deit", "ForImageClassificationWithTeacher", "ForImageClassificationWithTeacher"),
+    ],
+)
+def test_a_published_classifier_gets_a_head_for_other_labels(
+    kind: str, head: str, new_head: str, tmp_path: Path
+) -> None:
+    folder = write(reference(kind, head, **LABELS), tmp_path / "theirs")
+    tables = f'[data]\nsynthetic = "shapes"\ntrain = 61\n[model]\nfrom = "{folder}"\nnew_head = true'
+    loaded = prepare_network(write_recipe(tmp_path / "tuned.toml", "classify", tables, "", 2))
+    network: Any = loaded.network.eval()
+    assert network.labels == tuple(sorted(SHAPES))
+    body: Any = load(folder).network
+    assert all(torch.equal(*pair) for pair in zip(network.body.parameters(), body.body.parameters(), strict=True))
+    save(tmp_path / "ours", network, loaded.processor, {}, loaded.config)
+    again = opened(tmp_path / "ours", CLASS[kind] + new_head)
+    assert list(again.config.id2label.values()) == sorted(SHAPES)
+    images = pixels(again.config, None)
+    alike(outputs(HFModule(network), images), outputs(again, images))
+
+
+def test_a_processor_of_other_channels_is_refused(tmp_path: Path) -> None:
+    folder = write(reference("vit", "Model", num_channels=1), tmp_path)
+    (folder / "preprocessor_config.json").write_text('{"size": 15}')
+    with pytest.raises(UserError, match=r"image_mean .* has 3 values, but num_channels in config\.json is 1"):
+        load(folder)
+    (folder / "preprocessor_config.json").write_text('{"size": 15, "image_mean": [0.5], "image_std": [0.5]}')
+    load(folder)
 
 
 def test_masks_saved_as_buffers_are_ignored(tmp_path: Path) -> None:

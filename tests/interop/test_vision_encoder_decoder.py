@@ -5,11 +5,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from checkpoints import alike, change, vocabulary
 from safetensors.torch import load_file
 
+import regard
 from regard.config.recipe import DecodeOptions
 from regard.decoding.search import search
 from regard.errors import UserError
@@ -145,6 +147,40 @@ def test_greedy_captions_have_the_same_tokens(decoder: str, tmp_path: Path) -> N
         assert best.tokens == (tokens[: tokens.index(END)] if END in tokens else tokens)
 
 
+@pytest.mark.parametrize(
+    ("settings", "ids", "begin"),
+    [
+        ({"decoder_start_token_id": 5}, {}, 5),  # the file of the settings comes first
+        ({"decoder_start_token_id": 5}, {"decoder_start_token_id": None}, 5),
+        ({"decoder_start_token_id": END, "pad_token_id": END}, {"decoder_start_token_id": END}, END),
+        ({"eos_token_id": [END, 11, 13]}, {}, BEGIN),
+        ({"max_length": 6, "num_beams": 3, "no_repeat_ngram_size": 2, "length_penalty": 2.0}, {}, BEGIN),
+    ],
+)
+@torch.no_grad()
+def test_generation_settings_are_those_of_transformers(
+    settings: dict[str, Any], ids: dict[str, Any], begin: int, tmp_path: Path
+) -> None:
+    import transformers
+
+    model = reference("vit", {}, "gpt2", {})
+    tokens = {"decoder_start_token_id": BEGIN, "pad_token_id": 0, "eos_token_id": END, "max_length": 10}
+    model.generation_config = transformers.GenerationConfig(**(tokens | settings))
+    write(model, tmp_path)
+    ImageProcessor.default(HEIGHT, WIDTH, 3).save(tmp_path)
+    change(tmp_path, **ids)
+    ours = regard.load(tmp_path)
+    assert ours.processor.target.begin == begin
+    image = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (expected,) = opened(tmp_path).generate(ours.processor.source([image]).pixels).tolist()
+    ends = settings.get("eos_token_id", END)
+    ends = ends if isinstance(ends, list) else [ends]
+    first_end = next((index for index, token in enumerate(expected[1:], 1) if token in ends), len(expected))
+    assert list(ours.run(image).tokens) == expected[1:first_end]
+
+
 VIT = {"family": "vit", "image_size": HEIGHT, "image_width": WIDTH, "patch": 3, "width": 30, "heads": 3, "depth": 2}
 CNN = {"family": "cnn", "image_size": HEIGHT, "image_width": WIDTH, "base_width": 8, "depths": (1, 1)}
 GPT = {"family": "gpt", "width": 22, "heads": 2, "depth": 2, "max_positions": 17}
@@ -223,7 +259,7 @@ def test_arguments_of_the_module_are_checked() -> None:
         module(pixel_values=pixels[:2], decoder_input_ids=tokens)
 
 
-def test_a_part_that_is_no_object_is_refused(tmp_path: Path) -> None:
+def test_a_component_that_is_no_object_is_refused(tmp_path: Path) -> None:
     write(reference("vit", {}, "gpt2", {}), tmp_path)
     change(tmp_path, encoder="vit")
     with pytest.raises(UserError, match=r"encoder = 'vit': expected the config of a model"):

@@ -163,6 +163,6 @@ def test_every_family_of_images_and_text_is_tested_here():
         ({"decoder": GPT | {"width": 23}}, r"\[model.decoder\] width 23 is not a multiple of heads 2"),
     ],
 )
-def test_errors_name_the_part(changes, message):
+def test_errors_name_the_component(changes, message):
     with pytest.raises(UserError, match=message):
         configure(MODELS["vit, gpt"] | changes, vocabulary=WORDS)

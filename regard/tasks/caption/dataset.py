@@ -5,7 +5,6 @@ A sample is an image with one of its captions; all captions of an image are its 
 Shapes: image (height, width, channels) of type uint8, as the processor resizes it.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,27 +14,19 @@ import numpy as np
 import torch
 
 from regard.config.recipe import Recipe
-from regard.data.cache import Facts, Report, cache_path, content_hash, hash_together, options_key, smallest_uint
+from regard.data.cache import Facts, content_hash, options_key, smallest_uint
 from regard.data.files import find, hash_files, rows, suffix
-from regard.data.ragged import SCALAR, TEXT, Column, DatasetWriter, Layout, RaggedDataset, prepare
+from regard.data.ragged import SCALAR, TEXT, Column, DatasetWriter, Layout
 from regard.data.splits.hashed import file_of, held
-from regard.data.synthetic.shapes import scene
-from regard.errors import UserError, nearest
+from regard.errors import UserError
 from regard.image.augment import Augmentation
-from regard.image.processor import ImageProcessor
-from regard.image.sources import exists, read_image, synthetic_name
-from regard.layers.inputs import ImageBatch
-from regard.progress import shown
+from regard.image.dataset import Source, StoredImages, augmented, collate_images, prepare_stored, write_image
 from regard.tasks.caption.options import CaptionData
+from regard.tasks.images import hash_images, hash_synthetic, synthetic_scenes
 from regard.tasks.seq2seq import Seq2SeqBatch, collate_targets
 from regard.text.tokenizer import Tokenizer
 
-FORMAT = "captions 1"  # part of every key: increase it when what is written changes
-
-SHAPE = Layout("int32", 3)  # height, width, channels
-
-SYNTHETIC = ("shapes",)
-SYNTHETIC_SEED = 1  # the same images for every seed of a run, so that runs can be compared
+FORMAT = "captions 1"  # part of every key: increase it when what is written besides the images changes
 
 
 class CaptionRecord(NamedTuple):
@@ -92,27 +83,21 @@ def records(recipe: Recipe, split: str) -> Iterator[CaptionRecord]:
         base_dir = Path(recipe.origin)
         yield from held(read_table(file_of(data, split, base_dir), data, base_dir), data, split)
         return
-    if data.synthetic not in SYNTHETIC:
-        hint = nearest(data.synthetic, SYNTHETIC)
-        raise UserError(f"data.synthetic = '{data.synthetic}' is not a dataset of captions{hint}")
-    for index in range(int(getattr(data, split))):
-        name = synthetic_name(SYNTHETIC_SEED, split, index)
-        yield CaptionRecord(name, (scene(SYNTHETIC_SEED, split, index).caption,), name, name)
+    for name, drawn in synthetic_scenes(data, split, "captions"):
+        yield CaptionRecord(name, (drawn.caption,), name, name)
 
 
 def hashes(recipe: Recipe, split: str) -> dict[str, str]:
     """The hashes of all that a split is read from: the table, and its images or their archive."""
     data = CaptionData.of(recipe)
     if data.synthetic:
-        description = f"{data.synthetic} {SYNTHETIC_SEED} {split} {getattr(data, split)}"
-        return {data.synthetic: hashlib.sha256(description.encode()).hexdigest()}
+        return hash_synthetic(data, split)
     base_dir = Path(recipe.origin)
     path = file_of(data, split, base_dir)
     folder = _image_folder(path, data, base_dir)
     if folder.is_file():
         return hash_files(path) | {folder.name: content_hash(folder)}
-    files = {record.image: Path(record.image) for record in read_table(path, data, base_dir)}
-    return hash_files(path) | {"images": hash_together({name: file for name, file in files.items() if file.is_file()})}
+    return hash_files(path) | hash_images(record.image for record in read_table(path, data, base_dir))
 
 
 def _image_folder(path: Path, data: CaptionData, base_dir: Path | None) -> Path:
@@ -123,7 +108,7 @@ def _image_folder(path: Path, data: CaptionData, base_dir: Path | None) -> Path:
 # ── prepared ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class CaptionDataset(RaggedDataset):
+class CaptionDataset(StoredImages):
     """Images, and captions as token ids without begin and end, each with the index of its image."""
 
     def __init__(self, columns: Mapping[str, Column], facts: Facts):
@@ -138,9 +123,6 @@ class CaptionDataset(RaggedDataset):
     @property
     def num_images(self) -> int:
         return len(self.columns["shape"])
-
-    def image(self, image: int) -> np.ndarray:
-        return self.columns["pixels"][image].reshape(self.columns["shape"][image])
 
     def name(self, image: int) -> str:
         return self.columns["name"].text(image)
@@ -159,51 +141,33 @@ def prepare_captions(recipe: Recipe, split: str, processor: Any, cache: Path) ->
     if not getattr(data, split):
         return None
     tokenizer: Tokenizer = processor.target
-    images: ImageProcessor = processor.source
     known = hashes(recipe, split)
     location = "" if data.synthetic else str(file_of(data, split, Path(recipe.origin)).absolute())
-    key = [FORMAT, options_key(data, split), location, json.dumps(known)]
-    folder = cache_path(cache, [*key, json.dumps([images.size, images.resample, images.channels]), tokenizer.content()])
-    layouts = {"pixels": Layout("uint8"), "shape": SHAPE, "name": TEXT, "references": TEXT}
-    layouts |= {"image": SCALAR, "target": Layout(smallest_uint(tokenizer.size)), "target_lengths": SCALAR}
-    report = Report(unit="images")
+    key = [FORMAT, options_key(data, split), location, json.dumps(known), tokenizer.content()]
+    columns = {"name": TEXT, "references": TEXT, "image": SCALAR}
+    columns |= {"target": Layout(smallest_uint(tokenizer.size)), "target_lengths": SCALAR}
 
-    def write(writer: DatasetWriter) -> None:
-        writer.hashes = known
-        with shown("preparing: {} images") as show:
-            for record in records(recipe, split):
-                _write(writer, record, processor, data.max_length)
-                show(report.read)
-        if not report.kept:
-            raise UserError(f"no image left to use: {report}")
+    def write(writer: DatasetWriter, record: CaptionRecord) -> None:
+        _write(writer, record, processor, data.max_length)
 
-    return prepare(folder, layouts, write, CaptionDataset, report)
+    source = Source(records(recipe, split), key, known)
+    return prepare_stored(CaptionDataset, source, processor.source, columns, write, cache)
 
 
 def _write(writer: DatasetWriter, record: CaptionRecord, processor: Any, max_length: int) -> None:
     report = writer.report
-    report.read += 1
     if not (record.image and record.captions):
         report.skip("no caption" if record.image else "no image", record.location)
-        return
-    if not exists(record.image):
-        report.skip("image not found", f"{record.location}: {record.image}")
         return
     tokens = [row for row in processor.target.encode_many(list(record.captions)) if 0 < len(row) <= max_length]
     if not tokens:
         report.skip(f"longer than {max_length} tokens", record.location)
         return
-    try:
-        image = processor.source.resize(read_image(record.image).pixels)
-    except UserError as error:
-        report.skip("unreadable image", str(error))
+    index = report.kept
+    if write_image(writer, record.image, record.location, processor.source) is None:
         return
     for _ in range(len(record.captions) - len(tokens)):
         report.skip(f"caption longer than {max_length} tokens, of an image with others", record.location)
-    index = report.kept
-    report.kept += 1
-    writer["pixels"].extend([image.reshape(-1)])
-    writer["shape"].extend_array(image.shape)
     writer["name"].extend_texts([record.image])
     writer["references"].extend_texts([json.dumps(record.captions)])
     writer["image"].extend_array([index] * len(tokens))
@@ -214,30 +178,18 @@ def _write(writer: DatasetWriter, record: CaptionRecord, processor: Any, max_len
 # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def collate_images(dataset: CaptionDataset, images: Sequence[int], processor: ImageProcessor) -> ImageBatch:
-    """These images of a split as one batch."""
-    return ImageBatch(processor.normalise([processor.centre(dataset.image(image)) for image in images]))
-
-
-def augmented_images(
-    dataset: CaptionDataset, indices: Sequence[int], processor: ImageProcessor, augment: Augmentation, epoch: int
-) -> ImageBatch:
-    """The images of these samples, changed at random as in this epoch."""
-    size = processor.crop or processor.size
-    if not isinstance(size, tuple):
-        raise UserError(
-            "the model's processor (preprocessor_config.json) gives images of different sizes: set a crop_size"
-        )
-    stored = [dataset.image(int(dataset.image_indices[index])) for index in indices]
-    return ImageBatch(processor.normalise_tensor(augment(stored, indices, epoch, size)))
-
-
 def collate_captions(
-    dataset: CaptionDataset, indices: Sequence[int], processor: Any, source: ImageBatch | None = None
+    dataset: CaptionDataset,
+    indices: Sequence[int],
+    processor: Any,
+    augmentation: Augmentation | None = None,
+    epoch: int = 0,
 ) -> Seq2SeqBatch:
-    """These samples, an image and a caption each, as one batch; `source` are their images, if they are augmented."""
-    if source is None:
-        images = [int(dataset.image_indices[index]) for index in indices]
+    """These samples, an image and a caption each, as one batch; with an augmentation as training samples."""
+    images = [int(dataset.image_indices[index]) for index in indices]
+    if augmentation is None:
         source = collate_images(dataset, images, processor.source)
+    else:
+        source = augmented([dataset.image(image) for image in images], indices, epoch, processor.source, augmentation)
     target = collate_targets([dataset.target(index) for index in indices], processor.target)
     return Seq2SeqBatch(source, target, torch.tensor(list(indices), dtype=torch.int64))

@@ -12,7 +12,6 @@ from regard.metrics.bootstrap import Score, bootstrap_mean
 from regard.progress import counted
 from regard.tasks.caption.dataset import CaptionRecord, records
 from regard.tasks.caption.pointing import pointing, scene_of
-from regard.tasks.images import read_pixels
 from regard.tasks.predictor import LoadedModel
 from regard.tasks.scoring import Evaluation, EvaluationRequest, prediction_rows, require_same_task, resolve_split
 
@@ -53,14 +52,8 @@ def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> 
 
 def _pointing(model: LoadedModel, samples: Sequence[CaptionRecord]) -> dict[str, Any]:
     """Pointing accuracy of synthetic images by cross-attention site, in percent, with its chance level."""
-    processor: Any = model.processor
-    size = model.network.config.encoder.image_shape[0]
-    traced = []
-    for record in samples[:MAX_POINTING]:
-        drawn = scene_of(record.image, size)
-        if drawn is not None:
-            image = processor.source([read_pixels(record.image)]).to(model.device)
-            traced.append(pointing(model.network, image, processor.target, drawn))
+    scenes = filter(None, (scene_of(record.image) for record in samples[:MAX_POINTING]))
+    traced = (pointing(model.network, model.processor, drawn) for drawn in scenes)
     measured = [each for each in traced if each is not None]
     if not measured:
         return {}

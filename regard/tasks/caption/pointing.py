@@ -9,16 +9,16 @@ Shapes: mask (height, width), weights (tokens, positions).
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from regard.attention.trace import Trace
 from regard.data.synthetic.shapes import COLOURS, SHAPES, Scene, scene
+from regard.image.processor import ImageProcessor
 from regard.image.sources import SYNTHETIC
 from regard.layers.image_encoder import SiteGeometry
-from regard.layers.inputs import ImageBatch
 from regard.models.vision import ImageToText
 from regard.tasks.caption.predict import trace_caption
 from regard.text.tokenizer import Tokenizer
@@ -51,22 +51,30 @@ def on_object(mask: np.ndarray, geometry: SiteGeometry) -> np.ndarray:
     return mask[rows[:, None], columns].ravel()
 
 
-def scene_of(name: str, size: int) -> Scene | None:
-    """The scene of a synthetic image, in this size; None for other images."""
+def scene_of(name: str) -> Scene | None:
+    """The scene of a synthetic image; None for other images."""
     match = SYNTHETIC.fullmatch(name)
-    return scene(int(match[1]), match[2], int(match[3]), size) if match else None
+    return scene(int(match[1]), match[2], int(match[3])) if match else None
+
+
+def seen_mask(mask: np.ndarray, processor: ImageProcessor) -> np.ndarray:
+    """The mask over the pixels that the model is given: resized and cropped as the image is."""
+    resized = processor.resize(np.where(mask, 255, 0).astype(np.uint8)[..., None])
+    return processor.centre(resized)[..., 0] >= 128
 
 
 @torch.no_grad()
-def pointing(network: ImageToText, image: ImageBatch, tokenizer: Tokenizer, drawn: Scene) -> Pointing | None:
+def pointing(network: ImageToText, processor: Any, drawn: Scene) -> Pointing | None:
     """Over the words of the reference caption; None if the tokenizer splits all of them."""
-    tokens = tokenizer.encode(drawn.caption)
-    trace = trace_caption(network, image, tokenizer, tokens)
-    geometry = network.encoder.state_geometry(*image.pixels.shape[-2:])
-    named = named_objects(tokenizer.pieces(tokens))
-    objects = [on_object(each.mask, geometry) for each in drawn.objects]
+    tokenizer: Tokenizer = processor.target
+    images: ImageProcessor = processor.source
+    named = named_objects(tokenizer.pieces(tokens := tokenizer.encode(drawn.caption)))
     if not named:
         return None
+    image = images([drawn.image]).to(next(network.parameters()).device)
+    trace = trace_caption(network, image, tokenizer, tokens)
+    geometry = network.encoder.state_geometry(*image.pixels.shape[-2:])
+    objects = [on_object(seen_mask(each.mask, images), geometry) for each in drawn.objects]
     sites = [site for site in trace.sites if site.endswith("cross")]
     hits = {site: _hit_rate(trace, site, named, objects, len(geometry.tokens)) for site in sites}
     return Pointing(hits, float(np.mean([objects[index].mean() for index in named.values()])))

@@ -13,6 +13,7 @@ from regard.layers.inputs import ImageBatch
 from regard.models.vision import ImageToText
 from regard.tasks.generation import GenerationPredictor
 from regard.tasks.images import (
+    COLUMNS,
     image_of_row,
     images_of_arguments,
     is_single_image,
@@ -43,7 +44,7 @@ class CaptionPredictor(GenerationPredictor):
 
     task = "caption"
     description = "a captioning model"
-    text_columns = ("image", "file_name", "path")
+    text_columns = COLUMNS
 
     def is_single(self, inputs: Any) -> bool:
         return is_single_image(inputs)
@@ -55,13 +56,15 @@ class CaptionPredictor(GenerationPredictor):
         decoding = self.decode_options(**options)
         captions: list[Caption] = []
         for start in range(0, len(inputs), inference.batch_size):
-            batch = self._images(inputs[start : start + inference.batch_size], start)
+            values = inputs[start : start + inference.batch_size]
+            batch = self._batch([read_pixels(value, index) for index, value in enumerate(values, start)])
             captions += caption_images(self.network, batch, self.tokenizer, decoding)
             inference.progress(batch.batch_size)
         return captions
 
     def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: Options) -> Trace:
-        image = self._images([value])
+        pixels = read_pixels(value)
+        image = self._batch([pixels])
         if target is None:
             (caption,) = caption_images(self.network, image, self.tokenizer, self.decode_options(**options))
             output = list(caption.tokens)
@@ -69,12 +72,11 @@ class CaptionPredictor(GenerationPredictor):
             output = self.tokenizer.encode(target)
         check_output(self.network, output)
         trace = trace_caption(self.network, image, self.tokenizer, output, prove)
-        trace.picture = picture_of(value, self.processor.source)
+        trace.picture = picture_of(pixels, value, self.processor.source)
         return trace
 
-    def _images(self, values: list[Any], first: int = 0) -> ImageBatch:
-        pixels = [read_pixels(value, index) for index, value in enumerate(values, first)]
-        return self.processor.source(pixels).to(self.model.device)
+    def _batch(self, images: list[np.ndarray]) -> ImageBatch:
+        return self.processor.source(images).to(self.model.device)
 
     def from_arguments(self, arguments: Sequence[str]) -> Iterator[RunInput]:
         return images_of_arguments(arguments)

@@ -11,20 +11,14 @@ from regard.config.recipe import DecodeOptions, Recipe
 from regard.data.splits.hashed import digests
 from regard.errors import UserError
 from regard.image.augment import Augmentation
+from regard.image.dataset import collate_images
 from regard.image.processor import ImageProcessor
 from regard.interop.processors import FeatureProcessor
 from regard.layers.inputs import ImageBatch
 from regard.metrics import captions
 from regard.models.registry import Family, outline
 from regard.tasks.base import Preview
-from regard.tasks.caption.dataset import (
-    CaptionDataset,
-    augmented_images,
-    collate_captions,
-    collate_images,
-    prepare_captions,
-    records,
-)
+from regard.tasks.caption.dataset import CaptionDataset, collate_captions, prepare_captions, records
 from regard.tasks.caption.evaluate import evaluate_task
 from regard.tasks.caption.options import CaptionData, CaptionTrain
 from regard.tasks.caption.penalty import doubly_stochastic_penalty
@@ -74,8 +68,7 @@ class CaptionTask(Seq2SeqTask[CaptionDataset]):
 
     def training_batch(self, indices: Sequence[int], epoch: int) -> Seq2SeqBatch:
         augment = Augmentation(self.recipe.augment, self.recipe.seed)  # type: ignore[arg-type]
-        images = augmented_images(self.training, indices, self.processor.source, augment, epoch)
-        return collate_captions(self.training, indices, self.processor, images)
+        return collate_captions(self.training, indices, self.processor, augment, epoch)
 
     def collate(self, split: CaptionDataset, indices: Sequence[int]) -> Seq2SeqBatch:
         return collate_captions(split, indices, self.processor)

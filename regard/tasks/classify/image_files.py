@@ -4,23 +4,19 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from regard.data.cache import content_hash, hash_together
+from regard.data.cache import content_hash
 from regard.data.files import COLUMNS, Record, expand, hash_files, rows, suffix
 from regard.data.splits.hashed import file_of, fractions
 from regard.data.splits.substrings import CONTAINING
-from regard.data.synthetic.shapes import scene
 from regard.data.targets import TARGETS
-from regard.errors import UserError, nearest
+from regard.errors import UserError
 from regard.image.arrays import is_array_file, label_file, read_arrays
 from regard.image.read import list_images
-from regard.image.sources import synthetic_name
 from regard.tasks.classify.files import parse_label
 from regard.tasks.classify.options import ClassifyData
-from regard.tasks.images import image_path
+from regard.tasks.images import check_synthetic, hash_images, hash_synthetic, image_path, synthetic_scenes
 
-SYNTHETIC = ("shapes",)
 IDX_LABELS = "train-labels-idx1-ubyte"
-SYNTHETIC_SEED = 1  # the same images for every seed of a run, so that runs can be compared
 
 BY_CONTENT = ("", "source", "image")  # values of data.split_by: equal images are in the same split
 
@@ -31,10 +27,7 @@ def locate(data: ClassifyData, split: str, base_dir: Path | None) -> Path:
     """The file or folder of a split, or the name of the synthetic dataset."""
     if not data.synthetic:
         return file_of(data, split, base_dir, folders_allowed=True)
-    if data.synthetic not in SYNTHETIC:
-        raise UserError(
-            f"data.synthetic = '{data.synthetic}' is not a dataset of images{nearest(data.synthetic, SYNTHETIC)}"
-        )
+    check_synthetic(data, "images")
     return Path(data.synthetic)
 
 
@@ -52,8 +45,8 @@ def records(data: ClassifyData, split: str, base_dir: Path | None) -> Iterator[R
     """
     path = locate(data, split, base_dir)
     if data.synthetic:
-        count = int(getattr(data, split))
-        return (_synthetic(split, index) for index in range(count))
+        scenes = synthetic_scenes(data, split, "images")
+        return (Record(name, drawn.label, "", name, name) for name, drawn in scenes)
     if path.is_dir():
         return _folder(data, path)
     arrays = [file for file in files(path).values() if is_array_file(file)]
@@ -66,25 +59,18 @@ def hashes(data: ClassifyData, split: str, base_dir: Path | None) -> dict[str, s
     """The hashes of all that a split is read from."""
     path = locate(data, split, base_dir)
     if data.synthetic:
-        description = f"{data.synthetic} {SYNTHETIC_SEED} {split} {getattr(data, split)}"
-        return {data.synthetic: hashlib.sha256(description.encode()).hexdigest()}
+        return hash_synthetic(data, split)
     known = hash_files(path)
     if path.is_dir():
         return known
     if all(map(is_array_file, files(path).values())):
         labels = [label_file(file) for file in files(path).values()]
         return known | {file.name: content_hash(file) for file in labels if file is not None}
-    named = {record.source: Path(record.source) for record in records(data, split, base_dir)}
-    return known | {"images": hash_together({name: file for name, file in named.items() if file.is_file()})}
+    return known | hash_images(record.source for record in records(data, split, base_dir))
 
 
 def _group(data: ClassifyData, path: Path) -> str:
     return content_hash(path) if any(fractions(data)) and path.is_file() else str(path)
-
-
-def _synthetic(split: str, index: int) -> Record:
-    name = synthetic_name(SYNTHETIC_SEED, split, index)
-    return Record(name, scene(SYNTHETIC_SEED, split, index).label, "", name, name)
 
 
 def _folder(data: ClassifyData, folder: Path) -> Iterator[Record]:

@@ -17,7 +17,7 @@ from regard.data.splits.hashed import digests
 from regard.data.targets import Targets, validated
 from regard.errors import UserError
 from regard.image.augment import Augmentation
-from regard.image.dataset import ImageDataset, prepare_images
+from regard.image.dataset import ImageDataset, Source, augmented, collate_images, prepare_images
 from regard.image.processor import ImageProcessor
 from regard.image.sources import exists, read_image
 from regard.interop.folder import Loaded
@@ -29,6 +29,7 @@ from regard.tasks.classify.files import read_all
 from regard.tasks.classify.head import attach_classifier
 from regard.tasks.classify.modality import Modality
 from regard.tasks.images import (
+    COLUMNS,
     ImageRow,
     image_of_row,
     image_rows,
@@ -40,7 +41,7 @@ from regard.tasks.images import (
 from regard.tasks.inspection import Findings, warn_overlaps
 from regard.tasks.predictor import RunInput
 
-CHANNELS = {1: "grey", 2: "grey + alpha", 3: "colour", 4: "colour + alpha"}  # of a file; 4 may also be CMYK
+CHANNELS = {1: "grey", 2: "grey + alpha", 3: "colour", 4: "colour + alpha"}
 
 IMBALANCE = 20  # times as many samples of the most frequent label as of the rarest
 
@@ -49,7 +50,7 @@ class Images(Modality):
     """Images in files, arrays, or given as Pillow images or numpy arrays."""
 
     unit = "images"
-    columns = ("image",)
+    columns = COLUMNS
     other_options = (
         *("data.text", "data.text_pair", "data.max_length", "data.truncate", "data.segment_length", "data.stride"),
         *("train.batch_tokens", "train.lm_loss_weight"),
@@ -82,28 +83,18 @@ class Images(Modality):
         location = str(self.locate(self.data, split, base_dir).absolute())  # the names of images contain it
         key = ["labelled images", location, options_key(self.data, split), json.dumps(hashes)]
         records = validated(read_all(self.data, split, base_dir, type(self)), targets)
-        return prepare_images(records, key, self.images, targets, cache, hashes)
+        return prepare_images(Source(records, key, hashes), self.images, targets, cache)
 
     @property
     def augmentation(self) -> Augmentation:
         assert self.recipe is not None
         return Augmentation(self.recipe.augment, self.recipe.seed)  # type: ignore[arg-type]
 
-    @property
-    def size(self) -> tuple[int, int]:
-        """The height and width of the network's inputs."""
-        size = self.images.crop or self.images.size
-        if not isinstance(size, tuple):
-            raise UserError(
-                "the model's processor (preprocessor_config.json) gives images of different sizes: set a crop_size"
-            )
-        return size
-
     def collate(self, dataset: ImageDataset, indices: Sequence[int], epoch: int | None = None) -> ImageBatch:
-        stored = [dataset.image(index) for index in indices]
         if epoch is None:
-            return ImageBatch(self.images.normalise([self.images.centre(image) for image in stored]))
-        return ImageBatch(self.images.normalise_tensor(self.augmentation(stored, indices, epoch, self.size)))
+            return collate_images(dataset, indices, self.images)
+        stored = [dataset.image(index) for index in indices]
+        return augmented(stored, indices, epoch, self.images, self.augmentation)
 
     def repeat(self, indices: Sequence[int]) -> Sequence[int]:
         return self.augmentation.repeat(indices)
@@ -115,7 +106,7 @@ class Images(Modality):
             return targets
         if self.network.problem_type == "single_label":
             targets = F.one_hot(targets, len(self.network.labels)).float()
-        return augmentation.mix_targets(targets, indices, epoch, self.size)
+        return augmentation.mix_targets(targets, indices, epoch, self.images.output_size)
 
     def inspect(self, splits: Mapping[str, ImageDataset], findings: Findings) -> None:
         """Sizes and channels of the files, unreadable ones, images in two splits, and imbalanced labels."""

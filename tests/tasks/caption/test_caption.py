@@ -9,38 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from image_runs import task_of, write_recipe
 from PIL import Image
 from safetensors.torch import load_file
 
 import regard
 from regard.cli.main import main
-from regard.config.recipe import Recipe, load_recipe
+from regard.config.recipe import Recipe
 from regard.errors import UserError
 from regard.image.sources import read_image
 from regard.tasks.caption.dataset import CaptionDataset, records
-from regard.training.build import prepare_network, prepare_task, resume, start
+from regard.training.build import prepare_network, resume, start
 from regard.training.doctor import examine
 
-RECIPE = """
-task = "caption"
-output = "{output}"
-[data]
-{data}
-[tokenizer]
-kind = "words"
-min_frequency = 1
-[model]
-{model}
-[train]
-batch_size = 7
-max_steps = {steps}
-eval_steps = 4
-save_steps = 4
-learning_rate = 3e-3
-warmup_steps = 2
-threads = 1
-{more}
-"""
 LSTM = """family = "show_attend_tell"
 embedding_width = 11
 width = 22
@@ -70,19 +51,14 @@ MODELS = {"lstm": LSTM, "transformer": TRANSFORMER}
 
 
 def written(folder: Path, data: str, model: str = LSTM, more: str = "", steps: int = 4, name: str = "run") -> Recipe:
-    path = folder / f"{name}.toml"
-    path.write_text(RECIPE.format(output=folder / name, data=data, model=model, more=more, steps=steps))
-    return load_recipe(path)
+    tables = f'[data]\n{data}\n[tokenizer]\nkind = "words"\nmin_frequency = 1\n[model]\n{model}'
+    return write_recipe(folder / f"{name}.toml", "caption", tables, more, steps)
 
 
 def command(*arguments: object) -> None:
     with pytest.raises(SystemExit) as exit:
         main([*map(str, arguments), "--quiet"])
     assert not exit.value.code
-
-
-def task_of(recipe: Recipe) -> Any:
-    return prepare_task(recipe, prepare_network(recipe))
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +76,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (folder / "captions.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["image", "caption"])
-        for part in ("noise", "grey"):  # the captions of an image are in two rows
-            rows.writerows([f"photos/{name}", f"some {part} of {name[0]}"] for name in names)
+        for what in ("noise", "grey"):  # the captions of an image are in two rows
+            rows.writerows([f"photos/{name}", f"some {what} of {name[0]}"] for name in names)
     objects = [{"picture": name, "texts": [f"some noise of {name[0]}", f"some grey of {name[0]}"]} for name in names]
     (folder / "captions.jsonl").write_text("\n".join(map(json.dumps, objects)))
     return folder
@@ -182,13 +158,23 @@ def test_images_with_captions_are_not_mixed(tmp_path: Path, name: str) -> None:
 def test_a_resumed_run_ends_with_the_same_weights(tmp_path: Path, model: str) -> None:
     more = "attention_penalty = 0.1\n[augment]\ncrop_padding = 2\nrandom_erasing = 0.3"
     start(written(tmp_path, SHAPES, MODELS[model], more, steps=8, name="whole"), quiet=True)
-    start(written(tmp_path, SHAPES, MODELS[model], more, steps=8, name="parts"), quiet=True)
-    for path in (tmp_path / "parts" / "checkpoint-8").iterdir():
+    start(written(tmp_path, SHAPES, MODELS[model], more, steps=8, name="resumed"), quiet=True)
+    for path in (tmp_path / "resumed" / "checkpoint-8").iterdir():
         path.unlink()
-    (tmp_path / "parts" / "checkpoint-8").rmdir()
-    resume(tmp_path / "parts", quiet=True)
-    first, second = (load_file(tmp_path / run / "checkpoint-8/model.safetensors") for run in ("whole", "parts"))
+    (tmp_path / "resumed" / "checkpoint-8").rmdir()
+    resume(tmp_path / "resumed", quiet=True)
+    first, second = (load_file(tmp_path / run / "checkpoint-8/model.safetensors") for run in ("whole", "resumed"))
     assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_training_continues_from_a_checkpoint(trained: Path, photos: Path, tmp_path: Path) -> None:
+    recipe = written(tmp_path, f'train = "{photos}/captions.csv"', f'from = "{trained}"', steps=2, name="tuned")
+    start(recipe, quiet=True)
+    before, after = regard.load(trained), regard.load(tmp_path / "tuned")
+    assert after.processor.content() == before.processor.content()
+    pairs = zip(before.network.parameters(), after.network.parameters(), strict=True)
+    changes = [float((first - second).detach().abs().max()) for first, second in pairs]
+    assert 0 < max(changes) < 0.1  # two small steps away
 
 
 def test_the_attention_penalty_adds_the_paper_s_term(tmp_path: Path) -> None:

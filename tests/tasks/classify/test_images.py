@@ -11,44 +11,30 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from checkpoints import change
+from image_runs import publish_vit, task_of, write_recipe
 from PIL import Image
 from safetensors.torch import load_file
-from transformers import ViTConfig, ViTForImageClassification
+from transformers import ViTForImageClassification
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 import regard
 from regard.cli.main import main
-from regard.config.recipe import Recipe, load_recipe
+from regard.config.recipe import Recipe
 from regard.data.synthetic.shapes import SHAPES, scene
 from regard.errors import UserError
 from regard.model import Model
 from regard.tasks.classify.files import read
 from regard.tasks.classify.images import Images
 from regard.tasks.classify.options import ClassifyData
-from regard.training.build import prepare_network, prepare_task, resume, start
+from regard.training.build import prepare_network, resume, start
 from regard.training.doctor import examine
 
-RECIPE = """
-task = "classify"
-output = "{output}"
-[data]
-{data}
-[model]
-{model}
-[train]
-batch_size = 7
-max_steps = {steps}
-eval_steps = 4
-save_steps = 4
-learning_rate = 3e-3
-warmup_steps = 2
-threads = 1
-{augment}
-"""
 VIT = 'family = "vit"\nimage_size = 16\npatch = 4\nwidth = 24\nheads = 3\ndepth = 2\ndropout = 0.1'
 SYNTHETIC = 'synthetic = "shapes"\ntrain = 61\nvalidation = 23\ntest = 29'
 AUGMENT = """[augment]
 horizontal_flip = 0.5
+min_crop_area = 0.5
 crop_padding = 2
 rand_augment = 1
 random_erasing = 0.3
@@ -59,10 +45,8 @@ LABELS = ("bright", "dark")
 
 
 def written(folder: Path, data: str, model: str = VIT, augment: str = "", steps: int = 8, name: str = "run") -> Recipe:
-    path = folder / f"{name}.toml"
-    output = folder / name
-    path.write_text(RECIPE.format(output=output, data=data, model=model, augment=augment, steps=steps))
-    return load_recipe(path)
+    tables = f"[data]\n{data}\n[model]\n{model}"
+    return write_recipe(folder / f"{name}.toml", "classify", tables, augment, steps)
 
 
 def pixels(label: str, index: int) -> np.ndarray:
@@ -103,10 +87,6 @@ FORMATS = {
     "tsv": 'train = "photos.tsv"\nimage = "file"\nlabel = "kind"',
     "jsonl": 'train = "photos.jsonl"',
 }
-
-
-def task_of(recipe: Recipe) -> Any:
-    return prepare_task(recipe, prepare_network(recipe))
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -214,7 +194,10 @@ def test_the_command_line_takes_files_folders_and_tables(
     assert lines[0] == f"{path}\tbright" and len(lines) == 32
     assert all(line.endswith("\tdark") for line in lines[1:])
     assert len(printed(str(photos / "photos"))) == 62
-    rows = printed("--file", str(photos / "photos.csv"))
+    renamed = (photos / "photos.csv").read_text().replace("image,", "file_name,", 1)
+    (photos / "metadata.csv").write_text(renamed)
+    rows = printed("--file", str(photos / "metadata.csv"))
+    assert rows == printed("--file", str(photos / "photos.csv"))
     assert rows == ["bright"] * 31 + ["dark"] * 31
     assert printed("--file", str(photos / "photos.tsv"), "--column", "file") == [
         "dark" if "dark" in r else r for r in rows
@@ -265,14 +248,8 @@ def test_training_continues_from_a_checkpoint(run: Path, photos: Path) -> None:
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A ViT classifier as transformers saves it."""
-    folder = tmp_path_factory.mktemp("published")
-    torch.manual_seed(0)
-    config = ViTConfig(
-        image_size=18, patch_size=6, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
-        id2label={0: "bright", 1: "dark"}, label2id={"bright": 0, "dark": 1},
-    )  # fmt: skip
-    ViTForImageClassification(config).save_pretrained(folder)
-    ViTImageProcessorPil(size={"height": 18, "width": 18}, resample=3).save_pretrained(folder)
+    folder = publish_vit(tmp_path_factory.mktemp("published"), 2, resample=3)
+    change(folder, id2label={"0": "bright", "1": "dark"}, label2id={"bright": 0, "dark": 1})
     return folder
 
 
