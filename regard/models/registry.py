@@ -26,6 +26,7 @@ from regard.models import (
     swin,
     transformer,
     vit,
+    whisper,
 )
 from regard.models import rnn_encoder as recurrent
 
@@ -86,6 +87,7 @@ FAMILIES = {
     "swin": Family(swin.SwinConfig, swin.Swin, swin.PRESETS),
     "transformer": Family(transformer.TransformerConfig, transformer.Transformer, transformer.PRESETS),
     "vit": Family(vit.ViTConfig, vit.ViT, vit.PRESETS),
+    "whisper": Family(whisper.WhisperConfig, whisper.Whisper, whisper.PRESETS),
 }
 
 
