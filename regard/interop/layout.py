@@ -71,7 +71,7 @@ class Layout(ABC):
         """A file's tensors under current names, with omitted ones filled in and unused ones dropped."""
         return tensors
 
-    def check_generation(self, generation: Json, network: Any, tokenizer: Tokenizer) -> None:
+    def check_generation(self, generation: Json, network: Any, tokenizer: Tokenizer) -> None:  # noqa: B027, optional
         """Reject invalid values of keys of generation_config.json that only this model_type has."""
 
 

@@ -9,7 +9,7 @@ from regard.data.processor import Processor
 from regard.interop.heads import MEAN_NOTE, MEAN_POOLED, UNPUBLISHED_NOTE, head_of, is_unpublished
 from regard.interop.layout import PRETRAINING, TEACHER
 from regard.interop.native import PREFIX
-from regard.layers.inputs import ImageBatch
+from regard.layers.inputs import AudioBatch, Batch, ImageBatch, TokenBatch
 from regard.layers.protocols import Network
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import FAMILIES, family_of
@@ -32,6 +32,16 @@ Or, with transformers:
     processor, tokenizer = AutoImageProcessor.from_pretrained("FOLDER"), AutoTokenizer.from_pretrained("FOLDER")
     model = {auto}.from_pretrained("FOLDER")
     inputs = processor(Image.open("image.jpg"), return_tensors="pt")
+    print({result})
+"""
+
+OPEN_SPEECH = """
+Or, with transformers (`samples` at 16 kHz):
+
+    from transformers import AutoFeatureExtractor, AutoTokenizer, {auto}
+    processor, tokenizer = AutoFeatureExtractor.from_pretrained("FOLDER"), AutoTokenizer.from_pretrained("FOLDER")
+    model = {auto}.from_pretrained("FOLDER")
+    inputs = processor(samples, sampling_rate=16000, return_tensors="pt")
     print({result})
 """
 
@@ -89,6 +99,18 @@ IMAGE_CARDS = {
                       "Similarities of its vectors are relative: choose thresholds on your own data."),
 }  # fmt: skip
 
+AUDIO_CARDS = {
+    "transcribe": TaskCard("Speech recognition model", "automatic-speech-recognition",
+                           "WhisperForConditionalGeneration", "Transcripts may contain words that were not said, above all where nobody speaks."),
+}  # fmt: skip
+
+CARDS: dict[type[Batch], dict[str, TaskCard]] = {
+    TokenBatch: TASK_CARDS,
+    ImageBatch: IMAGE_CARDS,
+    AudioBatch: AUDIO_CARDS,
+}
+EXAMPLES: dict[type[Batch], str] = {TokenBatch: '"…"', ImageBatch: '"image.jpg"', AudioBatch: '"speech.wav"'}
+
 MAX_LABELS = 20  # that are listed
 
 
@@ -104,14 +126,13 @@ def card_of(
     network: Network, processor: Processor, model_type: str, base: str = "", training: Training | None = None
 ) -> str:
     """The text of README.md; that of an adapter names its base model."""
-    takes_images = network.input_type is ImageBatch
-    card = (IMAGE_CARDS if takes_images else TASK_CARDS)[network.task]
+    card = CARDS[network.input_type][network.task]
     parameters = sum(parameter.numel() for parameter in network.parameters())
     decoding = "" if FAMILIES[family_of(network)].is_encoder else " Decoding options: `generation_config.json`."
     verb = "embed" if network.task == "embed" else "run"
-    inputs = '{"question": "…", "context": "…"}' if network.task == "answer" else '"…"'
-    inputs = '"image.jpg"' if takes_images else inputs
-    limit = _image_limit(network) if takes_images else f"At most {network.max_positions:,} tokens at once."
+    inputs = '{"question": "…", "context": "…"}' if network.task == "answer" else EXAMPLES[network.input_type]
+    limit = f"At most {network.max_positions:,} tokens at once."
+    limit = _image_limit(network) if network.input_type is ImageBatch else limit
     adapter = f"\nThis folder has only the LoRA adapter (PEFT layout) of the base model `{base}`." if base else ""
     metrics = "".join(f"\n- {name}" for name in training.metrics if name != "loss") if training else ""
     metrics = f"\nmetrics:{metrics}" if metrics else ""
@@ -202,6 +223,8 @@ def _with_transformers(network: Network, processor: Processor, model_type: str) 
         return f"\nNote: {problem}.\n"
     if network.task == "caption":
         return OPEN_CAPTIONER.format(auto=IMAGE_CARDS["caption"].auto_class, result=GENERATED)
+    if network.task == "transcribe":
+        return OPEN_SPEECH.format(auto=AUDIO_CARDS["transcribe"].auto_class, result=GENERATED)
     if network.input_type is ImageBatch:
         result = PREDICTED[network.problem_type] if isinstance(network, Classifier) else "model(**inputs)"
         return OPEN_IMAGES.format(auto=_image_class(network), result=result)

@@ -1,7 +1,7 @@
 """Whisper (Radford et al. 2022): its config keys and tensor names, and what its files say about the tokens of a prompt.
 
-    prompt     <|startofprev|> previous text  <|startoftranscript|> <|en|> <|transcribe|> <|notimestamps|>
-    answer     <|0.00|> text <|2.40|> <|2.40|> …  <|endoftext|>           (timestamps unless they are turned off)
+prompt     <|startofprev|> previous text  <|startoftranscript|> <|en|> <|transcribe|> <|notimestamps|>
+answer     <|0.00|> text <|2.40|> <|2.40|> …  <|endoftext|>           (timestamps unless they are turned off)
 """
 
 from collections.abc import Mapping
