@@ -101,7 +101,8 @@ IMAGE_CARDS = {
 
 AUDIO_CARDS = {
     "transcribe": TaskCard("Speech recognition model", "automatic-speech-recognition",
-                           "WhisperForConditionalGeneration", "Transcripts may contain words that were not said, above all where nobody speaks."),
+                           "WhisperForConditionalGeneration",
+                           "Transcripts may contain words that were not said, above all where nobody speaks."),
 }  # fmt: skip
 
 CARDS: dict[type[Batch], dict[str, TaskCard]] = {
