@@ -1,0 +1,184 @@
+"""The audio processor of a model ↔ preprocessor_config.json.
+
+recording ─▶ mono samples at the model's rate ─▶ padded to a window (Whisper) ─▶ features ─▶ frames of a batch
+
+Shapes: samples (length); features (frames, bins); batches (batch, frames, bins).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from regard.audio.features import FeatureConfig, Kind, extract
+from regard.audio.read import MAX_SECONDS
+from regard.data.small_files import read_text
+from regard.errors import UserError, listed
+from regard.layers.inputs import AudioBatch
+
+FILE = "preprocessor_config.json"
+COMBINED_FILE = "processor_config.json"  # of later releases of transformers, with the processor of each modality
+
+KINDS: dict[str, Kind] = {
+    "WhisperFeatureExtractor": "whisper",
+    "Wav2Vec2FeatureExtractor": "waveform",
+    "LogMelFeatureExtractor": "log_mel",
+    "MFCCFeatureExtractor": "mfcc",
+}
+TYPES = {kind: name for name, kind in KINDS.items()}
+
+WHISPER_RATE = 16_000
+WHISPER_MAX_FREQUENCY = 8000.0  # whatever the rate
+
+UNSUPPORTED = {"dither": 0, "padding_value": 0, "padding_side": "right"}  # other values change the computation
+
+
+@dataclass(frozen=True)
+class AudioProcessor:
+    """What a model does with a recording before its first layer."""
+
+    features: FeatureConfig
+    window_seconds: int = 0  # shorter recordings are padded with silence to this length: Whisper's 30 seconds; 0 = none
+    foreign: Mapping[str, Any] = field(default_factory=dict)  # keys of a loaded file that are written back
+    files: ClassVar[tuple[str, ...]] = (FILE,)
+
+    # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """The processor of a folder."""
+        path = folder / FILE
+        if not path.exists() and (folder / COMBINED_FILE).exists():
+            path = folder / COMBINED_FILE
+        try:
+            config = json.loads(read_text(path))
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(
+                f"{path}: not a readable JSON file ({error}): copy it from where the model comes from"
+            ) from None
+        if path.name == COMBINED_FILE and isinstance(config, dict):
+            config = config.get("feature_extractor")
+        try:
+            if not isinstance(config, dict):
+                raise UserError(f"expected a JSON object, found a {type(config).__name__}")
+            return cls.from_config(config)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """From the keys of preprocessor_config.json; one that changes the computation in another way is an error."""
+        name = config.get("feature_extractor_type")
+        if name not in KINDS:
+            raise UserError(f"feature_extractor_type = {name!r:.80} is not supported; possible: {listed(KINDS)}")
+        for key, value in UNSUPPORTED.items():
+            if config.get(key, value) != value:
+                raise UserError(f"{key} = {config[key]!r:.80} is not supported: it must be {value!r}")
+        kind = KINDS[name]
+        rate = _integer(config, "sampling_rate", WHISPER_RATE)
+        normalisation = "utterance" if _flag(config, "do_normalize", kind != "whisper") else "none"
+        if kind == "waveform":
+            if config.get("feature_size", 1) != 1:
+                raise UserError(f"feature_size = {config['feature_size']!r:.80}: a waveform has 1")
+            return cls(FeatureConfig("waveform", rate, normalisation=normalisation), foreign=dict(config))
+        features = FeatureConfig(
+            kind,
+            rate,
+            bins=_integer(config, "feature_size", 80),
+            window=_integer(config, "n_fft", 400),
+            hop=_integer(config, "hop_length", 160),
+        )
+        if kind == "whisper":
+            features = replace(features, max_frequency=WHISPER_MAX_FREQUENCY)
+            seconds = _integer(config, "chunk_length", 30)
+            if not 0 < seconds <= MAX_SECONDS:
+                raise UserError(f"chunk_length = {seconds}: expected 1 to {MAX_SECONDS:,} seconds")
+            return cls(features, seconds, dict(config))
+        scale = config.get("mel_scale", "slaney")
+        if scale not in ("slaney", "htk"):
+            raise UserError(f"mel_scale = {scale!r:.80}: expected 'slaney' or 'htk'")
+        coefficients = _integer(config, "num_coefficients", 13)
+        features = replace(features, mel_scale=scale, coefficients=coefficients, normalisation=normalisation)
+        return cls(features, foreign=dict(config))
+
+    def to_config(self) -> dict[str, Any]:
+        """The keys of preprocessor_config.json, over those of the file that was loaded."""
+        features = self.features
+        ours: dict[str, Any] = {"feature_extractor_type": TYPES[features.kind], "sampling_rate": features.rate}
+        ours |= {"feature_size": 1 if features.kind == "waveform" else features.bins, "padding_value": 0.0}
+        if features.kind != "waveform":
+            ours |= {"n_fft": features.window, "hop_length": features.hop}
+        if features.kind == "whisper":
+            samples = self.window_seconds * features.rate
+            ours |= {"chunk_length": self.window_seconds, "n_samples": samples}
+            ours |= {"nb_max_frames": samples // features.hop, "return_attention_mask": False}
+        else:
+            ours["do_normalize"] = features.normalisation == "utterance"
+        if features.kind in ("log_mel", "mfcc"):
+            ours["mel_scale"] = features.mel_scale
+        if features.kind == "mfcc":
+            ours["num_coefficients"] = features.coefficients
+        return ours | self.foreign | {key: value for key, value in ours.items() if key != "return_attention_mask"}
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / FILE).write_text(json.dumps(self.to_config(), indent=2) + "\n", encoding="utf-8")
+
+    def content(self) -> str:
+        return json.dumps([asdict(self.features), self.window_seconds])
+
+    # ── features ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def rate(self) -> int:
+        """The sampling rate in Hz."""
+        return self.features.rate
+
+    @property
+    def width(self) -> int:
+        """The numbers of one frame."""
+        return self.features.width
+
+    @property
+    def frame_seconds(self) -> float:
+        """The time from one frame to the next."""
+        return self.features.step / self.rate
+
+    @property
+    def window_samples(self) -> int:
+        return self.window_seconds * self.rate
+
+    def extract(self, samples: np.ndarray) -> Tensor:
+        """The features of a recording at the processor's rate."""
+        waveform = torch.from_numpy(samples)
+        waveform = F.pad(waveform, (0, max(0, self.window_samples - len(waveform))))
+        return extract(waveform, self.features)
+
+    def collate(self, features: Sequence[Tensor]) -> AudioBatch:
+        """Features of recordings as one batch."""
+        lengths = torch.tensor([len(frames) for frames in features])
+        return AudioBatch(pad_sequence(list(features), batch_first=True), lengths)
+
+    def __call__(self, recordings: Sequence[np.ndarray]) -> AudioBatch:
+        return self.collate([self.extract(samples) for samples in recordings])
+
+
+def _integer(config: Mapping[str, Any], key: str, default: int) -> int:
+    value = config.get(key, default)
+    if type(value) is not int:
+        raise UserError(f"{key} = {value!r:.80}: expected an integer")
+    return value
+
+
+def _flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
+    value = config.get(key, default)
+    if type(value) is not bool:
+        raise UserError(f"{key} = {value!r:.80}: expected true or false")
+    return value
