@@ -52,6 +52,7 @@ class LASConfig:
     max_frames: int = 6000  # the longest recording: a minute at 10 ms per frame
 
     CHOICES = {"cell": tuple(TORCH), "score": (LOCATION, *SCORES)}
+    MAY_BE_ZERO = ("halvings",)
 
     @property
     def states(self) -> int:

@@ -21,6 +21,7 @@ class SpeechRecurrentConfig(AudioConfig):
     dropout: float = 0.2
 
     CHOICES = {"cell": tuple(TORCH)}
+    MAY_BE_ZERO = ("halvings",)
 
     def problem(self) -> str | None:
         """Which fields are incompatible, as a message."""

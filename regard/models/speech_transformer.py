@@ -28,6 +28,7 @@ class SpeechTransformerConfig(AudioConfig):
     dropout: float = 0.1
 
     CHOICES = {"activation": tuple(ACTIVATIONS)}
+    MAY_BE_ZERO = ("halvings",)
 
     def problem(self) -> str | None:
         """Which fields are incompatible, as a message."""
