@@ -8,6 +8,7 @@ Shapes: frames (length, channels); samples (length) of type float32, from −1 t
 """
 
 import math
+import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,9 +29,14 @@ BLOCK = 1 << 16  # frames
 FORMATS = "WAV, FLAC, OGG (Vorbis, Opus) or MP3"
 SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3")
 
-MAGIC_BYTES = 4  # at the beginning of a file, which tell its format
+HEADER_BYTES = 28  # at the beginning of a file: its format, and of WAV its size
 SIGNATURES = (b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3")
 MPEG_SYNC = 0xFFE0  # the first 11 bits of a frame of MP3
+
+UNKNOWN_FRAMES = (1 << 63) - 1  # of FLAC written to a pipe, as libsndfile tells it
+UNKNOWN_SIZE = 0x7FFF0000  # programs that write WAV to a pipe announce a size from here on
+MIN_READ = 0.75  # of the bytes of an MP3, which may end with tags
+SIZE_TOLERANCE = 64  # bytes by which careless programs announce too much
 
 INTEGER_SCALES = {np.dtype(np.int16): 1 << 15, np.dtype(np.int32): 1 << 31}
 
@@ -65,7 +71,10 @@ def list_recordings(folder: Path) -> list[Path]:
 
 def read_audio(file: str | Path | BinaryIO, rate: int, name: str = "") -> np.ndarray:
     """The samples of a file at this rate; errors name it `name`, by default its path."""
-    return np.concatenate([*read_blocks(file, rate, name)])
+    buffer = bytearray()  # grows in place: a list of blocks would need twice the memory
+    for block in read_blocks(file, rate, name):
+        buffer += block.data
+    return np.frombuffer(buffer, np.float32)
 
 
 def read_blocks(file: str | Path | BinaryIO, rate: int, name: str = "") -> Iterator[np.ndarray]:
@@ -116,10 +125,11 @@ def _check_file(path: Path, name: str) -> None:
 
 def _resampled(file: BinaryIO, rate: int, name: str) -> Iterator[np.ndarray]:
     with _named_errors(name):
-        _check_signature(file)
+        size = _check_container(file)
         with soundfile().SoundFile(file) as decoder:
+            decoder.seekable = lambda: False  # or soundfile seeks after each block, which some files do not allow
             _check_header(decoder)
-            blocks = (_to_mono(frames) for frames in _decoded(decoder))
+            blocks = (_to_mono(frames) for frames in _decoded(decoder, file, size))
             if decoder.samplerate == rate:
                 yield from blocks
                 return
@@ -137,18 +147,29 @@ def _named_errors(name: str) -> Iterator[None]:
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
     except (RuntimeError, OSError, ValueError, TypeError) as error:  # soundfile's own error is a RuntimeError
-        raise UserError(f"{name}: the recording is damaged ({error})") from None
+        problem = getattr(error, "error_string", error)
+        raise UserError(f"{name}: the recording is damaged ({problem})") from None
 
 
-def _check_signature(file: BinaryIO) -> None:
-    """Only formats that are listed reach a decoder."""
-    start = file.read(MAGIC_BYTES)
+def _check_container(file: BinaryIO) -> int:
+    """The bytes of a file. Only formats that are listed reach a decoder, and no WAV that ends before its own size."""
+    start = file.read(HEADER_BYTES)
+    size = file.seek(0, os.SEEK_END)
     file.seek(0)
     if not start:
         raise UserError("the file is empty")
     is_mpeg = int.from_bytes(start[:2], "big") & MPEG_SYNC == MPEG_SYNC
     if not start.startswith(SIGNATURES) and not is_mpeg:
         raise UserError(f"not a recording; expected {FORMATS}")
+    announced = 0
+    if start.startswith(b"RIFF"):
+        announced = int.from_bytes(start[4:8], "little")
+        announced *= announced < UNKNOWN_SIZE
+    elif start.startswith(b"RF64"):
+        announced = int.from_bytes(start[20:28], "little", signed=True)
+    if announced > size + SIZE_TOLERANCE:
+        raise UserError(f"the recording is truncated: {size:,} of {announced:,} bytes")
+    return size
 
 
 def _check_header(decoder: Any) -> None:
@@ -157,12 +178,12 @@ def _check_header(decoder: Any) -> None:
         raise UserError(f"a sampling rate of {rate:,} Hz: expected {MIN_RATE:,} to {MAX_RATE:,}")
     if channels > MAX_CHANNELS:
         raise UserError(f"{channels} channels are over the limit of {MAX_CHANNELS}")
-    if decoder.frames > MAX_SECONDS * rate:
+    if MAX_SECONDS * rate < decoder.frames < UNKNOWN_FRAMES:
         seconds = math.ceil(decoder.frames / rate)
         raise UserError(f"{seconds:,} seconds are over the limit of {MAX_SECONDS:,}: split the recording")
 
 
-def _decoded(decoder: Any) -> Iterator[np.ndarray]:
+def _decoded(decoder: Any, file: BinaryIO, size: int) -> Iterator[np.ndarray]:
     """The frames of a file in blocks; fewer than its header announces are an error."""
     count = 0
     while len(frames := decoder.read(BLOCK, dtype="float32", always_2d=True)):
@@ -172,8 +193,10 @@ def _decoded(decoder: Any) -> Iterator[np.ndarray]:
         yield frames
     if not count:
         raise UserError("has no samples")
-    if count < decoder.frames:
+    if count < decoder.frames < UNKNOWN_FRAMES:
         raise UserError(f"the recording is truncated: {count:,} of {decoder.frames:,} frames")
+    if decoder.format == "MP3" and file.tell() < size * MIN_READ:  # of variable bit rate without a header
+        raise UserError("its length cannot be known before it is decoded: convert it to FLAC or WAV")
 
 
 def _to_mono(frames: np.ndarray) -> np.ndarray:

@@ -50,6 +50,7 @@ from regard.interop.vision import DeiT, Swin, ViT
 from regard.interop.vision_encoder_decoder import VisionEncoderDecoder
 from regard.interop.whisper import Whisper
 from regard.layers.protocols import Network
+from regard.models.heads.ctc import CTC
 from regard.models.registry import FAMILIES
 
 PUBLISHED = (Marian(), GPT1(), GPT2(), GPTNeo(), Llama(), Bert(), Roberta(), Camembert(), DistilBert(), Albert(),
@@ -113,7 +114,7 @@ def save(
             peft.write(tmp, network, specs, base, PEFT_TASKS.get(network.task, "FEATURE_EXTRACTION"))  # type: ignore[arg-type]
             write_json(tmp / peft.BASE, base.to_json(folder))
         processor.save(tmp)
-        if not family.is_encoder and processor.target is not None:
+        if processor.target is not None and (not family.is_encoder or isinstance(network, CTC)):
             ids = special_token_keys(processor.target, family.is_encoder_decoder, foreign | generation)
             write_json(tmp / "generation_config.json", decoding.to_file(generation) | ids)
         write_json(tmp / "config.json", written)

@@ -21,6 +21,7 @@ TOKEN = "ForTokenClassification"
 SPAN = "ForQuestionAnswering"
 IMAGE = "ForImageClassification"
 TEACHER = "ForImageClassificationWithTeacher"
+FOR_CTC = "ForCTC"
 CLASSIFICATION = (SEQUENCE, IMAGE, TEACHER)
 
 POOLER = "has_pooler"  # a key of regard, for files whose pooler is not what transformers expects for their head

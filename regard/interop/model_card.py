@@ -13,6 +13,7 @@ from regard.layers.inputs import AudioBatch, Batch, ImageBatch, TokenBatch
 from regard.layers.protocols import Network
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import FAMILIES, family_of
+from regard.models.whisper import Whisper
 from regard.text.vocabulary import Vocabulary
 
 OPEN = """
@@ -38,9 +39,9 @@ Or, with transformers:
 OPEN_SPEECH = """
 Or, with transformers (`samples` at 16 kHz):
 
-    from transformers import AutoFeatureExtractor, AutoTokenizer, {auto}
+    from transformers import AutoFeatureExtractor, AutoTokenizer, AutoModelForSpeechSeq2Seq
     processor, tokenizer = AutoFeatureExtractor.from_pretrained("FOLDER"), AutoTokenizer.from_pretrained("FOLDER")
-    model = {auto}.from_pretrained("FOLDER")
+    model = AutoModelForSpeechSeq2Seq.from_pretrained("FOLDER")
     inputs = processor(samples, sampling_rate=16000, return_tensors="pt")
     print({result})
 """
@@ -100,12 +101,15 @@ IMAGE_CARDS = {
 }  # fmt: skip
 
 AUDIO_CARDS = {
-    "transcribe": TaskCard("Speech recognition model", "automatic-speech-recognition",
-                           "WhisperForConditionalGeneration",
-                           "Transcripts may contain words that were not said, above all where nobody speaks."),
+    "transcribe": TaskCard("Speech recognition model", "automatic-speech-recognition", "AutoModelForCTC",
+                           "Transcripts may be wrong, and may contain words that nobody said."),
+    "classify": TaskCard("Audio classifier", "audio-classification", "AutoModelForAudioClassification",
+                         "Probabilities are not calibrated."),
+    "embed": TaskCard("Audio encoder", "feature-extraction", "AutoModel",
+                      "Similarities of its vectors are relative: choose thresholds on your own data."),
 }  # fmt: skip
 
-CARDS: dict[type[Batch], dict[str, TaskCard]] = {
+MODALITY_CARDS: dict[type[Batch], dict[str, TaskCard]] = {
     TokenBatch: TASK_CARDS,
     ImageBatch: IMAGE_CARDS,
     AudioBatch: AUDIO_CARDS,
@@ -127,13 +131,12 @@ def card_of(
     network: Network, processor: Processor, model_type: str, base: str = "", training: Training | None = None
 ) -> str:
     """The text of README.md; that of an adapter names its base model."""
-    card = CARDS[network.input_type][network.task]
+    card = MODALITY_CARDS[network.input_type][network.task]
     parameters = sum(parameter.numel() for parameter in network.parameters())
     decoding = "" if FAMILIES[family_of(network)].is_encoder else " Decoding options: `generation_config.json`."
     verb = "embed" if network.task == "embed" else "run"
     inputs = '{"question": "…", "context": "…"}' if network.task == "answer" else EXAMPLES[network.input_type]
-    limit = f"At most {network.max_positions:,} tokens at once."
-    limit = _image_limit(network) if network.input_type is ImageBatch else limit
+    limit = _limit(network)
     adapter = f"\nThis folder has only the LoRA adapter (PEFT layout) of the base model `{base}`." if base else ""
     metrics = "".join(f"\n- {name}" for name in training.metrics if name != "loss") if training else ""
     metrics = f"\nmetrics:{metrics}" if metrics else ""
@@ -159,7 +162,11 @@ The model has learned what is in its training data, biases included.
 """
 
 
-def _image_limit(network: Network) -> str:
+def _limit(network: Network) -> str:
+    if network.input_type is TokenBatch:
+        return f"At most {network.max_positions:,} tokens at once."
+    if network.input_type is AudioBatch:
+        return "Recordings are resampled to the rate in `preprocessor_config.json`."
     config = getattr(network.config, "encoder", network.config)
     return "Images are resized to {} × {} pixels.".format(*config.image_shape)
 
@@ -224,8 +231,8 @@ def _with_transformers(network: Network, processor: Processor, model_type: str) 
         return f"\nNote: {problem}.\n"
     if network.task == "caption":
         return OPEN_CAPTIONER.format(auto=IMAGE_CARDS["caption"].auto_class, result=GENERATED)
-    if network.task == "transcribe":
-        return OPEN_SPEECH.format(auto=AUDIO_CARDS["transcribe"].auto_class, result=GENERATED)
+    if isinstance(network, Whisper):
+        return OPEN_SPEECH.format(result=GENERATED)
     if network.input_type is ImageBatch:
         result = PREDICTED[network.problem_type] if isinstance(network, Classifier) else "model(**inputs)"
         return OPEN_IMAGES.format(auto=_image_class(network), result=result)

@@ -14,6 +14,7 @@ from regard.data.processor import InputProcessor, Processor
 from regard.errors import UserError
 from regard.interop.config_keys import Json
 from regard.layers.inputs import AudioBatch, Batch, ImageBatch, TokenBatch
+from regard.models.heads.ctc import CTC
 from regard.models.registry import FAMILIES, family_of
 from regard.text.tokenizer import MISSING, IdOnlyTokenizer, Tokenizer
 from regard.text.vocabulary import FILES as TOKENIZER_FILES
@@ -68,6 +69,11 @@ def load_processor(folder: Path, config: Json, generation: Json, network: Any) -
     if network.input_type is TokenBatch:
         return load_vocabulary(folder, config, generation, network)
     processor = read_processor(folder, network.input_type)
+    if isinstance(network, CTC) and processor.target is not None and processor.target.size != network.vocabulary:
+        raise UserError(
+            f"{folder}: the tokenizer has {processor.target.size} tokens, but the CTC head in config.json has "
+            f"{network.vocabulary}; tokenizer and weights are of different models"
+        )
     if not FAMILIES[family_of(network)].vocabularies:
         return processor
     return FeatureProcessor(processor.source, load_vocabulary(folder, config, generation, network).target)
