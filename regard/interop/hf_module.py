@@ -211,9 +211,10 @@ def speech_outputs(network: Whisper, features: Tensor, target: Tensor | None) ->
     if len(features) != len(target):
         raise UserError(f"input_features has {len(features)} recordings, decoder_input_ids {len(target)} rows")
     frames = features.mT
-    states = network.encode(AudioBatch(frames, torch.full((len(frames),), frames.size(1), device=frames.device)))
-    logits, _ = network.step(target, State(network.decoder.remember(states, None), ()))
-    return Output(logits, states)
+    lengths = torch.full((len(frames),), frames.size(1), device=frames.device)
+    encoded = network.listen(AudioBatch(frames, lengths))
+    logits, _ = network.step(target, network.start_from(encoded))
+    return Output(logits, encoded.states)
 
 
 def _check_pixels(encoder: Any, pixels: Tensor, interpolate: bool) -> None:

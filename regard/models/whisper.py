@@ -20,6 +20,7 @@ from regard.attention.masks import causal
 from regard.attention.positions import Learned
 from regard.attention.recording import scope
 from regard.attention.variants import multihead
+from regard.layers.audio_encoder import Encoded, reduced
 from regard.layers.autoregressive import AutoregressiveModel
 from regard.layers.blocks import ACTIVATIONS, Block, FeedForward, PreNorm, Stack, init_weights
 from regard.layers.dropout import Dropout
@@ -158,14 +159,31 @@ class Whisper(AutoregressiveModel):
         lengths = torch.full((1,), 2, device=weight.device)
         return AudioBatch(frames, lengths), torch.zeros(1, 1, dtype=torch.long, device=weight.device)
 
-    def encode(self, source: AudioBatch) -> Tensor:
-        """The state of every two frames. States of padding are undefined."""
-        real = _padding_mask(source)
+    @property
+    def stride(self) -> int:
+        """Frames per state of the encoder."""
+        return 2
+
+    def listen(self, audio: AudioBatch) -> Encoded:
+        """The state of every two frames. A window of 30 s is padded with silence, which counts as sound."""
+        lengths = reduced(audio.lengths, 1)
+        is_padded = int(audio.lengths.min()) < audio.frames.size(1)
+        real = audio.real if is_padded else None
         with scope("encoder"):
-            return self.encoder(self.source(source.frames, real), real=_every_second(real))[0]
+            x = self.source(audio.frames, real)
+            states, _ = self.encoder(x, real=None if real is None else real[:, ::2])
+        return Encoded(states, lengths)
+
+    def encode(self, source: AudioBatch) -> Tensor:
+        return self.listen(source).states
 
     def start(self, source: AudioBatch) -> State:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return State(self.decoder.remember(self.encode(source), _every_second(_padding_mask(source))), ())
+        return self.start_from(self.listen(source))
+
+    def start_from(self, encoded: Encoded) -> State:
+        """The state before the first token, of recordings that are encoded."""
+        is_padded = int(encoded.lengths.min()) < encoded.states.size(1)
+        return State(self.decoder.remember(encoded.states, encoded.real if is_padded else None), ())
 
     def decode(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         past = state.hypothesis
@@ -173,13 +191,3 @@ class Whisper(AutoregressiveModel):
             x = self.target(tokens, past[0].end if past else 0)
             x, past = self.decoder(x, past=past, source=state.source)
         return x, State(state.source, past)
-
-
-def _padding_mask(audio: AudioBatch) -> Tensor | None:
-    """None without padding: recordings of 30 s are padded with silence, which counts as sound."""
-    return None if int(audio.lengths.min()) == audio.frames.size(1) else audio.real
-
-
-def _every_second(real: Tensor | None) -> Tensor | None:
-    """The mask of the encoder's states."""
-    return None if real is None else real[:, ::2]
