@@ -50,6 +50,15 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class Spectrogram:
+    """The features of the recording of a trace, and how long it is."""
+
+    frames: Tensor  # (frames, bins)
+    seconds: float
+    name: str = "recording"  # its file
+
+
+@dataclass(frozen=True)
 class Axes:
     """The axes (queries, keys) of each site, by pattern; the first pattern that matches a site counts."""
 
@@ -110,13 +119,16 @@ class Trace:
         answer: str = "",
         batch_index: int = 0,
         picture: Picture | None = None,
+        spectrogram: Spectrogram | None = None,
     ):
-        """Of a batch, the sequence at `batch_index` is shown. `picture`: the image that was the input."""
+        """Of a batch, the sequence at `batch_index` is shown. `picture`, `spectrogram`: the image or recording that
+        was the input."""
         self.records = recorder.records
         self.axes = axes or Axes()
         self.answer = answer
         self.batch = slice(batch_index, batch_index + 1)
         self.picture = picture
+        self.spectrogram = spectrogram
 
     def __repr__(self) -> str:
         sides = {"source": self.axes.source, "target": self.axes.target}

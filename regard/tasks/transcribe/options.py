@@ -23,6 +23,7 @@ class TranscribeData(RecordingOptions):
     text: str = ""  # column of the transcript (by default "text")
     words: dict[str, str] = field(default_factory=dict)  # what values of this column stand for, such as 7 = "seven"
     units: Units = "text"  # "phonemes": separated by spaces; tokens are words, and the metric is PER
+    ignore: tuple[str, ...] = ()  # units that are left out, such as "SIL"
     max_seconds: float = 30.0  # longer recordings are skipped and counted
     max_length: int = 400
 
