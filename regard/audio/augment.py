@@ -8,6 +8,7 @@ Shapes: samples (length); frames (length, bins).
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from torch import Tensor
@@ -25,6 +26,12 @@ def change_speed(samples: np.ndarray, speed: float) -> np.ndarray:
     return soxr().resample(samples, round(speed * SPEED_DIGITS), SPEED_DIGITS)
 
 
+class Speeds(Protocol):
+    """A dataset with the features of each recording at all speeds."""
+
+    def frames(self, index: int, speed: int, /) -> Tensor: ...
+
+
 @dataclass(frozen=True)
 class AudioAugmentation:
     """The augmentation of a run; `seed` is that of the run."""
@@ -39,6 +46,10 @@ class AudioAugmentation:
     def speed(self, sample: int, epoch: int) -> int:
         """Which of the speeds a sample has."""
         return int(self._generator(sample, epoch).integers(len(self.speeds)))
+
+    def frames(self, dataset: Speeds, sample: int, epoch: int) -> Tensor:
+        """The augmented features of a training sample."""
+        return self.mask(dataset.frames(sample, self.speed(sample, epoch)), sample, epoch)
 
     def mask(self, frames: Tensor, sample: int, epoch: int) -> Tensor:
         """Random bands of bins and spans of frames are replaced by the mean of their bins. Park et al. 2019."""

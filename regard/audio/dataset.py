@@ -18,6 +18,7 @@ from regard.data.cache import Facts, Report, cache_path, smallest_uint
 from regard.data.files import Record
 from regard.data.pairs import Sample, reason_to_skip
 from regard.data.ragged import SCALAR, TEXT, Column, DatasetWriter, Layout, RaggedDataset, prepare
+from regard.data.splits.hashed import digests
 from regard.errors import UserError
 from regard.progress import shown
 
@@ -95,6 +96,7 @@ def prepare_recordings(
     """
     folder = cache_path(cache, [FORMAT, *key, *preparation.content()])
     layouts = {"frames": Layout("float32"), "lengths": SCALAR, "seconds": Layout("float32", 1), "original": ORIGINAL}
+    layouts |= {"digest": Layout("uint64", 1)}  # equal for recordings with equal samples
     layouts |= {"text": TEXT, "target": Layout(smallest_uint(preparation.targets.size)), "target_lengths": SCALAR}
     report = Report(unit="recordings")
 
@@ -142,6 +144,7 @@ def _write(writer: DatasetWriter, record: Record, preparation: Preparation) -> N
     writer["frames"].extend([frames.flatten().numpy() for frames in features])
     writer["lengths"].extend_array([len(features[0])])
     writer["seconds"].extend_array([len(samples) / processor.rate])
+    writer["digest"].extend_array(digests([samples.tobytes()]))
     writer["original"].extend_array((header.rate, header.channels))
     writer["text"].extend_texts((record.source, record.target))
     writer["target"].extend([target])

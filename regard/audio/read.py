@@ -89,6 +89,7 @@ class Header(NamedTuple):
 
     rate: int
     channels: int
+    seconds: float | None  # None where it is known at the end only
 
 
 def read_header(file: str | Path | BinaryIO, name: str = "") -> Header:
@@ -98,7 +99,8 @@ def read_header(file: str | Path | BinaryIO, name: str = "") -> Header:
         _check_container(opened)
         with soundfile().SoundFile(opened) as decoder:
             _check_header(decoder)
-            return Header(decoder.samplerate, decoder.channels)
+            seconds = decoder.frames / decoder.samplerate if decoder.frames < UNKNOWN_FRAMES else None
+            return Header(decoder.samplerate, decoder.channels, seconds)
 
 
 def from_value(value: Any, rate: int) -> np.ndarray:

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,7 +77,11 @@ def locate(data: RecordingOptions, split: str, base_dir: Path | None) -> Path:
 
 
 def list_split(
-    data: RecordingOptions, split: str, base_dir: Path | None, required: Mapping[str, str]
+    data: RecordingOptions,
+    split: str,
+    base_dir: Path | None,
+    required: Mapping[str, str],
+    json_types: Mapping[str, tuple[type, ...]] = MappingProxyType({}),
 ) -> Iterator[Listed]:
     """Every recording of the table, folder or archive of a split. `required` are columns by their options."""
     path = locate(data, split, base_dir)
@@ -88,8 +93,9 @@ def list_split(
     audio = data.audio or "audio"
     named = FIELD.findall(data.file_name)
     columns = {option: column for option, column in required.items() if column not in named}
+    json_types = {column: types for column, types in json_types.items() if column not in named}
     folder = _folder(data, path, base_dir)
-    for fields, location in rows(path, data.columns, {"data.audio": audio, **columns}):
+    for fields, location in rows(path, data.columns, {"data.audio": audio, **columns}, json_types):
         name = fields[audio].strip()
         yield Listed(f"{folder}/{name}" if name else "", fields | (parse(name) if name else {}), location)
 
