@@ -75,6 +75,4 @@ def _warn_unseen(name: str, split: AudioDataset, tokenizer: Tokenizer, findings:
     words = tokenizer.unknown_words(texts)
     if words:
         shown = ", ".join(repr(word) for word, _ in Counter(words).most_common(SHOWN))
-        findings.warnings.append(
-            f"{name}: {len(words)} units are not in train, so they are never recognised: {shown}"
-        )
+        findings.warnings.append(f"{name}: {len(words)} units are not in train, so they are never recognised: {shown}")

@@ -71,7 +71,7 @@ def _records(data: TranscribeData, split: str, base_dir: Path) -> Iterator[Recor
     for name, fields, location in sources.list_split(data, split, base_dir, _columns(data)):
         group = fields[column] if column else sources.content_group(name) if by_content else name
         target = parse_transcript(fields[text], data, location).text
-        yield Record(name, target, "", group, location, split=selected_split(fields, data, location))
+        yield Record(name, target, "", group, location, split=selected_split(fields, data, split, location))
 
 
 def _columns(data: TranscribeData) -> dict[str, str]:
@@ -111,7 +111,13 @@ def prepare(recipe: Recipe, split: str, processor: Any, cache: Path, limits: Lim
     base_dir = Path(recipe.origin)
     hashes = sources.hashes(data, split, base_dir)
     location = str(sources.locate(data, split, base_dir).absolute())
-    key = ["transcripts", location, options_key(data, split, ("max_length", "max_seconds")), json.dumps(hashes), str(limits)]
+    key = [
+        "transcripts",
+        location,
+        options_key(data, split, ("max_length", "max_seconds")),
+        json.dumps(hashes),
+        str(limits),
+    ]
     augmentation = augmentation_of(recipe)
     speeds = augmentation.speeds if split == "train" else (1.0,)
     preparation = Preparation(processor.source, processor.target, limits.max_frames, speeds, limits.reject)

@@ -30,7 +30,9 @@ def timed_words(
     words = []
     for match in WORD.finditer(tokenizer.decode(tokens)):
         parts = [
-            times[index] for index in range(len(tokens)) if borders[index] < match.end() and borders[index + 1] > match.start()
+            times[index]
+            for index in range(len(tokens))
+            if borders[index] < match.end() and borders[index + 1] > match.start()
         ]
         words.append(TimedText(match[0], parts[0][0], parts[-1][1]))
     return tuple(words)
