@@ -93,7 +93,7 @@ class TranscribePredictor(GenerationPredictor):
         return Recognition(self.network, self.tokenizer, self.decode_options(**options), float(weight))
 
     def predict(self, inputs: list[Any], options: Options, inference: Inference) -> list[Transcript]:
-        timed = any([options.pop(name, False) for name in ("timestamps", *FORMATS)])
+        timings = [options.pop(name, False) for name in ("timestamps", *FORMATS)]
         recognise = self.recognition(options)
         rows = encode_recordings(inputs, self.audio, self.network.config.max_frames, inference.truncate)
         order = sorted(range(len(rows)), key=lambda index: -rows[index].length)
@@ -103,7 +103,7 @@ class TranscribePredictor(GenerationPredictor):
             batch = self.batch([rows[index] for index in indices])
             for position, (index, hypotheses) in enumerate(zip(indices, recognise(batch), strict=True)):
                 best, *others = (self._transcript(each) for each in hypotheses)
-                if timed:
+                if any(timings):
                     single = AudioBatch(
                         batch.frames[position, None, : batch.lengths[position]], batch.lengths[position, None]
                     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,13 +60,15 @@ class Recognition:
         if isinstance(self.network, CTC):
             return self._search_ctc(audio)
         stride = self.network.stride
-        limit = (2 * audio.lengths // stride + 20).clamp(max=self.network.max_positions - 1)
+        limit = 2 * audio.lengths // stride + 20
         if self.options.max_new_tokens:
-            limit = limit.clamp(max=self.options.max_new_tokens) * 0 + min(
-                self.options.max_new_tokens, self.network.max_positions - 1
-            )
-        keys = [key_of(frames.cpu().numpy().view("int32").ravel()) for frames in audio.frames]
-        keys = keys if self.options.temperature else []
+            limit = torch.full_like(limit, self.options.max_new_tokens)
+        limit = limit.clamp(max=self.network.max_positions - 1)
+        sampled = audio.frames if self.options.temperature else ()
+        keys = [
+            key_of(frames[:length].cpu().numpy().view(np.int32).ravel())
+            for frames, length in zip(sampled, audio.lengths)
+        ]
         if not (self.ctc_weight and self.has_ctc_head):
             return decode(self.network, audio, self.tokenizer, self.options, limit, keys)
         joint: Any = JointDecoder(self.network, self.blank, self.tokenizer.end, self.ctc_weight)
