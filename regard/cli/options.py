@@ -186,7 +186,7 @@ class AttentionOptions(OptionGroup):
     """Attention weights. For a single INPUT."""
 
     explore: Path | None = option(None, "Write the attention viewer of this prediction.", metavar="FILE.html")
-    overlay: Path | None = option(None, "Images: draw the attention weights on the image.", metavar="FILE.png")
+    overlay: Path | None = option(None, "Images, recordings: draw the attention weights.", metavar="FILE.png")
     site: str = option("", "Attention layer of --overlay (default: the last; see `regard inspect`).", metavar="NAME")
     head: int | None = option(None, "Head of --overlay (default: the mean over heads).", min=0)
     rollout: bool = option(False, "Attention rollout over all layers instead of one layer, in --overlay.")

@@ -1,6 +1,6 @@
 """Error rates against the edit distance written out."""
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ texts = st.lists(st.lists(st.sampled_from("abc"), max_size=5).map(" ".join), min
 def distance(one: list[str], other: list[str]) -> int:
     """Levenshtein 1966."""
 
-    @lru_cache(maxsize=None)
+    @cache
     def of(i: int, j: int) -> int:
         if not i or not j:
             return i + j

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from regard.attention.recording import record
-from regard.attention.trace import Axes, Axis, Spectrogram, Trace
+from regard.attention.trace import Axes, Axis, Trace
 from regard.audio.processor import AudioProcessor
 from regard.decoding.ctc import ctc_log_probs
 from regard.decoding.search import Hypothesis
@@ -23,6 +24,7 @@ from regard.tasks.recordings import (
     recording_of_row,
     recordings_of_arguments,
     row_features,
+    spectrogram,
     time_axis,
 )
 from regard.tasks.seq2seq import check_output, record_target
@@ -144,20 +146,25 @@ class TranscribePredictor(GenerationPredictor):
         else:
             check_output(self.network, output)
             trace = self._trace_decoder(audio, output, prove)
-        seconds = len(audio.frames[0]) * self.audio.frame_seconds
-        trace.spectrogram = Spectrogram(audio.frames[0].cpu(), seconds, str(value) if isinstance(value, str) else "")
+        name = Path(value).name if isinstance(value, str | Path) else ""
+        trace.picture = spectrogram(audio.frames[0].cpu(), name)
         return trace
+
+    def _axis(self, audio: AudioBatch, states: int) -> Axis:
+        """The states of the encoder for one recording."""
+        length = int(audio.lengths[0]) * self.audio.frame_seconds
+        return time_axis(states, self.state_seconds, states * self.state_seconds / length)
 
     @torch.no_grad()
     def _trace_encoder(self, audio: AudioBatch, output: Sequence[int], prove: bool) -> Trace:
         with record(prove) as recorder:
             emissions = self.network(audio)
-        axis = time_axis(int(emissions.lengths[0]), self.state_seconds)
+        axis = self._axis(audio, int(emissions.lengths[0]))
         return Trace(recorder, Axes(self.network.body.sites(axis), axis), self.tokenizer.decode(output))
 
     def _trace_decoder(self, audio: AudioBatch, output: Sequence[int], prove: bool) -> Trace:
         recorder = record_target(self.network, audio, self.tokenizer, output, prove)
-        axis = time_axis(-(-int(audio.lengths[0]) // self.network.stride), self.state_seconds)
+        axis = self._axis(audio, -(-int(audio.lengths[0]) // self.network.stride))
         begin, end = self.tokenizer.begin, self.tokenizer.end
         target = Axis(self.tokenizer.pieces([begin, *output]))
         units = Axis(self.tokenizer.pieces([*output, end]))
