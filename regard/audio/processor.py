@@ -19,6 +19,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from regard.audio.features import FeatureConfig, Kind, extract
 from regard.audio.read import MAX_SECONDS
+from regard.config.options import RecordingOptions
+from regard.config.schema import show
 from regard.data.small_files import read_text
 from regard.errors import UserError, listed
 from regard.layers.inputs import AudioBatch
@@ -34,6 +36,9 @@ KINDS: dict[str, Kind] = {
 }
 TYPES = {kind: name for name, kind in KINDS.items()}
 
+WINDOW_MS, HOP_MS = 25, 10  # of new models
+MFCC_FILTERS = 40  # at least
+
 WHISPER_RATE = 16_000
 WHISPER_MAX_FREQUENCY = 8000.0  # whatever the rate
 
@@ -48,6 +53,24 @@ class AudioProcessor:
     window_seconds: int = 0  # shorter recordings are padded with silence to this length: Whisper's 30 seconds; 0 = none
     foreign: Mapping[str, Any] = field(default_factory=dict)  # keys of a loaded file that are written back
     files: ClassVar[tuple[str, ...]] = (FILE,)
+
+    @classmethod
+    def default(cls, rate: int, kind: Kind, bins: int) -> Self:
+        """For a new model: frames of 25 ms every 10 ms, normalised over each recording."""
+        window, hop = rate * WINDOW_MS // 1000, rate * HOP_MS // 1000
+        filters = max(bins, MFCC_FILTERS) if kind == "mfcc" else bins
+        return cls(FeatureConfig(kind, rate, filters, window, hop, coefficients=bins, normalisation="utterance"))
+
+    def check_options(self, data: RecordingOptions) -> None:
+        """Reject options of a new model that a pre-trained one does not have."""
+        default = RecordingOptions()
+        ours = {"sampling_rate": self.rate, "features": self.features.kind}
+        for name, value in ours.items():
+            requested = getattr(data, name)
+            if requested not in (value, getattr(default, name)):
+                raise UserError(
+                    f"data.{name} = {show(requested)}, but the model's processor has {show(value)}: remove it"
+                )
 
     # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

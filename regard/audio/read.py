@@ -11,9 +11,9 @@ import math
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -80,12 +80,27 @@ def read_audio(file: str | Path | BinaryIO, rate: int, name: str = "") -> np.nda
 def read_blocks(file: str | Path | BinaryIO, rate: int, name: str = "") -> Iterator[np.ndarray]:
     """The same in blocks of some seconds, for recordings of any length up to the limit."""
     name = name or str(file)
-    if isinstance(file, str | Path):
-        _check_file(Path(file), name)
-        with Path(file).open("rb") as opened:
-            yield from _resampled(opened, rate, name)
-    else:
-        yield from _resampled(file, rate, name)
+    with _opened(file, name) as opened:
+        yield from _resampled(opened, rate, name)
+
+
+class Header(NamedTuple):
+    """What a file says about itself."""
+
+    rate: int
+    channels: int
+    seconds: float | None  # None where it is known at the end only
+
+
+def read_header(file: str | Path | BinaryIO, name: str = "") -> Header:
+    """The header of a file, without decoding it."""
+    name = name or str(file)
+    with _opened(file, name) as opened, _named_errors(name):
+        _check_container(opened)
+        with soundfile().SoundFile(opened) as decoder:
+            _check_header(decoder)
+            seconds = decoder.frames / decoder.samplerate if decoder.frames < UNKNOWN_FRAMES else None
+            return Header(decoder.samplerate, decoder.channels, seconds)
 
 
 def from_value(value: Any, rate: int) -> np.ndarray:
@@ -114,13 +129,18 @@ def from_value(value: Any, rate: int) -> np.ndarray:
     return samples if own_rate == rate else soxr().resample(samples, own_rate, rate)
 
 
-def _check_file(path: Path, name: str) -> None:
+def _opened(file: str | Path | BinaryIO, name: str) -> AbstractContextManager[BinaryIO]:
+    """The bytes of a path, or those of an open file, which stays open."""
+    if not isinstance(file, str | Path):
+        return nullcontext(file)
+    path = Path(file)
     try:
         info = path.stat()
+        if not stat.S_ISREG(info.st_mode):
+            raise UserError(f"{name}: expected an audio file, this is {'a folder' if path.is_dir() else 'a device'}")
+        return path.open("rb")
     except OSError as error:
         raise UserError(f"{name}: recording not found ({error.strerror})") from None
-    if not stat.S_ISREG(info.st_mode):
-        raise UserError(f"{name}: expected an audio file, this is {'a folder' if path.is_dir() else 'a device'}")
 
 
 def _resampled(file: BinaryIO, rate: int, name: str) -> Iterator[np.ndarray]:
