@@ -112,8 +112,11 @@ class SpeechTokens:
         return self.no_timestamps + 1
 
     @classmethod
-    def of(cls, generation: Json, config: WhisperConfig, tokenizer: Any) -> "SpeechTokens":
-        """From generation_config.json, and from the names in the tokenizer where it is an older one."""
+    def of(cls, generation: Json, config: WhisperConfig, tokenizer: Any) -> "SpeechTokens | None":
+        """From generation_config.json, and from the names in the tokenizer where it is an older one.
+
+        None where neither has them: such a model was not trained with prompts.
+        """
         table: Mapping[str, int] = tokenizer.table
         languages, tasks = {}, {}
         if generation.get("is_multilingual", config.vocabulary != 51864):
@@ -122,7 +125,7 @@ class SpeechTokens:
         forced = _forced(generation, config.vocabulary)
         no_timestamps = _id(generation, "no_timestamps_token_id", table.get("<|notimestamps|>"), config.vocabulary)
         if no_timestamps is None:
-            raise UserError("no_timestamps_token_id is missing, and the tokenizer has no token <|notimestamps|>")
+            return None
         codes = {id: code for code, id in languages.items()}
         task = generation.get("task") or next((name for name, id in tasks.items() if forced.get(2) == id), "transcribe")
         if task not in TASKS:
@@ -152,10 +155,14 @@ class SpeechTokens:
             raise UserError(f"language = '{language}': this model knows English only")
         return SpeechTokens(**(vars(self) | {"default_language": code}))
 
-    def prompt(self, language: str, task: str, timestamps: bool) -> list[int]:
-        """The tokens before an answer. An English-only model is told neither language nor task."""
+    def require_task(self, task: str) -> None:
+        """An error unless the model does this."""
         if task != "transcribe" and task not in self.tasks:
             raise UserError(f"task = '{task}' is for multilingual models; this one transcribes English")
+
+    def prompt(self, language: str, task: str, timestamps: bool) -> list[int]:
+        """The tokens before an answer. An English-only model is told neither language nor task."""
+        self.require_task(task)
         told = [self.languages[language], self.tasks[task]] if self.languages else []
         return [self.begin, *told, *([] if timestamps else [self.no_timestamps])]
 
@@ -213,12 +220,18 @@ def _forced(generation: Json, vocabulary: int) -> dict[int, int | None]:
     return dict(pairs)
 
 
+def upper_heads(config: WhisperConfig) -> tuple[tuple[int, int], ...]:
+    """All heads of the upper half of the decoder's layers, which align where no file names better ones."""
+    depth, heads = config.decoder_depth or config.depth, config.decoder_heads or config.heads
+    return tuple((layer, head) for layer in range(depth // 2, depth) for head in range(heads))
+
+
 def _alignment_heads(generation: Json, config: WhisperConfig) -> tuple[tuple[int, int], ...]:
-    """The heads that a file names; else all of the upper half of the layers."""
+    """The heads that a file names."""
     depth, heads = config.decoder_depth or config.depth, config.decoder_heads or config.heads
     pairs = generation.get("alignment_heads")
     if pairs is None:
-        return tuple((layer, head) for layer in range(depth // 2, depth) for head in range(heads))
+        return upper_heads(config)
     valid = isinstance(pairs, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
     if not valid or not all(
         type(layer) is int and type(head) is int and 0 <= layer < depth and 0 <= head < heads for layer, head in pairs

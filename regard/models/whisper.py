@@ -48,6 +48,11 @@ class WhisperConfig:
 
     CHOICES = {"activation": tuple(ACTIVATIONS)}
 
+    @property
+    def max_frames(self) -> int:
+        """The longest recording, in frames."""
+        return 2 * self.source_positions
+
     def problem(self) -> str | None:
         """Which fields are incompatible, as a message."""
         for side, heads in (("heads", self.heads), ("decoder_heads", self.decoder_heads or self.heads)):

@@ -1,7 +1,8 @@
 """Transcripts of recordings, with the times of their words, and the attention of each unit over the recording."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,17 @@ from regard.audio.processor import AudioProcessor
 from regard.decoding.ctc import ctc_log_probs
 from regard.decoding.search import Hypothesis
 from regard.errors import UserError
+from regard.interop.whisper import SpeechTokens, upper_heads
 from regard.layers.inputs import AudioBatch
 from regard.models.heads.ctc import CTC
+from regard.models.whisper import Whisper
 from regard.tasks.generation import GenerationPredictor
 from regard.tasks.predictor import Inference, Options, RunInput
 from regard.tasks.recordings import (
     AudioRow,
     encode_recordings,
     is_single_recording,
+    read_samples,
     recording_of_row,
     recordings_of_arguments,
     row_features,
@@ -28,28 +32,15 @@ from regard.tasks.recordings import (
     time_axis,
 )
 from regard.tasks.seq2seq import check_output, record_target
+from regard.tasks.transcribe import windows
+from regard.tasks.transcribe.alignment import token_times
 from regard.tasks.transcribe.recognise import Recognition, Times, attention_times, ctc_times
-from regard.tasks.transcribe.timing import TimedText, group_words, timed_words, to_lines, to_srt, to_vtt
+from regard.tasks.transcribe.timing import group_words, timed_words, to_lines, to_srt, to_vtt
+from regard.tasks.transcribe.transcript import Transcript
+from regard.tasks.transcribe.windows import WindowTranscriber
 
 FORMATS = {"srt": to_srt, "vtt": to_vtt}
 CROSS = "decoder.cross"  # the site of the attention of a recurrent decoder
-
-
-@dataclass(frozen=True)
-class Transcript:
-    """What is said in a recording. `score` is the length-normalised log-probability.
-
-    `words` and `segments` are on request (timestamps); `alternatives` are the next best transcripts.
-    """
-
-    text: str
-    score: float
-    tokens: tuple[int, ...] = ()  # without the end token
-    finished: bool = True  # False: max_new_tokens was reached
-    truncated: bool = False  # only the beginning of the recording was used
-    words: tuple[TimedText, ...] | None = None
-    segments: tuple[TimedText, ...] | None = None
-    alternatives: tuple["Transcript", ...] = ()
 
 
 class TranscribePredictor(GenerationPredictor):
@@ -57,9 +48,16 @@ class TranscribePredictor(GenerationPredictor):
 
     task = "transcribe"
     description = "a speech recognition model"
-    options = (*GenerationPredictor.options, "ctc_weight", "timestamps", *FORMATS)
+    options = (*GenerationPredictor.options, "ctc_weight", "timestamps", *FORMATS, *windows.OPTIONS)
     text_columns = ("audio", "file", "file_name", "path")
     batch_size = 16
+
+    @cached_property
+    def speech_tokens(self) -> SpeechTokens | None:
+        """The tokens of Whisper's prompts; None for other models."""
+        if not isinstance(self.network, Whisper):
+            return None
+        return SpeechTokens.of(self.model.generation, self.network.config, self.tokenizer)
 
     @property
     def vocab_size(self) -> int:
@@ -96,6 +94,9 @@ class TranscribePredictor(GenerationPredictor):
 
     def predict(self, inputs: list[Any], options: Options, inference: Inference) -> list[Transcript]:
         timings = [options.pop(name, False) for name in ("timestamps", *FORMATS)]
+        if self.speech_tokens is not None:
+            return self._predict_windows(inputs, options, inference, any(timings))
+        _refuse(options, tuple(windows.OPTIONS), "Whisper")
         recognise = self.recognition(options)
         rows = encode_recordings(inputs, self.audio, self.network.config.max_frames, inference.truncate)
         order = sorted(range(len(rows)), key=lambda index: -rows[index].length)
@@ -115,6 +116,27 @@ class TranscribePredictor(GenerationPredictor):
             inference.progress(len(indices))
         return [transcripts[index] for index in range(len(rows))]
 
+    def _predict_windows(
+        self, inputs: list[Any], options: Options, inference: Inference, timed: bool
+    ) -> list[Transcript]:
+        """By Whisper: recordings of any length."""
+        transcribe = self.transcriber(options)
+        transcripts: list[Transcript] = []
+        for start in range(0, len(inputs), inference.batch_size):
+            values = inputs[start : start + inference.batch_size]
+            samples = [read_samples(value, self.audio.rate, index) for index, value in enumerate(values, start)]
+            transcripts += transcribe(samples, timed)
+            inference.progress(len(values))
+        return transcripts
+
+    def transcriber(self, options: Options) -> WindowTranscriber:
+        """Whisper with these options."""
+        assert self.speech_tokens is not None
+        _refuse(options, ("ctc_weight",), "models with a CTC output")
+        chosen = {name: value for name, value in options.items() if name in windows.OPTIONS}
+        decoding = self.decode_options(**{name: value for name, value in options.items() if name not in chosen})
+        return WindowTranscriber.of(self.network, self.processor, self.speech_tokens, decoding, chosen)
+
     def _transcript(self, hypothesis: Hypothesis) -> Transcript:
         text = self.tokenizer.decode(hypothesis.tokens).strip()
         return Transcript(text, hypothesis.score, tuple(hypothesis.tokens), hypothesis.finished)
@@ -127,6 +149,10 @@ class TranscribePredictor(GenerationPredictor):
     def times(self, audio: AudioBatch, tokens: Sequence[int]) -> Times:
         """When each token of an output for one recording is spoken: by CTC if the model has it, else by attention."""
         audio = audio.to(self.model.device)
+        if isinstance(self.network, Whisper):
+            heads = upper_heads(self.network.config)
+            seconds = int(audio.lengths[0]) * self.audio.frame_seconds
+            return token_times(self.network, self.network.start(audio), [self.tokenizer.begin], tokens, heads, seconds)
         emissions = Recognition(self.network, self.tokenizer).emissions(audio)
         if emissions is None:
             recorder = record_target(self.network, audio, self.tokenizer, tokens)
@@ -140,7 +166,7 @@ class TranscribePredictor(GenerationPredictor):
         """Output units × seconds where there is a decoder; of a CTC model the self-attention over the recording."""
         (row,) = encode_recordings([value], self.audio, self.network.config.max_frames, truncate)
         audio = self.batch([row]).to(self.model.device)
-        output = self.tokenizer.encode(target) if target is not None else self.recognition(options)(audio)[0][0].tokens
+        output = self.answer(audio, target, options)
         if isinstance(self.network, CTC):
             trace = self._trace_encoder(audio, output, prove)
         else:
@@ -149,6 +175,20 @@ class TranscribePredictor(GenerationPredictor):
         name = Path(value).name if isinstance(value, str | Path) else ""
         trace.picture = spectrogram(audio.frames[0].cpu(), name)
         return trace
+
+    def answer(self, audio: AudioBatch, target: str | None, options: Options) -> list[int]:
+        """The decoder's tokens after the first: a target, or the prediction. Whisper's begin with its prompt."""
+        if self.speech_tokens is None:
+            encoded = None if target is None else self.tokenizer.encode(target)
+            return self.recognition(options)(audio)[0][0].tokens if encoded is None else encoded
+        decoder = self.transcriber(options).decoder
+        state = decoder.encode(audio)
+        prompts = decoder.prompts(state, 1, timestamps=False)
+        if target is None:
+            tokens = decoder.decode(state, prompts, timestamps=False)[0][0].tokens
+        else:
+            tokens = self.tokenizer.encode(" " + target.strip())
+        return [*prompts[0][1:], *tokens]
 
     def _axis(self, audio: AudioBatch, states: int) -> Axis:
         """The states of the encoder for one recording."""
@@ -184,3 +224,8 @@ class TranscribePredictor(GenerationPredictor):
             if options.get(name):
                 return write(segments).split("\n")
         return to_lines(segments) if options.get("timestamps") else super().lines(prediction, options)
+
+
+def _refuse(options: Options, names: Sequence[str], owners: str) -> None:
+    if wrong := [name for name in names if name in options]:
+        raise UserError(f"'{wrong[0]}' is for {owners}")

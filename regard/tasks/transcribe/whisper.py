@@ -5,7 +5,6 @@ Shapes: tokens (rows, length); a state has the encoded windows.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -15,14 +14,15 @@ from regard.decoding.search import Hypothesis, search
 from regard.decoding.timestamps import NotFirst, TimestampRules
 from regard.errors import UserError
 from regard.interop.whisper import SpeechTokens
+from regard.layers.audio_encoder import Encoded
 from regard.layers.inputs import AudioBatch
-from regard.layers.pytree import State, reorder
+from regard.layers.pytree import State
 from regard.models.whisper import Whisper
 from regard.tasks.generation import NOT_FINITE
 from regard.text.tokenizer import Tokenizer
 
 
-class Encoded:
+class FromState:
     """A network whose source is encoded already, so that it is encoded once for several searches."""
 
     def __init__(self, network: Whisper):
@@ -44,9 +44,18 @@ class WhisperDecoder:
     task: str = "transcribe"  # or "translate": into English
 
     @torch.inference_mode()
-    def encode(self, audio: AudioBatch) -> State:
+    def listen(self, audio: AudioBatch) -> Encoded:
+        """The encoder's states of each window."""
+        return self.network.listen(audio.to(self.device))
+
+    @torch.inference_mode()
+    def start(self, encoded: Encoded) -> State:
         """The state before the first token of each window."""
-        return self.network.start(audio.to(next(self.network.parameters()).device))
+        return self.network.start_from(encoded)
+
+    def encode(self, audio: AudioBatch) -> State:
+        """Both."""
+        return self.start(self.listen(audio))
 
     def decode(
         self,
@@ -62,7 +71,7 @@ class WhisperDecoder:
         positions = self.network.max_positions - begin.size(1)
         limit = min(options.max_new_tokens or positions, positions)
         hypotheses = search(
-            Encoded(self.network), state, begin, self.tokens.end, options, limit,
+            FromState(self.network), state, begin, self.tokens.end, options, limit,
             keys=keys, processors=self.processors(timestamps),
         )  # fmt: skip
         if not all(hypotheses):
@@ -109,9 +118,3 @@ class WhisperDecoder:
     @property
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
-
-
-def window(state: State, index: int) -> State:
-    """The state of one window of several."""
-    rows: Any = torch.tensor([index])
-    return State(reorder(state.source, rows), state.hypothesis)
