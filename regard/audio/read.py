@@ -26,6 +26,8 @@ MAX_AMPLITUDE = 1 << 16  # of float files, whose samples should be from −1 to 
 
 BLOCK = 1 << 16  # frames
 
+RESAMPLING = "MQ"  # soxr's medium quality: a precision of 16 bits
+
 FORMATS = "WAV, FLAC, OGG (Vorbis, Opus) or MP3"
 SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3")
 
@@ -126,7 +128,7 @@ def from_value(value: Any, rate: int) -> np.ndarray:
         raise UserError(f"{len(frames) / own_rate:,.0f} seconds are over the limit of {MAX_SECONDS:,}: split the array")
     scale = INTEGER_SCALES.get(frames.dtype, 1)
     samples = _to_mono(frames.reshape(len(frames), -1).astype(np.float32) / scale)
-    return samples if own_rate == rate else soxr().resample(samples, own_rate, rate)
+    return samples if own_rate == rate else soxr().resample(samples, own_rate, rate, RESAMPLING)
 
 
 def _opened(file: str | Path | BinaryIO, name: str) -> AbstractContextManager[BinaryIO]:
@@ -153,7 +155,7 @@ def _resampled(file: BinaryIO, rate: int, name: str) -> Iterator[np.ndarray]:
             if decoder.samplerate == rate:
                 yield from blocks
                 return
-            resampler = soxr().ResampleStream(decoder.samplerate, rate, 1, dtype="float32")
+            resampler = soxr().ResampleStream(decoder.samplerate, rate, 1, dtype="float32", quality=RESAMPLING)
             for block in blocks:
                 yield resampler.resample_chunk(block)
             yield resampler.resample_chunk(np.zeros(0, np.float32), last=True)

@@ -167,6 +167,8 @@ class AnswerOptions(OptionGroup):
     timestamps: bool = option(False, "Speech recognition: also when each segment is said.")
     srt: bool = option(False, "Speech recognition: print subtitles as SRT; for a single INPUT.")
     vtt: bool = option(False, "Speech recognition: print subtitles as WebVTT; for a single INPUT.")
+    language: str = option("", "Whisper: spoken language, such as de (default: detected).", metavar="CODE")
+    translate: bool = option(False, "Whisper: translate into English.")
     ctc_weight: float | None = option(
         None, "Speech recognition: weight of CTC beside the decoder (default: as in training).", min=0.0, max=1.0
     )
