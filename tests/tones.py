@@ -7,7 +7,7 @@ import numpy as np
 import soundfile
 
 RATE = 4000
-LETTERS = "abcde"
+LETTERS = "abcd"
 TONE, GAP = 0.09, 0.05  # seconds
 
 
@@ -28,7 +28,7 @@ def speak(text: str, seed: int = 0) -> Spoken:
         start = sum(map(len, pieces)) / RATE
         length = int(TONE * RATE * rng.uniform(0.8, 1.2))
         if letter != " ":
-            phase = 2 * np.pi * (300 + 320 * LETTERS.index(letter)) * np.arange(length) / RATE
+            phase = 2 * np.pi * (300 + 400 * LETTERS.index(letter)) * np.arange(length) / RATE
             pieces.append(0.5 * np.sin(phase))
         else:
             pieces.append(np.zeros(length))
