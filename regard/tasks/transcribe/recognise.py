@@ -46,7 +46,7 @@ class Recognition:
     @property
     def has_ctc_head(self) -> bool:
         """Whether the encoder of an encoder–decoder also has a CTC head."""
-        return getattr(self.network, "ctc_head", None) is not None
+        return getattr(self.network.config, "ctc_weight", 0.0) > 0
 
     def emissions(self, audio: AudioBatch) -> Emissions | None:
         """The logits of CTC; None where the network has no CTC output."""

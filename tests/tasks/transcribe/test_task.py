@@ -55,8 +55,8 @@ embedding_width = 8
 width = 32
 filters = 3
 kernel = 5
-ctc = true"""
-MODELS = {"ctc": (CTC, 400), "las": (LAS, 500)}
+ctc_weight = 0.5"""
+MODELS = {"ctc": (CTC, 400), "las": (LAS, 400)}
 
 
 def recipe_of(
@@ -256,7 +256,7 @@ def test_words_stand_for_values_of_a_column(table, tmp_path):
     words = 'words = { 1 = "one", 2 = "two" }'
     task = prepared(tmp_path, written(tmp_path, rows), data=words)
     assert {task.training.text(index).target for index in range(len(task.training))} == {"one", "two"}
-    with pytest.raises(UserError, match="'2' is not in data.words"):
+    with pytest.raises(UserError, match=r"'2' is not in data\.words"):
         prepared(tmp_path, written(tmp_path, rows), data='words = { 1 = "one" }')
 
 
