@@ -25,7 +25,7 @@ from regard.models.heads.ctc import CTC
 from regard.tasks.seq2seq import decode
 from regard.text.tokenizer import Tokenizer
 
-CTC_OPTIONS = ("num_beams", "num_return_sequences", "length_penalty", "seed")  # that a search without decoder has
+CTC_OPTIONS = ("num_beams", "num_return_sequences", "seed")  # that a search without decoder has
 
 Times = list[tuple[float, float]]  # of tokens: seconds from the beginning of the recording
 

@@ -16,6 +16,7 @@ from regard.cli.main import main
 from regard.config.recipe import Recipe, load_recipe
 from regard.errors import UserError
 from regard.explorer.alignment import LABEL, LINE, MARGIN, ROW, SPECTROGRAM
+from regard.interop.folder import save
 from regard.metrics.alignment import monotonicity
 from regard.tasks.transcribe.timing import to_vtt
 from regard.training.build import prepare_network, prepare_task, resume, start
@@ -148,6 +149,26 @@ def test_a_saved_model_transcribes_the_same(model, tmp_path):
     again = regard.load(tmp_path / "saved")
     assert again.task == "transcribe"
     assert [each.text for each in again.run(recordings)] == [each.text for each in model.run(recordings)]
+
+
+def test_a_loaded_encoder_with_its_head_is_the_saved_one(table, tmp_path):
+    """Also where it is rewritten to compute no padding."""
+    recipe = recipe_of(tmp_path, table, TRANSFORMER, 4)
+    loaded = prepare_network(recipe)
+    save(tmp_path / "saved", loaded.network, loaded.processor, {"num_beams": 3})
+    model = regard.load(tmp_path / "saved")
+    audio = loaded.processor.source([speak(text, index).samples for index, text in enumerate(unseen(3))])
+    with torch.no_grad():
+        emissions, expected = model.network(audio), loaded.network.eval()(audio)
+    assert emissions.lengths.tolist() == expected.lengths.tolist()
+    for row, length in enumerate(expected.lengths.tolist()):
+        torch.testing.assert_close(emissions.logits[row, :length], expected.logits[row, :length], atol=1e-5, rtol=0)
+    assert model.predictor().decode_options().num_beams == 3
+    config = json.loads((tmp_path / "saved" / "config.json").read_text())
+    assert config["architectures"] == ["SpeechTransformerForCTC"]
+    (tmp_path / "saved" / "config.json").write_text(json.dumps(config | {"vocab_size": 99}))
+    with pytest.raises(UserError):
+        regard.load(tmp_path / "saved")
 
 
 def output_of(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
