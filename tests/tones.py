@@ -7,7 +7,7 @@ import numpy as np
 import soundfile
 
 RATE = 4000
-LETTERS = "abcde"
+LETTERS = "abcd"
 TONE, GAP = 0.09, 0.05  # seconds
 
 
@@ -28,21 +28,21 @@ def speak(text: str, seed: int = 0) -> Spoken:
         start = sum(map(len, pieces)) / RATE
         length = int(TONE * RATE * rng.uniform(0.8, 1.2))
         if letter != " ":
-            phase = 2 * np.pi * (300 + 320 * LETTERS.index(letter)) * np.arange(length) / RATE
+            phase = 2 * np.pi * (300 + 400 * LETTERS.index(letter)) * np.arange(length) / RATE
             pieces.append(0.5 * np.sin(phase))
         else:
-            pieces.append(np.zeros(length))
-        times.append((start, start + length / RATE))
+            pieces.append(np.zeros(2 * length))
+        times.append((start, sum(map(len, pieces)) / RATE))
         pieces.append(np.zeros(int(GAP * RATE)))
     samples = np.concatenate(pieces)
     return Spoken(text, (samples + rng.normal(0, 0.01, len(samples))).astype(np.float32), times)
 
 
 def sentences(count: int, seed: int = 1) -> list[str]:
-    """Texts of two to five letters, some with a space between two words."""
+    """Texts of two to five letters, the longer ones with a space between two words."""
     rng = np.random.default_rng(seed)
     texts = ["".join(rng.choice(list(LETTERS), int(rng.integers(2, 6)))) for _ in range(count)]
-    return [f"{text[:2]} {text[2:]}" if len(text) == 5 else text for text in texts]
+    return [f"{text[:2]} {text[2:]}" if len(text) >= 4 else text for text in texts]
 
 
 def write_recordings(folder: Path, count: int, seed: int = 1) -> Path:

@@ -57,6 +57,16 @@ class FeatureConfig:
             raise UserError(f"coefficients = {self.coefficients}: expected 1 to {self.bins}, the number of mel filters")
         if not 0 <= self.max_frequency <= self.rate / 2:
             raise UserError(f"max_frequency = {self.max_frequency}: expected at most {self.rate / 2:g}, half the rate")
+        if self.kind in ("log_mel", "mfcc") and not self.filters.any(0).all():
+            raise UserError(
+                f"bins = {self.bins}: too many mel filters for windows of {self.window} samples at {self.rate:,} Hz: "
+                "some are empty"
+            )
+
+    @property
+    def filters(self) -> Tensor:
+        """The mel filters (window // 2 + 1, bins)."""
+        return mel_filters(self.bins, self.window, self.rate, self.mel_scale, self.max_frequency)
 
     @property
     def width(self) -> int:
@@ -88,8 +98,7 @@ def extract(samples: Tensor, config: FeatureConfig) -> Tensor:
 
 def log_mel(samples: Tensor, config: FeatureConfig) -> Tensor:
     """The natural logarithm of the energy in each mel filter."""
-    filters = mel_filters(config.bins, config.window, config.rate, config.mel_scale, config.max_frequency)
-    energies = [power @ filters for power in power_spectra(samples, config.window, config.hop)]
+    energies = [power @ config.filters for power in power_spectra(samples, config.window, config.hop)]
     return torch.cat(energies).clamp_(min=FLOOR).log_()
 
 

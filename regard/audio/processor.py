@@ -58,8 +58,8 @@ class AudioProcessor:
     def default(cls, rate: int, kind: Kind, bins: int) -> Self:
         """For a new model: frames of 25 ms every 10 ms, normalised over each recording."""
         window, hop = rate * WINDOW_MS // 1000, rate * HOP_MS // 1000
-        filters = max(bins, MFCC_FILTERS) if kind == "mfcc" else bins
-        return cls(FeatureConfig(kind, rate, filters, window, hop, coefficients=bins, normalisation="utterance"))
+        features = FeatureConfig(kind, rate, bins, window, hop, normalisation="utterance")
+        return cls(replace(features, bins=max(bins, MFCC_FILTERS), coefficients=bins) if kind == "mfcc" else features)
 
     def check_options(self, data: RecordingOptions) -> None:
         """Reject options of a new model that a pre-trained one does not have."""

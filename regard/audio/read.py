@@ -37,6 +37,7 @@ MPEG_SYNC = 0xFFE0  # the first 11 bits of a frame of MP3
 
 UNKNOWN_FRAMES = (1 << 63) - 1  # of FLAC written to a pipe, as libsndfile tells it
 UNKNOWN_SIZE = 0x7FFF0000  # programs that write WAV to a pipe announce a size from here on
+MAX_OGG_PAGE, OGG_HEADER, OGG_LAST = 65_307, 27, 4  # bytes of a page and of its header; the flag of the last page
 MIN_READ = 0.75  # of the bytes of an MP3, which may end with tags
 SIZE_TOLERANCE = 64  # bytes by which careless programs announce too much
 
@@ -174,7 +175,7 @@ def _named_errors(name: str) -> Iterator[None]:
 
 
 def _check_container(file: BinaryIO) -> int:
-    """The bytes of a file. Only formats that are listed reach a decoder, and no WAV that ends before its own size."""
+    """The bytes of a file. Only formats that are listed reach a decoder, and no file that ends too early."""
     start = file.read(HEADER_BYTES)
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
@@ -191,7 +192,21 @@ def _check_container(file: BinaryIO) -> int:
         announced = int.from_bytes(start[20:28], "little", signed=True)
     if announced > size + SIZE_TOLERANCE:
         raise UserError(f"the recording is truncated: {size:,} of {announced:,} bytes")
+    if start.startswith(b"OggS") and not _has_last_page(file, size):
+        raise UserError("the recording is truncated: its last page is missing")
     return size
+
+
+def _has_last_page(file: BinaryIO, size: int) -> bool:
+    """Whether an Ogg file ends with the complete page that is marked as its last. RFC 3533, section 6."""
+    file.seek(max(0, size - MAX_OGG_PAGE))
+    tail = file.read()
+    file.seek(0)
+    page = tail[tail.rfind(b"OggS") :]
+    if len(page) < OGG_HEADER:
+        return False
+    segments = page[OGG_HEADER : OGG_HEADER + page[OGG_HEADER - 1]]
+    return bool(page[5] & OGG_LAST) and len(page) >= OGG_HEADER + len(segments) + sum(segments)
 
 
 def _check_header(decoder: Any) -> None:
@@ -223,8 +238,7 @@ def _decoded(decoder: Any, file: BinaryIO, size: int) -> Iterator[np.ndarray]:
 
 def _to_mono(frames: np.ndarray) -> np.ndarray:
     """The mean of the channels."""
-    samples = frames[:, 0] if frames.shape[1] == 1 else frames.mean(1, dtype=np.float32)
-    peak = float(np.abs(samples).max())
+    peak = float(np.abs(frames).max())
     if not peak <= MAX_AMPLITUDE:  # also if it is NaN
         raise UserError(f"has samples of {peak}: expected numbers from -1 to 1")
-    return np.ascontiguousarray(samples)
+    return np.ascontiguousarray(frames[:, 0]) if frames.shape[1] == 1 else frames.mean(1)

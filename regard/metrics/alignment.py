@@ -25,8 +25,3 @@ def coverage(weights: np.ndarray) -> float:
     """
     units, states = weights.shape
     return float(np.minimum(1.0, weights.sum(0) * states / units).mean())
-
-
-def boundary_errors(predicted: list[tuple[float, float]], reference: list[tuple[float, float]]) -> np.ndarray:
-    """The absolute differences of the starts of units that are the same ones in both, in seconds."""
-    return np.array([abs(one[0] - other[0]) for one, other in zip(predicted, reference, strict=True)])

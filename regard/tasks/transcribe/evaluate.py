@@ -9,8 +9,9 @@ from regard.metrics import error_rate
 from regard.progress import counted
 from regard.tasks.predictor import LoadedModel
 from regard.tasks.scoring import Evaluation, EvaluationRequest, prediction_rows, require_same_task, resolve_split
-from regard.tasks.transcribe.dataset import records
+from regard.tasks.transcribe.dataset import records, timed_references
 from regard.tasks.transcribe.options import TranscribeData
+from regard.tasks.transcribe.scores import attention_scores, boundary_scores
 
 OPTIONS = ("source", "target", "truncate", "predictions", "compare")
 
@@ -40,6 +41,10 @@ def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> 
     if len(models) == 1:
         results["scores"] = [error_rate.score(name, outputs[0], references) for name in metrics]
         results["edits"] = {name: error_rate.edits(name, outputs[0], references).to_dict() for name in metrics}
+        predictor = models[0].predictor()
+        results |= {"attention": scores} if (scores := attention_scores(predictor, names, outputs[0])) else {}
+        timed = {name: units for name, units in timed_references(recipe, split).items() if name in {*names}}
+        results |= {"boundaries": scores} if (scores := boundary_scores(predictor, timed)) else {}
     else:
         results["scores"] = [
             {"model": model, **asdict(error_rate.score(name, texts, references))}

@@ -34,12 +34,7 @@ class TranscribeData(RecordingOptions):
 
 @dataclass(frozen=True)
 class TranscribeTrain(TrainOptions):
-    ctc_weight: float = 0.3  # λ of the CTC loss where an encoder–decoder also has a CTC head; and in its decoding
     label_smoothing: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 <= self.ctc_weight <= 1, f"train.ctc_weight = {self.ctc_weight}: must be between 0 and 1")
 
 
 @dataclass(frozen=True)

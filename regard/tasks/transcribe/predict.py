@@ -85,9 +85,7 @@ class TranscribePredictor(GenerationPredictor):
     def recognition(self, options: Options) -> Recognition:
         """How the model transcribes with these options; by default with the CTC weight that it was trained with."""
         options = dict(options)
-        recipe = self.model.recipe
-        trained = getattr(recipe.train, "ctc_weight", 0.0) if recipe else 0.0
-        weight = options.pop("ctc_weight", trained)
+        weight = options.pop("ctc_weight", getattr(self.network.config, "ctc_weight", 0.0))
         if not isinstance(weight, int | float) or not 0 <= weight <= 1:
             raise UserError(f"ctc_weight = {weight!r}: expected a number from 0 to 1")
         return Recognition(self.network, self.tokenizer, self.decode_options(**options), float(weight))
@@ -98,7 +96,7 @@ class TranscribePredictor(GenerationPredictor):
             return self._predict_windows(inputs, options, inference, any(timings))
         _refuse(options, tuple(windows.OPTIONS), "Whisper")
         recognise = self.recognition(options)
-        rows = encode_recordings(inputs, self.audio, self.network.config.max_frames, inference.truncate)
+        rows = self.rows(inputs, inference.truncate)
         order = sorted(range(len(rows)), key=lambda index: -rows[index].length)
         transcripts: dict[int, Transcript] = {}
         for start in range(0, len(order), inference.batch_size):
@@ -141,6 +139,10 @@ class TranscribePredictor(GenerationPredictor):
         text = self.tokenizer.decode(hypothesis.tokens).strip()
         return Transcript(text, hypothesis.score, tuple(hypothesis.tokens), hypothesis.finished)
 
+    def rows(self, values: Sequence[Any], truncate: bool = False) -> list[AudioRow]:
+        """Recordings as rows; one that is longer than the model reads is an error, or truncated."""
+        return encode_recordings(values, self.audio, self.network.config.max_frames, truncate)
+
     def batch(self, rows: Sequence[AudioRow]) -> AudioBatch:
         """Rows as one batch."""
         return self.audio.collate([row_features(row, self.audio) for row in rows])
@@ -164,7 +166,7 @@ class TranscribePredictor(GenerationPredictor):
 
     def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: Options) -> Trace:
         """Output units × seconds where there is a decoder; of a CTC model the self-attention over the recording."""
-        (row,) = encode_recordings([value], self.audio, self.network.config.max_frames, truncate)
+        (row,) = self.rows([value], truncate)
         audio = self.batch([row]).to(self.model.device)
         output = self.answer(audio, target, options)
         if isinstance(self.network, CTC):

@@ -4,7 +4,8 @@ Shapes: frames (batch, length, bins).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from regard.models.heads.ctc import CTC
 from regard.tasks.seq2seq import decode
 from regard.text.tokenizer import Tokenizer
 
-CTC_OPTIONS = ("num_beams", "num_return_sequences", "length_penalty", "seed")  # that a search without decoder has
+CTC_OPTIONS = ("num_beams", "num_return_sequences", "seed")  # that a search without decoder has
 
 Times = list[tuple[float, float]]  # of tokens: seconds from the beginning of the recording
 
@@ -35,7 +36,7 @@ class Recognition:
 
     network: Any
     tokenizer: Tokenizer
-    options: DecodeOptions = DecodeOptions()
+    options: DecodeOptions = field(default_factory=DecodeOptions)
     ctc_weight: float = 0.0  # λ of joint decoding; 0: the attention decoder alone
 
     @property
@@ -45,7 +46,7 @@ class Recognition:
     @property
     def has_ctc_head(self) -> bool:
         """Whether the encoder of an encoder–decoder also has a CTC head."""
-        return getattr(self.network, "ctc_head", None) is not None
+        return getattr(self.network.config, "ctc_weight", 0.0) > 0
 
     def emissions(self, audio: AudioBatch) -> Emissions | None:
         """The logits of CTC; None where the network has no CTC output."""
@@ -64,20 +65,21 @@ class Recognition:
         if self.options.max_new_tokens:
             limit = torch.full_like(limit, self.options.max_new_tokens)
         limit = limit.clamp(max=self.network.max_positions - 1)
-        sampled = audio.frames if self.options.temperature else ()
-        keys = [
-            key_of(frames[:length].cpu().numpy().view(np.int32).ravel())
-            for frames, length in zip(sampled, audio.lengths)
-        ]
+        keys = [self._key(audio, row) for row in range(audio.batch_size)] if self.options.temperature else []
         if not (self.ctc_weight and self.has_ctc_head):
             return decode(self.network, audio, self.tokenizer, self.options, limit, keys)
         joint: Any = JointDecoder(self.network, self.blank, self.tokenizer.end, self.ctc_weight)
         options = replace(self.options, suppress_tokens=(*self.options.suppress_tokens, self.blank))
         return decode(joint, audio, self.tokenizer, options, limit, keys)
 
+    @staticmethod
+    def _key(audio: AudioBatch, row: int) -> int:
+        """What decides the draws of a recording, besides the seed: its features, without padding."""
+        return key_of(audio.frames[row, : audio.lengths[row]].cpu().contiguous().numpy().view(np.int32).ravel())
+
     def _search_ctc(self, audio: AudioBatch) -> list[list[Hypothesis]]:
         default = DecodeOptions()
-        for name in (field.name for field in fields(default) if field.name not in CTC_OPTIONS):
+        for name in (option.name for option in fields(default) if option.name not in CTC_OPTIONS):
             if getattr(self.options, name) != getattr(default, name):
                 raise UserError(f"{name} is for models with a decoder; this one has a CTC output: use num_beams")
         log_probs = ctc_log_probs(*self.network(audio), self.blank)
@@ -98,4 +100,4 @@ def attention_times(trace: Trace, site: str, step: float) -> Times:
     Where attention goes back, a token begins where the one before it does.
     """
     peaks = trace.weights(site).mean(0).argmax(-1).cummax(0).values.tolist()  # the last row is that of the end
-    return [(start * step, max(end, start + 1) * step) for start, end in zip(peaks, peaks[1:], strict=False)]
+    return [(start * step, max(end, start + 1) * step) for start, end in pairwise(peaks)]

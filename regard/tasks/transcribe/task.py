@@ -73,8 +73,7 @@ class Transcribe(Seq2SeqTask[AudioDataset]):
         self.processor.source.check_options(self.data)
         self.is_ctc = isinstance(network, CTC)
         self.stride: int = network.body.stride if self.is_ctc else network.stride
-        has_ctc = self.is_ctc or getattr(network, "ctc_head", None) is not None
-        self.ctc_weight = 1.0 if self.is_ctc else self.options.ctc_weight if has_ctc else 0.0
+        self.ctc_weight: float = 1.0 if self.is_ctc else getattr(network.config, "ctc_weight", 0.0)
         self.max_frames: int = network.config.max_frames
         self.scores = (*metrics_of(self.data), "loss")
 
@@ -149,7 +148,7 @@ class Transcribe(Seq2SeqTask[AudioDataset]):
 
     def _transcribe(self, network: nn.Module, indices: range) -> list[str]:
         assert self.validation is not None
-        recognise = Recognition(network, self.tokenizer, DecodeOptions(), 0.0 if self.is_ctc else self.ctc_weight)
+        recognise = Recognition(network, self.tokenizer, DecodeOptions(), self.ctc_weight)
         hypotheses: list[list[Hypothesis]] = []
         for start in range(0, len(indices), BATCH):
             hypotheses += recognise(self.collate(self.validation, indices[start : start + BATCH]).source)
