@@ -146,25 +146,35 @@ PUBLISHED = {  # Radford et al. 2022, table 1, in millions
 VOCABULARIES = {".en": 51864, "v3": 51866, "turbo": 51866}
 
 
-@pytest.mark.parametrize("preset", PUBLISHED)
-def test_published_sizes(preset: str) -> None:
-    """As the published tables round them, and exactly as transformers counts them."""
-    from transformers import WhisperConfig, WhisperForConditionalGeneration
-
+def published(preset: str) -> Any:
     vocabulary = next((size for end, size in VOCABULARIES.items() if preset.endswith(end)), 51865)
     with torch.device("meta"):
-        network = build({"family": "whisper", "preset": preset}, vocabulary=vocabulary)
-        config = network.config
-        reference = WhisperForConditionalGeneration(
-            WhisperConfig(
-                vocab_size=vocabulary, num_mel_bins=config.bins, d_model=config.width, encoder_layers=config.depth,
-                decoder_layers=config.decoder_depth or config.depth, encoder_attention_heads=config.heads,
-                decoder_attention_heads=config.heads, encoder_ffn_dim=4 * config.width, decoder_ffn_dim=4 * config.width,
-            )
-        )  # fmt: skip
-    count = sum(parameter.numel() for parameter in network.parameters())
-    assert count == sum(parameter.numel() for parameter in reference.parameters())
-    assert count / 1e6 == pytest.approx(PUBLISHED[preset], rel=0.05)
+        return build({"family": "whisper", "preset": preset}, vocabulary=vocabulary)
+
+
+def parameters(network: Any) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+@pytest.mark.parametrize("preset", PUBLISHED)
+def test_published_sizes(preset: str) -> None:
+    assert parameters(published(preset)) / 1e6 == pytest.approx(PUBLISHED[preset], rel=0.05)
+
+
+@pytest.mark.parametrize("preset", ["tiny.en", "base", "large-v3-turbo"])
+def test_parameters_are_as_many_as_in_the_reference(preset: str) -> None:
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    network = published(preset)
+    config = network.config
+    feedforward = 4 * config.width
+    reference = WhisperConfig(
+        vocab_size=config.vocabulary, num_mel_bins=config.bins, d_model=config.width, encoder_layers=config.depth,
+        decoder_layers=config.decoder_depth or config.depth, encoder_attention_heads=config.heads,
+        decoder_attention_heads=config.heads, encoder_ffn_dim=feedforward, decoder_ffn_dim=feedforward,
+    )  # fmt: skip
+    with torch.device("meta"):
+        assert parameters(network) == parameters(WhisperForConditionalGeneration(reference))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Published Whisper weights transcribe as published: from files to text, times, subtitles and traces."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -72,7 +73,7 @@ def test_times_of_words_and_segments(model: Any, files: list[str], expected: Any
     assert " ".join(segment.text for segment in transcript.segments) == transcript.text
     ends = [(word.start, word.end) for word in transcript.words]
     assert all(start <= end for start, end in ends)
-    assert all(end == pytest.approx(start) for (_, end), (start, _) in zip(ends, ends[1:], strict=False))
+    assert all(end == pytest.approx(start) for (_, end), (start, _) in pairwise(ends))
     assert 4.0 < transcript.words[-1].end < 5.0  # of 4.9 seconds
 
 
