@@ -78,6 +78,8 @@ class HFModule(nn.Module):
             raise UserError(f"{name} is missing: this model takes {kind}")
         if isinstance(self.network, Whisper):
             return speech_outputs(self.network, value, decoder_input_ids)
+        if self.network.input_type is AudioBatch:
+            raise UserError("of models of recordings only Whisper has this call: use model.run, or model.network")
         if takes_images and self.network.task == "caption":
             return caption_outputs(self.network, value, decoder_input_ids, interpolate_pos_encoding)
         if takes_images:

@@ -5,7 +5,7 @@ answer     <|0.00|> text <|2.40|> <|2.40|> …  <|endoftext|>           (timesta
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -121,7 +121,7 @@ class SpeechTokens:
         languages, tasks = {}, {}
         if generation.get("is_multilingual", config.vocabulary != 51864):
             languages = _languages(generation, table, config.vocabulary)
-            tasks = {name: id for name in TASKS if (id := _task(generation, table, name)) is not None}
+            tasks = _tasks(generation, table, config.vocabulary)
         forced = _forced(generation, config.vocabulary)
         no_timestamps = _id(generation, "no_timestamps_token_id", table.get("<|notimestamps|>"), config.vocabulary)
         if no_timestamps is None:
@@ -153,7 +153,7 @@ class SpeechTokens:
             raise UserError(f"language = '{language}' is unknown{nearest(code, self.languages)}")
         if not self.languages and code != "en":
             raise UserError(f"language = '{language}': this model knows English only")
-        return SpeechTokens(**(vars(self) | {"default_language": code}))
+        return replace(self, default_language=code)
 
     def require_task(self, task: str) -> None:
         """An error unless the model does this."""
@@ -205,8 +205,9 @@ def _languages(generation: Json, table: Mapping[str, int], vocabulary: int) -> d
     return {name.removeprefix("<|").removesuffix("|>"): id for name, id in names.items()}
 
 
-def _task(generation: Json, table: Mapping[str, int], name: str) -> int | None:
-    return (generation.get("task_to_id") or {}).get(name, table.get(f"<|{name}|>"))
+def _tasks(generation: Json, table: Mapping[str, int], vocabulary: int) -> dict[str, int]:
+    named = {name: table[f"<|{name}|>"] for name in TASKS if f"<|{name}|>" in table}
+    return named | _named_ids(generation, "task_to_id", vocabulary)
 
 
 def _forced(generation: Json, vocabulary: int) -> dict[int, int | None]:

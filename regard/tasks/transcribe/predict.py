@@ -152,15 +152,22 @@ class TranscribePredictor(GenerationPredictor):
         """When each token of an output for one recording is spoken: by CTC if the model has it, else by attention."""
         audio = audio.to(self.model.device)
         if isinstance(self.network, Whisper):
-            heads = upper_heads(self.network.config)
-            seconds = int(audio.lengths[0]) * self.audio.frame_seconds
-            return token_times(self.network, self.network.start(audio), [self.tokenizer.begin], tokens, heads, seconds)
+            return self._whisper_times(self.network, audio, tokens)
         emissions = Recognition(self.network, self.tokenizer).emissions(audio)
         if emissions is None:
             recorder = record_target(self.network, audio, self.tokenizer, tokens)
             return attention_times(Trace(recorder), CROSS, self.state_seconds)
         log_probs = ctc_log_probs(*emissions, self.tokenizer.pad)[0]
         return ctc_times(log_probs, tokens, self.tokenizer.pad, self.state_seconds)
+
+    def _whisper_times(self, network: Whisper, audio: AudioBatch, tokens: Sequence[int]) -> Times:
+        state = network.start(audio)
+        prompt, heads = [self.tokenizer.begin], upper_heads(network.config)
+        if self.speech_tokens is not None:
+            (prompt,) = self.transcriber({}).decoder.prompts(state, 1, timestamps=False)
+            heads = self.speech_tokens.alignment_heads
+        seconds = int(audio.lengths[0]) * self.audio.frame_seconds
+        return token_times(network, state, prompt, tokens, heads, seconds)
 
     # ── traces ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -24,7 +24,12 @@ def alignment_weights(trace: Trace) -> np.ndarray | None:
 
 
 def attention_scores(predictor: Any, names: Sequence[str], texts: Sequence[str]) -> list[Score]:
-    """Monotonicity and coverage of the attention over these recordings; empty for models without a decoder."""
+    """Monotonicity and coverage of the attention over these recordings.
+
+    Empty for models without a decoder, and for Whisper, whose windows are mostly padding.
+    """
+    if predictor.speech_tokens is not None:
+        return []
     values = []
     for name, text in list(zip(names, texts, strict=True))[:MAX_TRACED]:
         weights = alignment_weights(predictor.trace(name, text, False, True, {})) if text else None
