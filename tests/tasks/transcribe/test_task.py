@@ -32,7 +32,7 @@ validation = 0.2
 sampling_rate = 4000
 {data}
 [model]
-bins = 20
+bins = 12
 dropout = 0.0
 {model}
 [train]
@@ -41,7 +41,7 @@ max_steps = {steps}
 eval_steps = {steps}
 save_steps = 4
 learning_rate = 1e-2
-schedule = "cosine"
+schedule = "constant"
 warmup_steps = 10
 threads = 1
 {more}
@@ -57,7 +57,7 @@ width = 32
 filters = 3
 kernel = 5
 ctc_weight = 0.5"""
-MODELS = {"ctc": (CTC, 400), "las": (LAS, 400)}
+MODELS = {"ctc": (CTC, 300), "las": (LAS, 350)}
 
 
 def recipe_of(
