@@ -77,9 +77,11 @@ def test_times_of_words_and_segments(model: Any, files: list[str], expected: Any
     assert 4.0 < transcript.words[-1].end < 5.0  # of 4.9 seconds
 
 
-def test_the_command_line_prints_subtitles(files: list[str], capsys: Any, model: Any) -> None:
-    main(["run", str(model.folder), files[7], "--srt"])
-    lines = capsys.readouterr().out.splitlines()
+def test_the_command_line_prints_subtitles(files: list[str], capfd: Any, model: Any) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["run", str(model.folder), files[7], "--srt"])
+    assert not end.value.code
+    lines = capfd.readouterr().out.splitlines()
     assert lines[0] == "1"
     assert lines[1].startswith("00:00:00,")
     assert lines[2] == "Letters of your party's first name."
