@@ -163,8 +163,8 @@ class SpeechTokens:
     def prompt(self, language: str, task: str, timestamps: bool) -> list[int]:
         """The tokens before an answer. An English-only model is told neither language nor task."""
         self.require_task(task)
-        told = [self.languages[language], self.tasks[task]] if self.languages else []
-        return [self.begin, *told, *([] if timestamps else [self.no_timestamps])]
+        language_and_task = [self.languages[language], self.tasks[task]] if self.languages else []
+        return [self.begin, *language_and_task, *([] if timestamps else [self.no_timestamps])]
 
 
 def _id(generation: Json, key: str, default: int | None, vocabulary: int) -> int | None:

@@ -88,7 +88,7 @@ class WindowTranscriber:
     def encode(self, recordings: Sequence[np.ndarray]) -> Encoded:
         """One after the other: the encoder of a window fills the machine, and its activations the caches."""
         encoded = [self.decoder.listen(self.processor([samples])) for samples in recordings]
-        return Encoded(*(torch.cat(parts) for parts in zip(*encoded, strict=True)))
+        return Encoded(*(torch.cat(tensors) for tensors in zip(*encoded, strict=True)))
 
     def transcript(self, hypothesis: Hypothesis) -> Transcript:
         text = self.decoder.text(hypothesis.tokens)
