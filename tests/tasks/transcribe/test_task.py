@@ -57,7 +57,7 @@ width = 32
 filters = 3
 kernel = 5
 ctc_weight = 0.5"""
-MODELS = {"ctc": (CTC, 300), "las": (LAS, 350)}
+MODELS = {"ctc": (CTC, 600), "las": (LAS, 400)}
 
 
 def recipe_of(
