@@ -14,7 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+import soundfile
 import typer
 import yaml
 from needs import need
@@ -329,6 +331,7 @@ TASK_PAGES = {  # page → terms that users search for
     "image-classification": "image classification, ViT, augmentation, mixup, RandAugment, accuracy, acc@5, fine-tun",
     "token-classification": "token classification, named-entity recognition, NER, CoNLL, precision, recall, F1",
     "question-answering": "extractive question answering, SQuAD, context, span, exact match, F1, fine-tun",
+    "speech-recognition": "speech recognition, CTC, attention, word error rate, CER, phoneme, SpecAugment, subtitles",
     "captioning": "image captioning, encoder, decoder, cross-attention, CIDEr, BLEU, beam search, attention weights",
     "translation": "translation, seq2seq, encoder, decoder, parallel, BLEU, chrF, beam search, attention weights",
     "language-modelling": "causal language model, perplexity, GPT, Llama, prompt, context window, pre-train",
@@ -502,6 +505,7 @@ def prepare_folder(folder: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(example.image).save(path)
     Image.fromarray(scene(1, "test", 0).image).save(folder / "holiday.jpg")
+    soundfile.write(folder / "seven.wav", np.random.default_rng(7).normal(0, 0.1, 4000), 8000)
     for recipe in ("dates", "dates-transformer"):
         if "runs/demo" in text:
             shell(f"regard train {recipe} output=runs/demo/{recipe} --quiet", folder)
@@ -530,11 +534,11 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", range(11))
+@pytest.mark.parametrize("row", range(12))
 def test_the_commands_of_the_readme_table_run(row: int, tmp_path: Path) -> None:
     """Each row of the table of tasks: train, then predict."""
     rows = [line for line in section(ROOT / "README.md", "## Tasks").splitlines() if line.startswith("| [")]
-    assert len(rows) == 11
+    assert len(rows) == 12
     prepare_folder(tmp_path, "")
     if "sst2-distilled" in rows[row]:
         shell("regard train sst2", tmp_path)  # the teacher

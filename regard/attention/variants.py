@@ -50,7 +50,7 @@ def bahdanau(width: int, source: int, hidden: int) -> Attention:
 
 
 def location_aware(width: int, source: int, hidden: int, filters: int = 10, kernel: int = 31) -> Attention:
-    """v · tanh(W q + V k + U f), with f from the previous weights, which follow the query. Chorowski et al. 2015, 2.1."""
+    """v · tanh(W q + V k + U f), f from the previous weights, which follow the query. Chorowski et al. 2015, 2.1."""
     projections = QueryProjection(width, hidden, bias=False), nn.Linear(source, hidden, bias=False)
     return Attention(*projections, nn.Identity(), nn.Identity(), score=LocationAware(hidden, filters, kernel))
 

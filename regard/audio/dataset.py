@@ -3,7 +3,7 @@
 Shapes: frames (length, width) of type float32, as the processor computes them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -81,6 +81,7 @@ class Preparation(NamedTuple):
     targets: TargetEncoder
     max_frames: int = 0  # longer recordings are skipped and counted; 0 = no limit
     speeds: Sequence[float] = (1.0,)
+    reject: Callable[[int, Sequence[int]], str] | None = None  # why a target of so many frames cannot be used, or ""
 
     def content(self) -> list[str]:
         return [self.processor.content(), self.targets.content(), f"{self.max_frames} {list(self.speeds)}"]
@@ -91,7 +92,7 @@ def prepare_recordings(
 ) -> AudioDataset:
     """The dataset of records whose source is the name of a recording; one that cannot be read is skipped and counted.
 
-    `key` is all that determines the records.
+    `key` is all that determines the records, and which of them are rejected.
     """
     folder = cache_path(cache, [FORMAT, *key, *preparation.content()])
     layouts = {"frames": Layout("float32"), "lengths": SCALAR, "seconds": Layout("float32", 1), "original": ORIGINAL}
@@ -136,6 +137,9 @@ def _write(writer: DatasetWriter, record: Record, preparation: Preparation) -> N
         return
     features = [processor.extract(version) for version in versions]
     target = preparation.targets.encode_many([record.target])[0]
+    if preparation.reject and (reason := preparation.reject(min(map(len, features)), target)):
+        report.skip(reason, record.location)
+        return
     report.kept += 1
     writer["frames"].extend([frames.flatten().numpy() for frames in features])
     writer["lengths"].extend_array([len(features[0])])

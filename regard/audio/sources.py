@@ -97,7 +97,7 @@ def list_split(
     folder = _folder(data, path, base_dir)
     for fields, location in rows(path, data.columns, {"data.audio": audio, **columns}, json_types):
         name = fields[audio].strip()
-        yield Listed(f"{folder}/{name}" if name else "", fields | (parse(name) if name else {}), location)
+        yield Listed(str(folder / name) if name else "", fields | (parse(name) if name else {}), location)
 
 
 def _folder(data: RecordingOptions, table: Path, base_dir: Path | None) -> Path:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Score = Literal[
     "auto", "loss", "bleu", "bleu1", "bleu2", "bleu3", "bleu4", "cider", "chrf", "exact", "accuracy", "f1", "macro_f1",
     "micro_f1", "exact_match", "matthews_correlation", "top5_accuracy", "pearsonr", "spearmanr", "mse",
-    "subset_accuracy",
+    "subset_accuracy", "wer", "cer", "per",
 ]  # fmt: skip
 
 TokenizerKind = Literal["bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"]

@@ -32,7 +32,7 @@ class Span(NamedTuple):
 
 
 def ctc_log_probs(logits: Tensor, lengths: Tensor, blank: int) -> Tensor:
-    """Log probabilities of the symbols of each frame. Frames of padding are blank for certain, which changes nothing."""
+    """Log probabilities of the symbols of each frame. Frames of padding are certainly blank, which changes nothing."""
     log_probs = logits.float().log_softmax(-1)
     padded = torch.arange(logits.size(1), device=logits.device) >= lengths[:, None]
     certain = torch.full_like(log_probs[0, 0], -torch.inf).index_fill(0, lengths.new_tensor([blank]), 0.0)

@@ -6,8 +6,8 @@
     text ─▶ embed ─▶ LSTM over [y; c₋₁] ─▶ s ──────────┴─▶ c ─▶ MLP over [s; c] ─▶ logits
     (spell)
 
-With score = "location", attention also reads its previous weights (Chorowski et al. 2015). With `ctc`, the encoder
-has a CTC head for training and decoding with both losses (Watanabe et al. 2017).
+With score = "location", attention also reads its previous weights (Chorowski et al. 2015). With a `ctc_weight`, the
+encoder has a CTC head for training and decoding with both (Watanabe et al. 2017).
 
 Shapes: states (batch, length, states), context (rows, 1, states), weights (rows, 1, length).
 """
@@ -46,7 +46,7 @@ class LASConfig:
     score_width: int = 0  # the hidden width of the score; 0: as `width`
     filters: int = 10  # of score = "location": convolutions over the previous weights,
     kernel: int = 31  # and the states that each reads
-    ctc: bool = False  # whether the encoder has a CTC head
+    ctc_weight: float = 0.0  # λ of CTC in training and decoding; 0: the encoder has no CTC head
     dropout: float = 0.2
     max_positions: int = 512  # the longest transcript
     max_frames: int = 6000  # the longest recording: a minute at 10 ms per frame
@@ -68,6 +68,8 @@ class LASConfig:
             )
         if self.kernel % 2 == 0:
             return f"kernel {self.kernel} should be odd, so that each state is in the middle of what is read around it"
+        if self.ctc_weight >= 1:
+            return f"ctc_weight {self.ctc_weight} should be below 1; for CTC alone choose family = 'speech_recurrent'"
         return check_audio(self.halvings, self.depth)
 
 
@@ -105,7 +107,7 @@ class LAS(AutoregressiveModel):
         self.decoder = recurrence(config.cell, inputs, config.width, config.decoder_depth, config.dropout)
         self.combine = nn.Linear(config.width + config.states, config.width)
         self.output = nn.Linear(config.width, config.vocabulary)
-        self.ctc_head = nn.Linear(config.states, config.vocabulary) if config.ctc else None
+        self.ctc_head = nn.Linear(config.states, config.vocabulary) if config.ctc_weight else None
         self.dropout = Dropout(config.dropout)
         nn.init.normal_(self.target.weight, std=0.1)
 

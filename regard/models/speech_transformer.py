@@ -1,6 +1,6 @@
 """A Transformer encoder of recordings, with convolutions in front. Dong et al. 2018.
 
-frames ─▶ [ convolution with stride 2 ] × halvings ─▶ + positions ─▶ [ self-attention ─▶ feed-forward ] × depth ─▶ states
+frames ─▶ [ convolution, stride 2 ] × halvings ─▶ + positions ─▶ [ self-attention ─▶ feed-forward ] × depth ─▶ states
 """
 
 from dataclasses import dataclass

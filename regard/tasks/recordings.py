@@ -5,15 +5,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from regard.attention.trace import Axis
+from regard.attention.trace import Axis, Picture
 from regard.audio.processor import AudioProcessor
 from regard.audio.read import from_value, is_audio_file, list_recordings
 from regard.audio.sources import exists, read_recording, recording_header
 from regard.data.archives import is_archive, members
 from regard.errors import UserError
 from regard.tasks.predictor import RunInput
+
+MIN_HEIGHT = 96  # pixels of a spectrogram
+MAX_VALUES = 1 << 20  # that its contrast is computed from:
+CONTRAST = torch.tensor([0.02, 0.995])  # these quantiles are black and white
 
 
 class AudioRow(NamedTuple):
@@ -101,6 +106,18 @@ def row_features(row: AudioRow, processor: AudioProcessor) -> Tensor:
     return processor.extract(read_samples(row.value, processor.rate))[: row.length]
 
 
-def time_axis(states: int, seconds: float) -> Axis:
-    """The states of an encoder, labelled with the time at which each begins; `seconds` is from one to the next."""
-    return Axis([f"{index * seconds:.2f} s" for index in range(states)], "frame")
+def time_axis(states: int, seconds: float, share: float = 1.0) -> Axis:
+    """The states of an encoder, labelled with the time at which each begins; `seconds` is from one to the next.
+
+    They are a row of patches of the spectrogram; `share` is their duration as a share of the recording's.
+    """
+    labels = [f"{index * seconds:.2f} s" for index in range(states)]
+    return Axis(labels, "frame", (1, states), (1.0, share))
+
+
+def spectrogram(frames: Tensor, name: str = "") -> Picture:
+    """Features (frames, bins) as a grey image for a trace: a column for each frame, low frequencies at the bottom."""
+    low, high = torch.quantile(frames.flatten()[:: max(1, frames.numel() // MAX_VALUES)], CONTRAST)
+    grey = (255 * (frames - low) / (high - low).clamp(min=1e-6)).clamp(0, 255).byte().flip(1).T
+    pixels = grey.repeat_interleave(-(-MIN_HEIGHT // grey.size(0)), 0)[:, :, None]
+    return Picture(pixels, (0, 0, grey.size(1), pixels.size(0)), name or "recording")

@@ -1,6 +1,6 @@
 """CTC against sums over all alignments, which are few for a few frames."""
 
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -162,7 +162,7 @@ def test_joint_decoding_finds_the_best_sum_of_both_scores(weight):
             scores = {}
             for output, total in totals.items():
                 path = (begin, *output, end)
-                attended = float(sum(attention[one, other] for one, other in zip(path, path[1:], strict=False)))
+                attended = float(sum(attention[one, other] for one, other in pairwise(path)))
                 scores[output] = (1 - weight) * attended + weight * total
             expected = max(scores, key=lambda each: scores[each])
             assert tuple(best.tokens) == expected

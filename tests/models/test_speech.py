@@ -36,7 +36,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
 LAS = dict(family="las", bins=BINS, encoder_width=7, depth=3, halvings=2, embedding_width=13, width=19, score_width=5)
 DECODERS: dict[str, dict[str, Any]] = {
     "location": LAS | dict(filters=3, kernel=5),
-    "location, two layers, joint": LAS | dict(filters=3, kernel=3, decoder_depth=2, ctc=True),
+    "location, two layers, joint": LAS | dict(filters=3, kernel=3, decoder_depth=2, ctc_weight=0.4),
     "mlp": LAS | dict(score="mlp", cell="gru", halvings=1),
     "additive": LAS | dict(score="additive", depth=1, halvings=0),
     "dot": LAS | dict(score="dot", width=14),
@@ -223,7 +223,7 @@ def test_every_parameter_gets_a_gradient(encoder):
 
 def test_every_parameter_of_a_decoder_gets_a_gradient(network):
     loss = network(recordings(23, 9), targets(2, 6)).square().mean()
-    if network.config.ctc:
+    if network.config.ctc_weight:
         loss = loss + network.start_with_emissions(recordings(23, 9))[1].logits.square().mean()
     loss.backward()
     assert not [name for name, parameter in network.named_parameters() if parameter.grad is None]
@@ -241,6 +241,7 @@ def test_every_family_of_recordings_is_tested_here_or_with_its_checkpoints():
         (ENCODERS["recurrent"], {"halvings": 3}, r"halvings 3 need a depth of at least 4"),
         (ENCODERS["transformer"], {"halvings": 9}, r"halvings 9: at most 5"),
         (ENCODERS["transformer"], {"heads": 5}, r"width 24 is not a multiple of heads 5"),
+        (LAS, {"ctc_weight": 1.0}, r"ctc_weight 1.0 should be below 1"),
         (LAS, {"kernel": 4}, r"kernel 4 should be odd"),
         (LAS, {"score": "dot"}, r"set width to 14"),
         (LAS, {"score": "loction"}, r"did you mean 'location'"),

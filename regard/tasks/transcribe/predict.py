@@ -1,0 +1,188 @@
+"""Transcripts of recordings, with the times of their words, and the attention of each unit over the recording."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.attention.recording import record
+from regard.attention.trace import Axes, Axis, Trace
+from regard.audio.processor import AudioProcessor
+from regard.decoding.ctc import ctc_log_probs
+from regard.decoding.search import Hypothesis
+from regard.errors import UserError
+from regard.layers.inputs import AudioBatch
+from regard.models.heads.ctc import CTC
+from regard.tasks.generation import GenerationPredictor
+from regard.tasks.predictor import Inference, Options, RunInput
+from regard.tasks.recordings import (
+    AudioRow,
+    encode_recordings,
+    is_single_recording,
+    recording_of_row,
+    recordings_of_arguments,
+    row_features,
+    spectrogram,
+    time_axis,
+)
+from regard.tasks.seq2seq import check_output, record_target
+from regard.tasks.transcribe.recognise import Recognition, Times, attention_times, ctc_times
+from regard.tasks.transcribe.timing import TimedText, group_words, timed_words, to_lines, to_srt, to_vtt
+
+FORMATS = {"srt": to_srt, "vtt": to_vtt}
+CROSS = "decoder.cross"  # the site of the attention of a recurrent decoder
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """What is said in a recording. `score` is the length-normalised log-probability.
+
+    `words` and `segments` are on request (timestamps); `alternatives` are the next best transcripts.
+    """
+
+    text: str
+    score: float
+    tokens: tuple[int, ...] = ()  # without the end token
+    finished: bool = True  # False: max_new_tokens was reached
+    truncated: bool = False  # only the beginning of the recording was used
+    words: tuple[TimedText, ...] | None = None
+    segments: tuple[TimedText, ...] | None = None
+    alternatives: tuple["Transcript", ...] = ()
+
+
+class TranscribePredictor(GenerationPredictor):
+    """`run` and `trace` of speech recognition models."""
+
+    task = "transcribe"
+    description = "a speech recognition model"
+    options = (*GenerationPredictor.options, "ctc_weight", "timestamps", *FORMATS)
+    text_columns = ("audio", "file", "file_name", "path")
+    batch_size = 16
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokenizer.size
+
+    @property
+    def audio(self) -> AudioProcessor:
+        """The audio processor of the model."""
+        return self.processor.source
+
+    @property
+    def state_seconds(self) -> float:
+        """The time from one state of the encoder to the next."""
+        stride = self.network.body.stride if isinstance(self.network, CTC) else self.network.stride
+        return stride * self.audio.frame_seconds
+
+    def is_single(self, inputs: Any) -> bool:
+        return is_single_recording(inputs)
+
+    def is_empty(self, value: Any) -> bool:
+        return isinstance(value, str) and not value.strip()
+
+    # ── predictions ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def recognition(self, options: Options) -> Recognition:
+        """How the model transcribes with these options; by default with the CTC weight that it was trained with."""
+        options = dict(options)
+        weight = options.pop("ctc_weight", getattr(self.network.config, "ctc_weight", 0.0))
+        if not isinstance(weight, int | float) or not 0 <= weight <= 1:
+            raise UserError(f"ctc_weight = {weight!r}: expected a number from 0 to 1")
+        return Recognition(self.network, self.tokenizer, self.decode_options(**options), float(weight))
+
+    def predict(self, inputs: list[Any], options: Options, inference: Inference) -> list[Transcript]:
+        timings = [options.pop(name, False) for name in ("timestamps", *FORMATS)]
+        recognise = self.recognition(options)
+        rows = self.rows(inputs, inference.truncate)
+        order = sorted(range(len(rows)), key=lambda index: -rows[index].length)
+        transcripts: dict[int, Transcript] = {}
+        for start in range(0, len(order), inference.batch_size):
+            indices = order[start : start + inference.batch_size]
+            batch = self.batch([rows[index] for index in indices])
+            for position, (index, hypotheses) in enumerate(zip(indices, recognise(batch), strict=True)):
+                best, *others = (self._transcript(each) for each in hypotheses)
+                if any(timings):
+                    single = AudioBatch(
+                        batch.frames[position, None, : batch.lengths[position]], batch.lengths[position, None]
+                    )
+                    words = timed_words(self.tokenizer, best.tokens, self.times(single, best.tokens))
+                    best = replace(best, words=words, segments=group_words(words))
+                transcripts[index] = replace(best, truncated=rows[index].truncated, alternatives=tuple(others))
+            inference.progress(len(indices))
+        return [transcripts[index] for index in range(len(rows))]
+
+    def _transcript(self, hypothesis: Hypothesis) -> Transcript:
+        text = self.tokenizer.decode(hypothesis.tokens).strip()
+        return Transcript(text, hypothesis.score, tuple(hypothesis.tokens), hypothesis.finished)
+
+    def rows(self, values: Sequence[Any], truncate: bool = False) -> list[AudioRow]:
+        """Recordings as rows; one that is longer than the model reads is an error, or truncated."""
+        return encode_recordings(values, self.audio, self.network.config.max_frames, truncate)
+
+    def batch(self, rows: Sequence[AudioRow]) -> AudioBatch:
+        """Rows as one batch."""
+        return self.audio.collate([row_features(row, self.audio) for row in rows])
+
+    @torch.inference_mode()
+    def times(self, audio: AudioBatch, tokens: Sequence[int]) -> Times:
+        """When each token of an output for one recording is spoken: by CTC if the model has it, else by attention."""
+        audio = audio.to(self.model.device)
+        emissions = Recognition(self.network, self.tokenizer).emissions(audio)
+        if emissions is None:
+            recorder = record_target(self.network, audio, self.tokenizer, tokens)
+            return attention_times(Trace(recorder), CROSS, self.state_seconds)
+        log_probs = ctc_log_probs(*emissions, self.tokenizer.pad)[0]
+        return ctc_times(log_probs, tokens, self.tokenizer.pad, self.state_seconds)
+
+    # ── traces ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def trace(self, value: Any, target: str | None, prove: bool, truncate: bool, options: Options) -> Trace:
+        """Output units × seconds where there is a decoder; of a CTC model the self-attention over the recording."""
+        (row,) = self.rows([value], truncate)
+        audio = self.batch([row]).to(self.model.device)
+        output = self.tokenizer.encode(target) if target is not None else self.recognition(options)(audio)[0][0].tokens
+        if isinstance(self.network, CTC):
+            trace = self._trace_encoder(audio, output, prove)
+        else:
+            check_output(self.network, output)
+            trace = self._trace_decoder(audio, output, prove)
+        name = Path(value).name if isinstance(value, str | Path) else ""
+        trace.picture = spectrogram(audio.frames[0].cpu(), name)
+        return trace
+
+    def _axis(self, audio: AudioBatch, states: int) -> Axis:
+        """The states of the encoder for one recording."""
+        length = int(audio.lengths[0]) * self.audio.frame_seconds
+        return time_axis(states, self.state_seconds, states * self.state_seconds / length)
+
+    @torch.no_grad()
+    def _trace_encoder(self, audio: AudioBatch, output: Sequence[int], prove: bool) -> Trace:
+        with record(prove) as recorder:
+            emissions = self.network(audio)
+        axis = self._axis(audio, int(emissions.lengths[0]))
+        return Trace(recorder, Axes(self.network.body.sites(axis), axis), self.tokenizer.decode(output))
+
+    def _trace_decoder(self, audio: AudioBatch, output: Sequence[int], prove: bool) -> Trace:
+        recorder = record_target(self.network, audio, self.tokenizer, output, prove)
+        axis = self._axis(audio, -(-int(audio.lengths[0]) // self.network.stride))
+        begin, end = self.tokenizer.begin, self.tokenizer.end
+        target = Axis(self.tokenizer.pieces([begin, *output]))
+        units = Axis(self.tokenizer.pieces([*output, end]))
+        return Trace(recorder, Axes.encoder_decoder(axis, target, units), self.tokenizer.decode(output))
+
+    # ── files and terminals ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def from_arguments(self, arguments: Sequence[str]) -> Iterator[RunInput]:
+        return recordings_of_arguments(arguments)
+
+    def parse_row(self, text: str, second: str | None, extra: Mapping[str, str], location: str) -> RunInput:
+        return recording_of_row(text, location)
+
+    def lines(self, prediction: Transcript, options: Mapping[str, Any]) -> list[str]:
+        segments = prediction.segments or ()
+        for name, write in FORMATS.items():
+            if options.get(name):
+                return write(segments).split("\n")
+        return to_lines(segments) if options.get("timestamps") else super().lines(prediction, options)
