@@ -30,6 +30,8 @@ output = "{output}"
 train = "{table}"
 validation = 0.2
 sampling_rate = 4000
+dynamic_range = 40.0
+normalisation = "recording"
 {data}
 [model]
 bins = 12
