@@ -331,6 +331,7 @@ TASK_PAGES = {  # page → terms that users search for
     "image-classification": "image classification, ViT, augmentation, mixup, RandAugment, accuracy, acc@5, fine-tun",
     "token-classification": "token classification, named-entity recognition, NER, CoNLL, precision, recall, F1",
     "question-answering": "extractive question answering, SQuAD, context, span, exact match, F1, fine-tun",
+    "audio-classification": "audio classification, keyword spotting, log-mel, MFCC, SpecAugment, accuracy, F1, fine-tun",
     "speech-recognition": "speech recognition, CTC, attention, word error rate, CER, phoneme, SpecAugment, subtitles",
     "captioning": "image captioning, encoder, decoder, cross-attention, CIDEr, BLEU, beam search, attention weights",
     "translation": "translation, seq2seq, encoder, decoder, parallel, BLEU, chrF, beam search, attention weights",

@@ -23,11 +23,12 @@ from regard.errors import UserError
 Kind = Literal["log_mel", "mfcc", "whisper", "waveform"]
 KINDS: tuple[Kind, ...] = ("log_mel", "mfcc", "whisper", "waveform")
 MelScale = Literal["slaney", "htk"]
-Normalisation = Literal["none", "utterance"]
+Normalisation = Literal["none", "bin", "recording"]
 
 FLOOR = 1e-10  # of the energy in a filter, before its logarithm
 VARIANCE_FLOOR = 1e-7  # of a recording that is normalised: Baevski et al. 2020 as published
-WHISPER_RANGE = 8.0  # in powers of ten below the loudest bin: Radford et al. 2022 as published
+WHISPER_RANGE = 80.0  # decibels: Radford et al. 2022 as published
+MAX_RANGE = 200.0
 
 FRAMES_AT_ONCE = 4096  # transformed together, so that memory does not grow with a recording's spectrum
 
@@ -46,7 +47,8 @@ class FeatureConfig:
     mel_scale: MelScale = "slaney"
     max_frequency: float = 0.0  # of the highest filter in Hz; 0 = half of the rate
     coefficients: int = 13  # of "mfcc"
-    normalisation: Normalisation = "none"  # "utterance": mean 0 and variance 1 of each bin over a recording
+    dynamic_range: float = 0.0  # decibels below the loudest bin; what is quieter is raised to it; 0 = no limit
+    normalisation: Normalisation = "none"  # to mean 0 and variance 1: each "bin" by itself, or all of a "recording"
 
     def __post_init__(self) -> None:
         for name, (low, high) in LIMITS.items():
@@ -55,6 +57,8 @@ class FeatureConfig:
                 raise UserError(f"{name} = {value}: expected {low:,} to {high:,}")
         if not 1 <= self.coefficients <= self.bins and self.kind == "mfcc":
             raise UserError(f"coefficients = {self.coefficients}: expected 1 to {self.bins}, the number of mel filters")
+        if not 0 <= self.dynamic_range <= MAX_RANGE:
+            raise UserError(f"dynamic_range = {self.dynamic_range}: expected 0 to {MAX_RANGE:g} decibels")
         if not 0 <= self.max_frequency <= self.rate / 2:
             raise UserError(f"max_frequency = {self.max_frequency}: expected at most {self.rate / 2:g}, half the rate")
         if self.kind in ("log_mel", "mfcc") and not self.filters.any(0).all():
@@ -88,12 +92,12 @@ def extract(samples: Tensor, config: FeatureConfig) -> Tensor:
     if config.kind == "waveform":
         features = samples[:, None]
     elif config.kind == "mfcc":
-        features = log_mel(samples, config) @ dct(config.bins, config.coefficients)
+        features = limit_range(log_mel(samples, config), config.dynamic_range) @ dct(config.bins, config.coefficients)
     elif config.kind == "whisper":
         features = whisper_scaling(log_mel(samples, config))
     else:
-        features = log_mel(samples, config)
-    return features if config.normalisation == "none" else normalise(features)
+        features = limit_range(log_mel(samples, config), config.dynamic_range)
+    return normalise(features, config.normalisation)
 
 
 def log_mel(samples: Tensor, config: FeatureConfig) -> Tensor:
@@ -104,14 +108,23 @@ def log_mel(samples: Tensor, config: FeatureConfig) -> Tensor:
 
 def whisper_scaling(features: Tensor) -> Tensor:
     """Log-mel as powers of ten within a range below the loudest, near −1 to 1. Radford et al. 2022, section 2.2."""
-    powers = features / math.log(10)
-    return (powers.clamp(min=float(powers.max()) - WHISPER_RANGE) + 4) / 4
+    return (limit_range(features, WHISPER_RANGE) / math.log(10) + 4) / 4
 
 
-def normalise(features: Tensor) -> Tensor:
-    """Mean 0 and variance 1 of each bin over the frames."""
-    centred = features - features.mean(0)
-    return centred / (centred.square().mean(0) + VARIANCE_FLOOR).sqrt()
+def limit_range(features: Tensor, decibels: float) -> Tensor:
+    """Log-mel not lower than this below its maximum: background noise counts less."""
+    if not decibels:
+        return features
+    return features.clamp(min=float(features.max()) - decibels / 10 * math.log(10))
+
+
+def normalise(features: Tensor, normalisation: Normalisation) -> Tensor:
+    """Mean 0 and variance 1 over the frames, of each bin or of all together."""
+    if normalisation == "none":
+        return features
+    dimensions = (0,) if normalisation == "bin" else (0, 1)
+    centred = features - features.mean(dimensions, keepdim=True)
+    return centred / (centred.square().mean(dimensions, keepdim=True) + VARIANCE_FLOOR).sqrt()
 
 
 def power_spectra(samples: Tensor, window: int, hop: int) -> Iterator[Tensor]:

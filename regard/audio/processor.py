@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.audio.features import FeatureConfig, Kind, extract
+from regard.audio.features import FeatureConfig, Kind, Normalisation, extract
 from regard.audio.read import MAX_SECONDS
 from regard.config.options import RecordingOptions
 from regard.config.schema import show
@@ -55,16 +55,20 @@ class AudioProcessor:
     files: ClassVar[tuple[str, ...]] = (FILE,)
 
     @classmethod
-    def default(cls, rate: int, kind: Kind, bins: int) -> Self:
-        """For a new model: frames of 25 ms every 10 ms, normalised over each recording."""
+    def default(cls, data: RecordingOptions, bins: int) -> Self:
+        """For a new model: frames of 25 ms every 10 ms."""
+        kind, rate = data.features, data.sampling_rate
         window, hop = rate * WINDOW_MS // 1000, rate * HOP_MS // 1000
-        features = FeatureConfig(kind, rate, bins, window, hop, normalisation="utterance")
+        features = FeatureConfig(
+            kind, rate, bins, window, hop, dynamic_range=data.dynamic_range, normalisation=data.normalisation
+        )
         return cls(replace(features, bins=max(bins, MFCC_FILTERS), coefficients=bins) if kind == "mfcc" else features)
 
     def check_options(self, data: RecordingOptions) -> None:
         """Reject options of a new model that a pre-trained one does not have."""
         default = RecordingOptions()
         ours = {"sampling_rate": self.rate, "features": self.features.kind}
+        ours |= {name: getattr(self.features, name) for name in ("dynamic_range", "normalisation")}
         for name, value in ours.items():
             requested = getattr(data, name)
             if requested not in (value, getattr(default, name)):
@@ -106,7 +110,7 @@ class AudioProcessor:
                 raise UserError(f"{key} = {config[key]!r:.80} is not supported: it must be {value!r}")
         kind = KINDS[name]
         rate = _integer(config, "sampling_rate", WHISPER_RATE)
-        normalisation = "utterance" if _flag(config, "do_normalize", kind != "whisper") else "none"
+        normalisation = _normalisation(config, kind)
         if kind == "waveform":
             if config.get("feature_size", 1) != 1:
                 raise UserError(f"feature_size = {config['feature_size']!r:.80}: a waveform has 1")
@@ -128,7 +132,11 @@ class AudioProcessor:
         if scale not in ("slaney", "htk"):
             raise UserError(f"mel_scale = {scale!r:.80}: expected 'slaney' or 'htk'")
         coefficients = _integer(config, "num_coefficients", 13)
-        features = replace(features, mel_scale=scale, coefficients=coefficients, normalisation=normalisation)
+        dynamic_range = config.get("dynamic_range", 0.0)
+        if type(dynamic_range) not in (int, float):
+            raise UserError(f"dynamic_range = {dynamic_range!r:.80}: expected a number of decibels")
+        features = replace(features, mel_scale=scale, coefficients=coefficients)
+        features = replace(features, dynamic_range=float(dynamic_range), normalisation=normalisation)
         return cls(features, foreign=dict(config))
 
     def to_config(self) -> dict[str, Any]:
@@ -143,9 +151,10 @@ class AudioProcessor:
             ours |= {"chunk_length": self.window_seconds, "n_samples": samples}
             ours |= {"nb_max_frames": samples // features.hop, "return_attention_mask": False}
         else:
-            ours["do_normalize"] = features.normalisation == "utterance"
+            ours["do_normalize"] = features.normalisation != "none"
         if features.kind in ("log_mel", "mfcc"):
-            ours["mel_scale"] = features.mel_scale
+            ours |= {"normalization": features.normalisation, "mel_scale": features.mel_scale}
+            ours["dynamic_range"] = features.dynamic_range
         if features.kind == "mfcc":
             ours["num_coefficients"] = features.coefficients
         return ours | self.foreign | {key: value for key, value in ours.items() if key != "return_attention_mask"}
@@ -193,15 +202,18 @@ class AudioProcessor:
         return self.collate([self.extract(samples) for samples in recordings])
 
 
+def _normalisation(config: Mapping[str, Any], kind: Kind) -> Normalisation:
+    normalise = config.get("do_normalize", kind != "whisper")
+    if type(normalise) is not bool:
+        raise UserError(f"do_normalize = {normalise!r:.80}: expected true or false")
+    method = config.get("normalization", "bin")
+    if method not in get_args(Normalisation):
+        raise UserError(f"normalization = {method!r:.80}: expected {listed(get_args(Normalisation))}")
+    return method if normalise and kind != "whisper" else "none"
+
+
 def _integer(config: Mapping[str, Any], key: str, default: int) -> int:
     value = config.get(key, default)
     if type(value) is not int:
         raise UserError(f"{key} = {value!r:.80}: expected an integer")
-    return value
-
-
-def _flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
-    value = config.get(key, default)
-    if type(value) is not bool:
-        raise UserError(f"{key} = {value!r:.80}: expected true or false")
     return value

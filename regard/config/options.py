@@ -110,7 +110,9 @@ class RecordingOptions(SelectedSplits):
     recordings: str = ""  # the folder or .zip that paths are relative to; by default the folder of the table
     file_name: str = ""  # the fields in the names of the files, such as "{label}_{speaker}_{index}"
     features: Literal["log_mel", "mfcc"] = "log_mel"  # of a new model,
-    sampling_rate: int = 16_000  # and the rate in Hz that recordings are resampled to
+    sampling_rate: int = 16_000  # the rate in Hz that recordings are resampled to,
+    dynamic_range: float = 0.0  # decibels below the loudest bin to which quieter ones are raised; 0 = no limit,
+    normalisation: Literal["none", "bin", "recording"] = "bin"  # and what has mean 0 and variance 1
 
 
 @dataclass(frozen=True)

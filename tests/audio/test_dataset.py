@@ -10,13 +10,13 @@ from regard.audio.augment import AudioAugmentation, change_speed
 from regard.audio.dataset import AudioDataset, Preparation, prepare_recordings
 from regard.audio.processor import AudioProcessor
 from regard.audio.read import read_audio
-from regard.config.options import AudioAugmentOptions
+from regard.config.options import AudioAugmentOptions, RecordingOptions
 from regard.data.files import Record
 from regard.data.targets import SingleLabelTargets
 
 RATE = 8_000
 TARGETS = SingleLabelTargets(["no", "yes"])
-PROCESSOR = AudioProcessor.default(RATE, "log_mel", 13)
+PROCESSOR = AudioProcessor.default(RecordingOptions(sampling_rate=RATE), 13)
 
 
 def prepared(folder: Path, names: list[str], **options) -> AudioDataset:

@@ -89,16 +89,34 @@ def test_mfcc_equals_the_formula(config: FeatureConfig) -> None:
 def test_normalised_features_have_mean_0_and_variance_1() -> None:
     samples = torch.from_numpy(speech(16_000))
     plain = extract(samples, FeatureConfig())
-    normal = extract(samples, FeatureConfig(normalisation="utterance"))
+    normal = extract(samples, FeatureConfig(normalisation="bin"))
     torch.testing.assert_close(normal.mean(0), torch.zeros(80), atol=1e-5, rtol=0)
     torch.testing.assert_close(normal.var(0, correction=0), torch.ones(80), atol=1e-4, rtol=0)
     restored = normal * plain.std(0, correction=0) + plain.mean(0)
     torch.testing.assert_close(restored, plain, atol=1e-4, rtol=1e-4)
 
 
+def test_a_normalised_recording_has_mean_0_and_variance_1() -> None:
+    samples = torch.from_numpy(speech(16_000))
+    plain = extract(samples, FeatureConfig())
+    normal = extract(samples, FeatureConfig(normalisation="recording"))
+    assert float(normal.mean()) == pytest.approx(0, abs=1e-5)
+    assert float(normal.var(correction=0)) == pytest.approx(1, abs=1e-4)
+    torch.testing.assert_close(normal * plain.std(correction=0) + plain.mean(), plain, atol=1e-4, rtol=1e-4)
+
+
+def test_the_dynamic_range_is_limited() -> None:
+    samples = torch.from_numpy(speech(16_000))
+    plain = extract(samples, FeatureConfig())
+    limited = extract(samples, FeatureConfig(dynamic_range=30.0))
+    low = float(plain.max()) - math.log(1000)
+    assert float(limited.min()) == pytest.approx(low, abs=1e-5) and float(plain.min()) < low
+    assert torch.equal(limited[plain > low], plain[plain > low])
+
+
 def test_silence_has_finite_features() -> None:
     for kind in ("log_mel", "mfcc", "whisper", "waveform"):
-        for normalisation in ("none", "utterance"):
+        for normalisation in ("none", "bin", "recording"):
             config = FeatureConfig(kind, normalisation=normalisation)
             for length in (1, 7, 160, 201, 4000):
                 features = extract(torch.zeros(length), config)

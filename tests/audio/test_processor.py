@@ -17,10 +17,10 @@ from regard.errors import UserError
 FILE = "preprocessor_config.json"
 
 PROCESSORS = [
-    AudioProcessor.default(8_000, "log_mel", 40),
-    AudioProcessor.default(16_000, "mfcc", 13),
+    AudioProcessor.default(RecordingOptions(sampling_rate=8_000), 40),
+    AudioProcessor.default(RecordingOptions(features="mfcc", dynamic_range=50.0, normalisation="recording"), 13),
     AudioProcessor(FeatureConfig("log_mel", 11_025, 31, 300, 111, "htk")),
-    AudioProcessor(FeatureConfig("waveform", normalisation="utterance")),
+    AudioProcessor(FeatureConfig("waveform", normalisation="bin")),
     AudioProcessor(FeatureConfig("whisper", max_frequency=8000.0), 30),
 ]
 
@@ -80,6 +80,11 @@ def test_the_file_of_all_modalities_is_read(tmp_path: Path) -> None:
         ({"sampling_rate": 16_000.5}, "sampling_rate"),
         ({"sampling_rate": True}, "sampling_rate"),
         ({"hop_length": 0}, "hop"),
+        ({"do_normalize": "yes"}, "do_normalize"),
+        ({"do_normalize": True, "normalization": "layer"}, "normalization"),
+        ({"feature_extractor_type": "LogMelFeatureExtractor", "dynamic_range": "50"}, "dynamic_range"),
+        ({"feature_extractor_type": "LogMelFeatureExtractor", "dynamic_range": -5}, "dynamic_range"),
+        ({"feature_extractor_type": "LogMelFeatureExtractor", "feature_size": 1000}, "mel filters"),
         ({"feature_size": 1 << 40}, "bins"),
         ({"chunk_length": 1 << 40}, "chunk_length"),
     ],

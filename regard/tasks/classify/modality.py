@@ -38,7 +38,15 @@ IMBALANCE = 20  # times as many samples of the most frequent label as of the rar
 IMAGE_AUGMENTATION = tuple(f"augment.{option.name}" for option in fields(ImageAugmentOptions))
 
 AUDIO_OPTIONS = (
-    *("data.audio", "data.recordings", "data.file_name", "data.features", "data.sampling_rate"),
+    *(
+        "data.audio",
+        "data.recordings",
+        "data.file_name",
+        "data.features",
+        "data.sampling_rate",
+        "data.dynamic_range",
+        "data.normalisation",
+    ),
     *(f"augment.{option.name}" for option in fields(AudioAugmentOptions)),
 )
 

@@ -25,6 +25,7 @@ from regard.tasks.classify import recording_files
 from regard.tasks.classify.files import read_all
 from regard.tasks.classify.head import attach_classifier
 from regard.tasks.classify.modality import IMAGE_AUGMENTATION, Modality
+from regard.tasks.classify.options import ClassifyData
 from regard.tasks.inspection import Findings, warn_overlaps
 from regard.tasks.predictor import RunInput
 from regard.tasks.recordings import (
@@ -56,9 +57,7 @@ class Recordings(Modality):
 
     @classmethod
     def create_processor(cls, recipe: Recipe) -> FeatureProcessor:
-        data: Any = recipe.data
-        bins = outline(recipe.model).bins
-        return FeatureProcessor(AudioProcessor.default(data.sampling_rate, data.features, bins))
+        return FeatureProcessor(AudioProcessor.default(ClassifyData.of(recipe), outline(recipe.model).bins))
 
     @classmethod
     def attach_head(cls, loaded: Loaded, recipe: Recipe) -> Loaded:

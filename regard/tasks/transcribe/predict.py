@@ -159,7 +159,9 @@ class TranscribePredictor(GenerationPredictor):
             times = ctc_times(log_probs, tokens, self.tokenizer.pad, self.state_seconds)
             if times or isinstance(self.network, CTC):
                 return times
-        recorder = record_target(self.network, audio, self.tokenizer, tokens)  # also for more tokens than CTC has states
+        recorder = record_target(
+            self.network, audio, self.tokenizer, tokens
+        )  # also for more tokens than CTC has states
         return attention_times(Trace(recorder), CROSS, self.state_seconds)
 
     def _whisper_times(self, network: Whisper, audio: AudioBatch, tokens: Sequence[int]) -> Times:

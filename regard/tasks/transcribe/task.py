@@ -56,7 +56,7 @@ class Transcribe(Seq2SeqTask[AudioDataset]):
         """An audio processor for the encoder's frames, and a tokenizer trained on the transcripts."""
         data = TranscribeData.of(recipe)
         tokenizer = train_tokenizer((record.target for record in records(recipe, "train")), recipe.tokenizer)
-        audio = AudioProcessor.default(data.sampling_rate, data.features, outline(recipe.model).bins)
+        audio = AudioProcessor.default(data, outline(recipe.model).bins)
         return FeatureProcessor(audio, tokenizer)
 
     @staticmethod
