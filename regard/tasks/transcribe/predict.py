@@ -130,11 +130,15 @@ class TranscribePredictor(GenerationPredictor):
         """When each token of an output for one recording is spoken: by CTC if the model has it, else by attention."""
         audio = audio.to(self.model.device)
         emissions = Recognition(self.network, self.tokenizer).emissions(audio)
-        if emissions is None:
-            recorder = record_target(self.network, audio, self.tokenizer, tokens)
-            return attention_times(Trace(recorder), CROSS, self.state_seconds)
-        log_probs = ctc_log_probs(*emissions, self.tokenizer.pad)[0]
-        return ctc_times(log_probs, tokens, self.tokenizer.pad, self.state_seconds)
+        if emissions is not None:
+            log_probs = ctc_log_probs(*emissions, self.tokenizer.pad)[0]
+            times = ctc_times(log_probs, tokens, self.tokenizer.pad, self.state_seconds)
+            if times or isinstance(self.network, CTC):
+                return times
+        recorder = record_target(
+            self.network, audio, self.tokenizer, tokens
+        )  # also for more tokens than CTC has states
+        return attention_times(Trace(recorder), CROSS, self.state_seconds)
 
     # ── traces ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -44,6 +44,7 @@ class Transcribe(Seq2SeqTask[AudioDataset]):
     predictor = TranscribePredictor
     evaluate = staticmethod(evaluate_task)
     name = "transcribe"
+    constant = "empty transcripts"
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss", "wer", "cer", "per"})
 
     @staticmethod
@@ -135,8 +136,6 @@ class Transcribe(Seq2SeqTask[AudioDataset]):
     def baseline(self) -> dict[str, float]:
         """An empty transcript deletes every unit."""
         return dict.fromkeys(metrics_of(self.data), 100.0)
-
-    constant = "empty transcripts"
 
     def preview(self, network: nn.Module, count: int) -> list[Preview]:
         if self.validation is None:
