@@ -1,6 +1,6 @@
 """Data augmentation of recordings: each change is a pure function of (seed, sample, epoch), so that resume is exact.
 
-samples ─▶ speed perturbation ─▶ features ─▶ SpecAugment
+samples ─▶ speed perturbation ─▶ features ─▶ filter ─▶ SpecAugment
 
 The features of all speeds are prepared once, and each epoch uses one of them.
 
@@ -11,10 +11,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard.audio.read import soxr
 from regard.config.options import AudioAugmentOptions
+
+SPEED, FILTER, MASK = range(3)  # each change has random numbers of its own
+
+FILTER_POINTS = 5  # evenly spaced bins with a random gain; between them it is interpolated
 
 SPEED_DIGITS = 1000  # a speed is resampling by a fraction of this denominator
 
@@ -45,19 +51,27 @@ class AudioAugmentation:
 
     def speed(self, sample: int, epoch: int) -> int:
         """Which of the speeds a sample has."""
-        return int(self._generator(sample, epoch).integers(len(self.speeds)))
+        return int(self._generator(sample, epoch, SPEED).integers(len(self.speeds)))
 
     def frames(self, dataset: Speeds, sample: int, epoch: int) -> Tensor:
         """The augmented features of a training sample."""
-        return self.mask(dataset.frames(sample, self.speed(sample, epoch)), sample, epoch)
+        frames = dataset.frames(sample, self.speed(sample, epoch))
+        return self.mask(self.filter(frames, sample, epoch), sample, epoch)
+
+    def filter(self, frames: Tensor, sample: int, epoch: int) -> Tensor:
+        """A random frequency response, as of another microphone: gains between some bins. Nam et al. 2022."""
+        if not self.options.filter_gain:
+            return frames
+        gains = self._generator(sample, epoch, FILTER).uniform(-1, 1, (1, 1, FILTER_POINTS)) * self.options.filter_gain
+        response = F.interpolate(torch.from_numpy(gains).float(), frames.size(1), mode="linear", align_corners=True)
+        return frames + response[0, 0]
 
     def mask(self, frames: Tensor, sample: int, epoch: int) -> Tensor:
         """Random bands of bins and spans of frames are replaced by the mean of their bins. Park et al. 2019."""
         options = self.options
         if not options.frequency_masks and not options.time_masks:
             return frames
-        rng = self._generator(sample, epoch)
-        rng.integers(len(self.speeds))  # that of `speed`
+        rng = self._generator(sample, epoch, MASK)
         masked = frames.clone()
         means = frames.mean(0)
         length, bins = frames.shape
@@ -70,8 +84,9 @@ class AudioAugmentation:
             masked[begin:end] = means
         return masked
 
-    def _generator(self, sample: int, epoch: int) -> np.random.Generator:
-        return np.random.default_rng((self.seed, epoch, sample))
+    def _generator(self, sample: int, epoch: int, change: int) -> np.random.Generator:
+        """The random numbers of one change of a sample."""
+        return np.random.default_rng((self.seed, epoch, sample, change))
 
 
 def _span(rng: np.random.Generator, size: int, longest: int) -> tuple[int, int]:

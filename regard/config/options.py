@@ -339,6 +339,7 @@ class AudioAugmentOptions(AugmentOptions):
     """Data augmentation of recordings; all of it is off by default."""
 
     speeds: tuple[float, ...] = ()  # speed perturbation: each time one of these factors, such as [0.9, 1.0, 1.1]
+    filter_gain: float = 0.0  # of a random frequency response: at most this is added to a bin, in units of the features
     frequency_masks: int = 0  # SpecAugment: masked bands of bins,
     frequency_mask_width: int = 0  # each of at most this many bins,
     time_masks: int = 0  # and masked spans of frames,
@@ -350,6 +351,8 @@ class AudioAugmentOptions(AugmentOptions):
         for name in ("frequency_masks", "frequency_mask_width", "time_masks", "time_mask_width"):
             value = getattr(self, name)
             require(0 <= value <= MAX_MASK, f"augment.{name} = {value}: must be between 0 and {MAX_MASK}")
+        gain = self.filter_gain
+        require(0 <= gain <= MAX_AUGMENT, f"augment.filter_gain = {gain}: must be between 0 and {MAX_AUGMENT}")
         share = self.time_mask_share
         require(0 <= share <= 1, f"augment.time_mask_share = {share}: must be between 0 and 1")
         low, high = SPEEDS
