@@ -130,7 +130,7 @@ class SpeechTokens:
         task = generation.get("task") or next((name for name, id in tasks.items() if forced.get(2) == id), "transcribe")
         if task not in TASKS:
             raise UserError(f"task = {task!r:.40} is not supported; expected one of: {', '.join(TASKS)}")
-        language = generation.get("language") or codes.get(forced.get(1), "")
+        language = generation.get("language") or codes.get(forced.get(1) or -1, "")
         tokens = cls(
             tokenizer.begin,
             tokenizer.end,

@@ -159,7 +159,7 @@ class Whisper(AutoregressiveModel):
 
     @property
     def dummy_inputs(self) -> tuple:
-        weight = self.output.weight
+        weight = next(self.parameters())
         frames = torch.zeros(1, 2, self.config.bins, dtype=weight.dtype, device=weight.device)
         lengths = torch.full((1,), 2, device=weight.device)
         return AudioBatch(frames, lengths), torch.zeros(1, 1, dtype=torch.long, device=weight.device)
