@@ -68,9 +68,8 @@ def optimize_decoder(network: nn.Module, precision: str) -> Stack | None:
     if not reads_recordings(network):
         return None
     encoder, decoder = cast(Stack, network.encoder), cast(Stack, network.decoder)
+    network.encoder = Unpadded(encoder) if unpadded.is_supported(encoder) else encoder
     optimize_layers(encoder, precision)
-    if unpadded.is_supported(encoder):
-        network.encoder = Unpadded(encoder)
     for block in cast(list[Block], list(decoder.blocks)):
         pack_qkv(block.self_attention, precision, small_batch_int8())
         for name in ("key", "value"):
