@@ -95,8 +95,8 @@ class JointDecoder:
         by_row = log_probs.repeat_interleave(tokens.size(0) // log_probs.size(0), 0)
         joint = []
         for index, token in enumerate(tokens.unbind(1)):
-            is_begin = prefix is None  # the token is the one that begins every output
-            prefix = Prefix.empty(by_row, self.blank) if is_begin else prefix.append(token, by_row, self.blank)
+            # The first token is the one that begins every output.
+            prefix = Prefix.empty(by_row, self.blank) if prefix is None else prefix.append(token, by_row, self.blank)
             joint.append(self._mix(attention[:, index], self._ctc(prefix, by_row)))
         return torch.stack(joint, 1), State((after.source, log_probs), (after.hypothesis, prefix))
 

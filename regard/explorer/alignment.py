@@ -36,6 +36,7 @@ ROW = 14  # pixels of a row of weights
 SPECTROGRAM = 130  # pixels of the height of the spectrogram
 WIDTHS = (420, 1600)  # pixels of the plot, at least and at most
 PER_STATE = 8  # pixels of a state, within these limits
+BLANK = "␣"  # which Pillow's font does not have
 TICK = 80  # pixels between labels of the time axis
 
 
@@ -87,7 +88,7 @@ def draw_alignment(
     heat = from_array(heat_colours(weights).round().astype(np.uint8))
     figure.paste(heat.resize((width, ROW * len(units)), resampling.NEAREST), (LABEL, top + SPECTROGRAM))
     for index, unit in enumerate(units):
-        write_text(figure, (MARGIN, top + SPECTROGRAM + ROW * index - 2), unit, LABEL - 2 * MARGIN)
+        write_text(figure, (MARGIN, top + SPECTROGRAM + ROW * index - 2), unit.replace(BLANK, "_"), LABEL - 2 * MARGIN)
     step = max(1, round(TICK * len(times) / width))
     for index in range(0, len(times), step):
         corner = (LABEL + index * width // len(times), top + SPECTROGRAM + ROW * len(units))

@@ -45,15 +45,15 @@ def parse_transcript(text: str, data: TranscribeData, location: str) -> Transcri
         if text.strip() not in data.words:
             raise UserError(f"{location}: '{text:.40}' is not in data.words{nearest(text.strip(), data.words)}")
         return Transcribed(data.words[text.strip()])
-    parts = text.split()
-    timed = [TIMED_UNIT.fullmatch(part) for part in parts]
-    if parts and all(timed):
+    words = text.split()
+    timed = [TIMED_UNIT.fullmatch(word) for word in words]
+    if words and all(timed):
         units = [TimedText(match[3], float(match[1]), float(match[2])) for match in timed if match]
         units = [unit for unit in units if unit.text not in data.ignore]
         return Transcribed(" ".join(unit.text for unit in units), tuple(units))
     if not data.ignore:
         return Transcribed(text)
-    return Transcribed(" ".join(part for part in parts if part not in data.ignore))
+    return Transcribed(" ".join(word for word in words if word not in data.ignore))
 
 
 def records(recipe: Recipe, split: str) -> Iterator[Record]:

@@ -10,7 +10,7 @@ WORD = re.compile(r"\S+")
 
 LINE = 42  # characters of a subtitle,
 PAUSE = 0.8  # seconds of silence after which a new one begins,
-LONGEST = 7.0  # and seconds that one lasts: usual limits of broadcasters
+MAX_DURATION = 7.0  # and seconds that one lasts: usual limits of broadcasters
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ def timed_words(
     borders = [len(tokenizer.decode(tokens[:count])) for count in range(len(tokens) + 1)]
     words = []
     for match in WORD.finditer(tokenizer.decode(tokens)):
-        parts = [
+        spoken = [
             times[index]
             for index in range(len(tokens))
             if borders[index] < match.end() and borders[index + 1] > match.start()
         ]
-        words.append(TimedText(match[0], parts[0][0], parts[-1][1]))
+        words.append(TimedText(match[0], spoken[0][0], spoken[-1][1]))
     return tuple(words)
 
 
@@ -46,7 +46,7 @@ def group_words(words: Sequence[TimedText]) -> tuple[TimedText, ...]:
         joins = last is not None and (
             word.start - last.end <= PAUSE
             and len(last.text) + 1 + len(word.text) <= LINE
-            and word.end - last.start <= LONGEST
+            and word.end - last.start <= MAX_DURATION
         )
         if last is not None and joins:
             segments[-1] = TimedText(f"{last.text} {word.text}", last.start, word.end)
@@ -60,8 +60,8 @@ def clock(seconds: float, separator: str = ".") -> str:
     milliseconds = round(seconds * 1000)
     minutes, milliseconds = divmod(milliseconds, 60_000)
     hours, minutes = divmod(minutes, 60)
-    whole, milliseconds = divmod(milliseconds, 1000)
-    return f"{hours:02d}:{minutes:02d}:{whole:02d}{separator}{milliseconds:03d}"
+    full_seconds, milliseconds = divmod(milliseconds, 1000)
+    return f"{hours:02d}:{minutes:02d}:{full_seconds:02d}{separator}{milliseconds:03d}"
 
 
 def to_lines(segments: Sequence[TimedText]) -> list[str]:

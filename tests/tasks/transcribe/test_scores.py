@@ -11,7 +11,7 @@ from regard.config.options import TokenizerOptions
 from regard.tasks.transcribe.dataset import parse_transcript
 from regard.tasks.transcribe.options import TranscribeData
 from regard.tasks.transcribe.scores import boundary_scores
-from regard.tasks.transcribe.timing import LINE, LONGEST, TimedText, group_words, timed_words, to_lines, to_srt
+from regard.tasks.transcribe.timing import LINE, MAX_DURATION, TimedText, group_words, timed_words, to_lines, to_srt
 from regard.text.train_tokenizer import train_tokenizer
 
 TIMED = "0.00:0.05:SIL 0.05:0.11:AH0 0.11:0.20:T"
@@ -69,7 +69,7 @@ def test_segments_end_at_pauses_and_where_they_would_be_too_long():
         time += duration
     segments = group_words(words)
     assert " ".join(segment.text for segment in segments) == " ".join(word.text for word in words)
-    assert all(len(segment.text) <= LINE and segment.end - segment.start <= LONGEST for segment in segments)
+    assert all(len(segment.text) <= LINE and segment.end - segment.start <= MAX_DURATION for segment in segments)
     assert all(one.end <= other.start for one, other in pairwise(segments))
     assert len(to_lines(segments)) == len(segments) == to_srt(segments).count(" --> ")
     assert group_words([]) == ()
