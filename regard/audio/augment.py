@@ -78,9 +78,9 @@ class AudioAugmentation:
         for _ in range(options.frequency_masks):
             begin, end = _span(rng, bins, min(options.frequency_mask_width, bins))
             masked[:, begin:end] = means[begin:end]
-        longest = min(options.time_mask_width, int(options.time_mask_share * length))
+        max_length = min(options.time_mask_width, int(options.time_mask_share * length))
         for _ in range(options.time_masks):
-            begin, end = _span(rng, length, longest)
+            begin, end = _span(rng, length, max_length)
             masked[begin:end] = means
         return masked
 
@@ -89,8 +89,8 @@ class AudioAugmentation:
         return np.random.default_rng((self.seed, epoch, sample, change))
 
 
-def _span(rng: np.random.Generator, size: int, longest: int) -> tuple[int, int]:
-    """A span of 0 to `longest` positions of `size`, uniformly."""
-    length = int(rng.integers(longest + 1))
+def _span(rng: np.random.Generator, size: int, max_length: int) -> tuple[int, int]:
+    """A span of 0 to `max_length` positions of `size`, uniformly."""
+    length = int(rng.integers(max_length + 1))
     begin = int(rng.integers(size - length + 1))
     return begin, begin + length

@@ -130,8 +130,8 @@ def _write(writer: DatasetWriter, record: Record, preparation: Preparation) -> N
         report.skip("unreadable recording", str(error))
         return
     versions = [change_speed(samples, speed) for speed in preparation.speeds]
-    longest = max(processor.features.frames(len(version)) for version in versions)
-    if preparation.max_frames and longest > preparation.max_frames:
+    max_length = max(processor.features.frames(len(version)) for version in versions)
+    if preparation.max_frames and max_length > preparation.max_frames:
         seconds = preparation.max_frames * processor.frame_seconds
         report.skip(f"longer than {preparation.max_frames} frames ({seconds:g} seconds)", record.location)
         return

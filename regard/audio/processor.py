@@ -157,7 +157,7 @@ class AudioProcessor:
             ours["dynamic_range"] = features.dynamic_range
         if features.kind == "mfcc":
             ours["num_coefficients"] = features.coefficients
-        return ours | self.foreign | {key: value for key, value in ours.items() if key != "return_attention_mask"}
+        return ours | dict(self.foreign) | {key: value for key, value in ours.items() if key != "return_attention_mask"}
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -146,9 +146,9 @@ def _list_collection(path: Path, parse: "NameParser", required: Mapping[str, str
 
 def _transcript(path: Path, name: PurePosixPath) -> str:
     """The text of a recording; empty if it has none, so that it is counted."""
-    beside = f"{path}/{name.with_suffix('.txt')}"
-    if exists(beside):
-        return " ".join(_read_text(beside).split())
+    transcript = f"{path}/{name.with_suffix('.txt')}"
+    if exists(transcript):
+        return " ".join(_read_text(transcript).split())
     return _folder_transcripts(path, str(name.parent)).get(name.stem, "")
 
 
@@ -176,11 +176,11 @@ class NameParser:
 
     def __init__(self, pattern: str):
         self.pattern = pattern
-        parts = FIELD.split(pattern)  # literal, field, literal, …
-        repeated = {field for field in parts[1::2] if parts[1::2].count(field) > 1}
-        if repeated or not all(field.isidentifier() for field in parts[1::2]):
+        pieces = FIELD.split(pattern)  # literal, field, literal, …
+        names = pieces[1::2]
+        if len(set(names)) < len(names) or not all(map(str.isidentifier, names)):
             raise UserError(f"data.file_name = '{pattern}': expected different names in braces")
-        groups = [f"(?P<{part}>[^/]+?)" if index % 2 else re.escape(part) for index, part in enumerate(parts)]
+        groups = [f"(?P<{piece}>[^/]+?)" if index % 2 else re.escape(piece) for index, piece in enumerate(pieces)]
         self.expression = re.compile("".join(groups))
 
     def __call__(self, name: str) -> dict[str, str]:

@@ -86,8 +86,8 @@ class Selection(dict):
 class SelectedSplits(DataOptions):
     """Splits may also be selected by the values of columns: test = {speaker = "nicolas"}, or a list of values."""
 
-    validation: str | int | float | dict = ""
-    test: str | int | float | dict = ""
+    validation: str | int | float | dict = ""  # type: ignore[assignment]
+    test: str | int | float | dict = ""  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()

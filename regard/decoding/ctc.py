@@ -86,7 +86,7 @@ def prefix_beam_search(log_probs: Tensor, blank: int, num_beams: int, count: int
                     continue
                 longer = extended.setdefault((*prefix, token), [-np.inf, -np.inf])
                 longer[1] = np.logaddexp(longer[1], before + frame[token])
-        ranked = sorted(extended.items(), key=lambda item: (-np.logaddexp(*item[1]), item[0]))
+        ranked = sorted(extended.items(), key=lambda item: (-np.logaddexp(item[1][0], item[1][1]), item[0]))
         beams = {prefix: (scores[0], scores[1]) for prefix, scores in ranked[:num_beams]}
     return [_hypothesis(list(prefix), float(np.logaddexp(*scores))) for prefix, scores in list(beams.items())[:count]]
 

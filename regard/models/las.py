@@ -26,7 +26,7 @@ from regard.layers.autoregressive import AutoregressiveModel
 from regard.layers.dropout import Dropout
 from regard.layers.inputs import AudioBatch
 from regard.layers.pytree import State
-from regard.layers.recurrent import TORCH, PyramidalEncoder, recurrence
+from regard.layers.recurrent import TORCH, PyramidalEncoder, RNNLayers
 
 LOCATION = "location"
 
@@ -104,7 +104,7 @@ class LAS(AutoregressiveModel):
         else:
             self.attend = SCORES[config.score](config.width, config.states, score_width)
         inputs = config.embedding_width + config.states
-        self.decoder = recurrence(config.cell, inputs, config.width, config.decoder_depth, config.dropout)
+        self.decoder = RNNLayers(config.cell, inputs, config.width, config.decoder_depth, config.dropout)
         self.combine = nn.Linear(config.width + config.states, config.width)
         self.output = nn.Linear(config.width, config.vocabulary)
         self.ctc_head = nn.Linear(config.states, config.vocabulary) if config.ctc_weight else None

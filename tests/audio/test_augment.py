@@ -68,9 +68,7 @@ def test_a_filter_adds_a_smooth_response_to_all_frames() -> None:
     torch.testing.assert_close(responses, responses[:, :1].expand(-1, LENGTH, -1), atol=1e-5, rtol=0)
     assert 0.4 < float(responses.abs().max()) <= 0.5 + 1e-5
     steps = responses[:, 0].diff(dim=1)
-    assert (
-        float(steps.abs().max()) <= 2 * 0.5 * 4 / (BINS - 1) + 1e-5
-    )  # between two points
+    assert float(steps.abs().max()) <= 2 * 0.5 * 4 / (BINS - 1) + 1e-5  # between two points
     assert torch.equal(augmentation.filter(frames(), 3, 7), augmentation.filter(frames(), 3, 7))
     assert not torch.equal(augmentation.filter(frames(), 3, 7), augmentation.filter(frames(), 3, 8))
 

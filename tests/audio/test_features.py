@@ -6,6 +6,7 @@ import math
 import os
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,8 +44,8 @@ def reference_log_mel(samples: np.ndarray, config: FeatureConfig) -> np.ndarray:
     )  # fmt: skip
     rows = []
     for frame in range(len(samples) // config.hop):
-        part = reflected[frame * config.hop : frame * config.hop + config.window] * hann
-        rows.append(np.abs(np.fft.rfft(part)) ** 2 @ bank)
+        frame_samples = reflected[frame * config.hop : frame * config.hop + config.window] * hann
+        rows.append(np.abs(np.fft.rfft(frame_samples)) ** 2 @ bank)
     return np.log(np.maximum(rows, FLOOR))
 
 
@@ -136,7 +137,8 @@ def test_a_long_recording_is_transformed_in_parts_without_seams() -> None:
 def test_too_many_filters_are_an_error() -> None:
     with pytest.raises(UserError, match="mel filters"):
         FeatureConfig(bins=200, window=200, rate=8_000)
-    for wrong in (dict(bins=0), dict(hop=0), dict(rate=7), dict(kind="mfcc", coefficients=81), dict(max_frequency=9e3)):
+    wrongs: list[dict[str, Any]] = [dict(bins=0), dict(hop=0), dict(rate=7), dict(kind="mfcc", coefficients=81)]
+    for wrong in [*wrongs, dict(max_frequency=9e3), dict(dynamic_range=-1.0)]:
         with pytest.raises(UserError, match="expected"):
             FeatureConfig(**wrong)
 
@@ -152,7 +154,7 @@ def test_mel_filters_equal_transformers(scale: str, norm: str | None, bins: int,
 
 
 @pytest.mark.parametrize("options", [{}, {"feature_size": 128}, {"chunk_length": 7, "hop_length": 171, "n_fft": 512}])
-def test_whisper_features_equal_transformers(options: dict[str, int]) -> None:
+def test_whisper_features_equal_transformers(options: dict[str, Any]) -> None:
     theirs = WhisperFeatureExtractor(**options)
     processor = AudioProcessor.from_config(theirs.to_dict())
     for length in (1, 16_000, 100_003):

@@ -82,7 +82,8 @@ class Recognition:
         for name in (option.name for option in fields(default) if option.name not in CTC_OPTIONS):
             if getattr(self.options, name) != getattr(default, name):
                 raise UserError(f"{name} is for models with a decoder; this one has a CTC output: use num_beams")
-        log_probs = ctc_log_probs(*self.network(audio), self.blank)
+        logits, lengths = self.network(audio)
+        log_probs = ctc_log_probs(logits, lengths, self.blank)
         if self.options.num_beams == 1:
             return [[best] for best in greedy_search(log_probs, self.blank)]
         count = self.options.num_return_sequences
