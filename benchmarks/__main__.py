@@ -18,6 +18,7 @@ SUBJECTS = {
     "language": "nanoGPT and transformers' GPT2LMHeadModel, a training step of GPTs of 4×128 and 6×384",
     "microbatches": "regard without micro-batches in threads, a training step of the same GPTs",
     "encoding": "transformers' DebertaV2Model, version 3, 12 layers of 768, states of texts",
+    "speech": "transformers and faster-whisper, Whisper tiny.en, eight recordings of 2 to 12 seconds, greedy",
     "vision": "transformers' ViT-B/16 and Swin-T, 224 × 224 pixels, and a training step of a small ViT",
 }
 

@@ -14,7 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+import soundfile
 import typer
 import yaml
 from needs import need
@@ -329,6 +331,8 @@ TASK_PAGES = {  # page → terms that users search for
     "image-classification": "image classification, ViT, augmentation, mixup, RandAugment, accuracy, acc@5, fine-tun",
     "token-classification": "token classification, named-entity recognition, NER, CoNLL, precision, recall, F1",
     "question-answering": "extractive question answering, SQuAD, context, span, exact match, F1, fine-tun",
+    "audio-classification": "audio classification, keyword spotting, log-mel, MFCC, SpecAugment, accuracy, fine-tun",
+    "speech-recognition": "speech recognition, CTC, attention, word error rate, CER, phoneme, SpecAugment, subtitles",
     "captioning": "image captioning, encoder, decoder, cross-attention, CIDEr, BLEU, beam search, attention weights",
     "translation": "translation, seq2seq, encoder, decoder, parallel, BLEU, chrF, beam search, attention weights",
     "language-modelling": "causal language model, perplexity, GPT, Llama, prompt, context window, pre-train",
@@ -505,6 +509,7 @@ def prepare_folder(folder: Path, text: str) -> None:
         captions.append(f"{path.relative_to(folder)},{example.caption}")
     (folder / "captions.csv").write_text("\n".join(captions) + "\n", encoding="utf-8")
     Image.fromarray(scene(1, "test", 0).image).save(folder / "holiday.jpg")
+    soundfile.write(folder / "seven.wav", np.random.default_rng(7).normal(0, 0.1, 4000), 8000)
     for recipe in ("dates", "dates-transformer"):
         if "runs/demo" in text:
             shell(f"regard train {recipe} output=runs/demo/{recipe} --quiet", folder)

@@ -141,9 +141,18 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, memory: Memory, rule: Rule | None = None, bias: Bias | None = None) -> Tensor:
         """Cross-attention: x attends to a memory."""
+        return self._attend(self._query(x, memory), memory, rule, bias)[0].view(*x.shape[:2], -1)
+
+    def forward_with_weights(self, x: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Cross-attention by a score that is not a product; also its weights, (rows, heads, queries, length)."""
+        context, weights = self._attend(self._query(x, memory), memory, None, None)
+        assert weights is not None
+        by_row = weights.transpose(1, 2).reshape(*x.shape[:2], self.heads, memory.length).transpose(1, 2)
+        return context.view(*x.shape[:2], -1), by_row
+
+    def _query(self, x: Tensor, memory: Memory) -> Tensor:
         by_source = x.reshape(memory.key.size(0), -1, x.size(-1))  # the hypotheses of one source are queries of one row
-        query = _split_heads(self.query(by_source), self.heads)
-        return self._attend(query, memory, rule, bias).view(*x.shape[:2], -1)
+        return _split_heads(self.query(by_source), self.heads)
 
     def self_attend(
         self,
@@ -164,7 +173,7 @@ class Attention(nn.Module):
         memory = Memory(key, value, real)
         memory = memory if past is None else past.append(memory)
         bias = None if self.position_bias is None else self.position_bias(self, query, memory)
-        return self._attend(query, memory, rule, bias), memory
+        return self._attend(query, memory, rule, bias)[0], memory
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of the same x."""
@@ -174,7 +183,10 @@ class Attention(nn.Module):
             query, key, value = self.qkv(x).split(self.sizes, -1)
         return _split_heads(query, self.heads), _split_heads(key, self.key_heads), _split_heads(value, self.key_heads)
 
-    def _attend(self, query: Tensor, memory: Memory, rule: Rule | None, bias: Bias | None) -> Tensor:
+    def _attend(
+        self, query: Tensor, memory: Memory, rule: Rule | None, bias: Bias | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The output, and the weights where they were computed."""
         if rule is causal and query.size(-2) == 1:  # the last position attends to all
             rule = None
         if memory.real is not None:
@@ -185,7 +197,7 @@ class Attention(nn.Module):
             key, stored = (memory.key, None) if isinstance(self.score, Product) else (None, weights)
             proof = (memory.value, context) if active.prove else (None, None)
             active.add(AttentionRecord(self.score, query, key, rule, bias, memory.start, memory.length, stored, *proof))
-        return self.output(context.transpose(1, 2).flatten(2))
+        return self.output(context.transpose(1, 2).flatten(2)), weights
 
     def _unfused(self, query: Tensor, memory: Memory, rule: Rule | None, bias: Bias | None) -> tuple[Tensor, Tensor]:
         """Any score: all weights are computed."""

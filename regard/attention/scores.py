@@ -45,6 +45,31 @@ class Additive(nn.Module):
         return self.energy(torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3))).squeeze(-1)
 
 
+class LocationAware(Additive):
+    """v · tanh(q + k + U f), where f = F ∗ α: a convolution over the previous weights. Chorowski et al. 2015, 2.1.
+
+    In `query`, the previous weights, one for each key, follow the query.
+    """
+
+    def __init__(self, width: int, filters: int, kernel: int):
+        super().__init__(width)
+        self.filters = nn.Conv1d(1, filters, kernel, padding=kernel // 2, bias=False)
+        self.location = nn.Linear(filters, width, bias=False)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        query, previous = query.split([key.size(-1), key.size(-2)], -1)
+        features = self.filters(previous.reshape(-1, 1, previous.size(-1))).mT
+        located = self.location(features).view(*previous.shape, -1)
+        return self.energy(torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3) + located)).squeeze(-1)
+
+
+class QueryProjection(nn.Linear):
+    """Projects the first `in_features` of each vector; the previous weights that follow them are kept."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([super().forward(x[..., : self.in_features]), x[..., self.in_features :]], -1)
+
+
 def uniform(query: Tensor, key: Tensor) -> Tensor:
     """Equal scores for all keys: attention becomes mean pooling."""
     return query.new_zeros(*query.shape[:-1], key.size(-2))

@@ -18,7 +18,10 @@ from regard.errors import UserError, nearest
 
 @dataclass(frozen=True)
 class Axis:
-    """The positions on one side of an attention map: a label each, what they are, and the grid they form, if any."""
+    """The positions on one side of an attention map: a label each, what they are, and the grid they form, if any.
+
+    The frames of a recording form one row.
+    """
 
     labels: Sequence[str] = ()
     unit: str = "token"
@@ -42,7 +45,10 @@ class Axis:
 
 @dataclass(frozen=True)
 class Picture:
-    """The image of a trace, and the box (left, top, right, bottom) of its pixels that the network's input shows."""
+    """The image of a trace, and the box (left, top, right, bottom) of its pixels that the network's input shows.
+
+    That of a recording is its spectrogram, whose columns are frames.
+    """
 
     pixels: Tensor  # (height, width, channels) of type uint8, with 1 or 3 channels
     box: tuple[float, float, float, float]
@@ -111,7 +117,7 @@ class Trace:
         batch_index: int = 0,
         picture: Picture | None = None,
     ):
-        """Of a batch, the sequence at `batch_index` is shown. `picture`: the image that was the input."""
+        """Of a batch, the sequence at `batch_index` is shown. `picture`: the image, or spectrogram, of the input."""
         self.records = recorder.records
         self.axes = axes or Axes()
         self.answer = answer
@@ -214,11 +220,13 @@ class Trace:
     ) -> Path:
         """A PNG file with the weights over the patches of the image, a panel for each query; `head` None: the mean.
 
+        Of a recording, the spectrogram with a row of weights for each query below it.
+
         By default of the last layer, for each word of a caption or learned token ([CLS]), else the mean over queries.
         """
-        from regard.explorer.overlay import write_trace
+        from regard.explorer.alignment import write_figure
 
-        return write_trace(path, self, site, head, queries, rollout)
+        return write_figure(path, self, site, head, queries, rollout)
 
     def _records(self, site: str) -> list[AttentionRecord]:
         if not self.records:

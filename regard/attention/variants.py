@@ -9,7 +9,7 @@ from torch import nn
 
 from regard.attention.core import Attention, PositionBias
 from regard.attention.disentangled import Disentangled, product
-from regard.attention.scores import Additive, Score, dot, scaled_dot, uniform
+from regard.attention.scores import Additive, LocationAware, QueryProjection, Score, dot, scaled_dot, uniform
 
 
 def multihead(
@@ -47,6 +47,12 @@ def bahdanau(width: int, source: int, hidden: int) -> Attention:
     """v · tanh(W q + U k). Bahdanau et al. 2015, A.1.2."""
     projections = nn.Linear(width, hidden, bias=False), nn.Linear(source, hidden, bias=False)
     return Attention(*projections, nn.Identity(), nn.Identity(), score=Additive(hidden))
+
+
+def location_aware(width: int, source: int, hidden: int, filters: int = 10, kernel: int = 31) -> Attention:
+    """v · tanh(W q + V k + U f), f from the previous weights, which follow the query. Chorowski et al. 2015, 2.1."""
+    projections = QueryProjection(width, hidden, bias=False), nn.Linear(source, hidden, bias=False)
+    return Attention(*projections, nn.Identity(), nn.Identity(), score=LocationAware(hidden, filters, kernel))
 
 
 def luong_dot(width: int, source: int, hidden: int) -> Attention:

@@ -73,6 +73,7 @@ def evaluate(
     "run runs/classify --file reviews.csv --output predictions.csv",
     'run stories15M "Once upon a time" --temperature 0.8 --max-new-tokens 200',
     "run runs/image photo.jpg --overlay attention.png",
+    "run runs/fsdd-ctc speech.wav --timestamps",
 )
 def run(
     model: ModelPath,
@@ -103,6 +104,7 @@ def run(
         raise typer.BadParameter("--vectors writes embeddings, --output predictions: give one of both")
     rows.check(inputs)
     attention.check(inputs)
+    answering.check(inputs)
     options = search.specified() | answering.specified()
     loaded = _warn_unused_sampling(_load(model, compute), search)
     task = task or loaded.task

@@ -164,7 +164,23 @@ class AnswerOptions(OptionGroup):
         "QA: no answer if its score exceeds the best span's by more than X. "
         "Multi-label: minimum probability of a label (default 0.5).",
     )
+    timestamps: bool = option(False, "Speech recognition: also when each segment is said.")
+    srt: bool = option(False, "Speech recognition: print subtitles as SRT; for a single INPUT.")
+    vtt: bool = option(False, "Speech recognition: print subtitles as WebVTT; for a single INPUT.")
+    language: str = option("", "Whisper: spoken language, such as de (default: detected).", metavar="CODE")
+    translate: bool = option(False, "Whisper: translate into English.")
+    ctc_weight: float | None = option(
+        None, "Speech recognition: weight of CTC beside the decoder (default: as in training).", min=0.0, max=1.0
+    )
     truncate: bool = option(False, TRUNCATE)
+
+    def check(self, inputs: list[str] | None) -> None:
+        """Reject options that would have no effect."""
+        for name in ("srt", "vtt"):
+            if getattr(self, name) and (inputs is None or len(inputs) != 1):
+                raise typer.BadParameter(
+                    "prints the subtitles of one recording: give one INPUT", param_hint=f"'--{name}'"
+                )
 
 
 @dataclass(frozen=True)
@@ -172,7 +188,7 @@ class AttentionOptions(OptionGroup):
     """Attention weights. For a single INPUT."""
 
     explore: Path | None = option(None, "Write the attention viewer of this prediction.", metavar="FILE.html")
-    overlay: Path | None = option(None, "Images: draw the attention weights on the image.", metavar="FILE.png")
+    overlay: Path | None = option(None, "Images, recordings: draw the attention weights.", metavar="FILE.png")
     site: str = option("", "Attention layer of --overlay (default: the last; see `regard inspect`).", metavar="NAME")
     head: int | None = option(None, "Head of --overlay (default: the mean over heads).", min=0)
     rollout: bool = option(False, "Attention rollout over all layers instead of one layer, in --overlay.")

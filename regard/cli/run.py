@@ -182,7 +182,7 @@ def write_attention(
     predictor: Predictor, text: str, options: Options, attention: AttentionOptions, output: Output
 ) -> None:
     """The attention weights of a prediction, as a page, and of an image as a figure."""
-    names = {field.name for field in fields(DecodeOptions)} | {"context"}
+    names = {field.name for field in fields(DecodeOptions)} | {"context", "ctc_weight"}
     tracing = {name: value for name, value in options.items() if name in names}
     trace = predictor.trace(text, None, False, options.get("truncate", False), tracing)
     if attention.explore:

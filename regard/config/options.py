@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Score = Literal[
     "auto", "loss", "bleu", "bleu1", "bleu2", "bleu3", "bleu4", "cider", "chrf", "exact", "accuracy", "f1", "macro_f1",
     "micro_f1", "exact_match", "matthews_correlation", "top5_accuracy", "pearsonr", "spearmanr", "mse",
-    "subset_accuracy",
+    "subset_accuracy", "wer", "cer", "per",
 ]  # fmt: skip
 
 TokenizerKind = Literal["bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"]
@@ -24,6 +24,8 @@ MAX_COUNT = 1 << 31  # of tokens or samples
 MAX_VOCABULARY = 1 << 24
 MAX_THREADS = 1024
 MAX_AUGMENT = 100
+MAX_MASK = 10_000  # bins or frames
+SPEEDS = (0.5, 2.0)
 
 
 def require(holds: bool, message: str) -> None:
@@ -71,6 +73,46 @@ class DataOptions:
                     bool(self.synthetic) or value == 0,
                     f"data.{name} = {value}: a number of samples needs data.synthetic; otherwise expected a file",
                 )
+
+
+class Selection(dict):
+    """Columns and the values that select a split. It is never changed, so that options can be hashed."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(show(self))
+
+
+@dataclass(frozen=True)
+class SelectedSplits(DataOptions):
+    """Splits may also be selected by the values of columns: test = {speaker = "nicolas"}, or a list of values."""
+
+    validation: str | int | float | dict = ""  # type: ignore[assignment]
+    test: str | int | float | dict = ""  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("validation", "test"):
+            selection = getattr(self, name)
+            if not isinstance(selection, dict):
+                continue
+            lists = [values if isinstance(values, list) else [values] for values in selection.values()]
+            fits = lists and all(values and all(type(value) in (str, int) for value in values) for values in lists)
+            expected = 'expected columns and values, such as {speaker = "anna"} or {index = [0, 1]}'
+            require(bool(fits), f"data.{name} = {show(selection)}: {expected}")
+            object.__setattr__(self, name, Selection(selection))
+
+
+@dataclass(frozen=True)
+class RecordingOptions(SelectedSplits):
+    """Recordings: where they are listed, and their features. Those of a pre-trained model come from its processor."""
+
+    audio: str = ""  # column of the audio files (by default "audio")
+    recordings: str = ""  # the folder or .zip that paths are relative to; by default the folder of the table
+    file_name: str = ""  # the fields in the names of the files, such as "{label}_{speaker}_{index}"
+    features: Literal["log_mel", "mfcc"] = "log_mel"  # of a new model,
+    sampling_rate: int = 16_000  # the rate in Hz that recordings are resampled to,
+    dynamic_range: float = 0.0  # decibels below the loudest bin to which quieter ones are raised; 0 = no limit,
+    normalisation: Literal["none", "bin", "recording"] = "bin"  # and what has mean 0 and variance 1
 
 
 @dataclass(frozen=True)
@@ -259,6 +301,9 @@ class DecodeOptions:
 class AugmentOptions:
     """Random changes of training samples; tasks that have any extend this table."""
 
+    def __post_init__(self) -> None:
+        """Options that do not fit are a `UserError`."""
+
 
 @dataclass(frozen=True)
 class ImageAugmentOptions(AugmentOptions):
@@ -275,6 +320,7 @@ class ImageAugmentOptions(AugmentOptions):
     repeats: int = 1  # repeated augmentation: how often a batch has each of its samples
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("horizontal_flip", "random_erasing"):
             value = getattr(self, name)
             require(0 <= value <= 1, f"augment.{name} = {value}: a probability must be between 0 and 1")
@@ -286,6 +332,32 @@ class ImageAugmentOptions(AugmentOptions):
         magnitude = self.rand_augment_magnitude
         require(0 <= magnitude <= 10, f"augment.rand_augment_magnitude = {magnitude}: must be between 0 and 10")
         require(1 <= self.repeats <= MAX_AUGMENT, f"augment.repeats = {self.repeats}: must be 1 to {MAX_AUGMENT}")
+
+
+@dataclass(frozen=True)
+class AudioAugmentOptions(AugmentOptions):
+    """Data augmentation of recordings; all of it is off by default."""
+
+    speeds: tuple[float, ...] = ()  # speed perturbation: each time one of these factors, such as [0.9, 1.0, 1.1]
+    filter_gain: float = 0.0  # of a random frequency response: at most this is added to a bin, in units of the features
+    frequency_masks: int = 0  # SpecAugment: masked bands of bins,
+    frequency_mask_width: int = 0  # each of at most this many bins,
+    time_masks: int = 0  # and masked spans of frames,
+    time_mask_width: int = 0  # each of at most this many frames,
+    time_mask_share: float = 1.0  # and of at most this share of the recording
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("frequency_masks", "frequency_mask_width", "time_masks", "time_mask_width"):
+            value = getattr(self, name)
+            require(0 <= value <= MAX_MASK, f"augment.{name} = {value}: must be between 0 and {MAX_MASK}")
+        gain = self.filter_gain
+        require(0 <= gain <= MAX_AUGMENT, f"augment.filter_gain = {gain}: must be between 0 and {MAX_AUGMENT}")
+        share = self.time_mask_share
+        require(0 <= share <= 1, f"augment.time_mask_share = {share}: must be between 0 and 1")
+        low, high = SPEEDS
+        fits = all(low <= speed <= high for speed in self.speeds) and len(set(self.speeds)) == len(self.speeds)
+        require(fits, f"augment.speeds = {list(self.speeds)}: must be different and between {low} and {high}")
 
 
 class TaskOptions(NamedTuple):

@@ -75,7 +75,7 @@ def options_key(options: "DataOptions", split: str, ignore: Collection[str] = ()
     values = {field.name: getattr(options, field.name) for field in fields(options)}
     for name in SPLITS:
         value = values.pop(name, None)
-        if isinstance(value, float) or (name == split and not isinstance(value, str)):
+        if isinstance(value, float | dict) or (name == split and not isinstance(value, str)):
             values[name] = value
     kept = {name: value for name, value in values.items() if name not in ignore}
     return json.dumps([split, kept], sort_keys=True)

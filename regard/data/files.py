@@ -337,6 +337,7 @@ class Record(NamedTuple):
     group: str
     location: str
     left_out: str = ""  # why it is not used, if its split alone forbids it
+    split: str = ""  # the held-out split that selects it by the values of its columns
 
     @property
     def token(self) -> str:

@@ -4,12 +4,15 @@ logits (rows, vocabulary); history (rows, length): all tokens so far, forced one
 An end token is never a repetition, even where a model begins with it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from regard.config.recipe import DecodeOptions
+
+LogitsProcessor = Callable[[Tensor, Tensor, int], Tensor]
+"""Of logits, the history, and how many of its tokens belong to the answer: logits, -inf for what may not follow."""
 
 
 def process_logits(

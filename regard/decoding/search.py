@@ -18,7 +18,7 @@ from torch import Tensor
 
 from regard.config.recipe import DecodeOptions
 from regard.decoding.candidates import Candidates, select_live, strategy
-from regard.decoding.logits_processors import process_logits
+from regard.decoding.logits_processors import LogitsProcessor, process_logits
 from regard.layers.protocols import Decodable
 from regard.layers.pytree import State, reorder, tensors
 
@@ -48,6 +48,7 @@ class DecodeStart(NamedTuple):
     read: int = 0  # how many of the forced tokens the initial state has read
     keys: Sequence[int] = ()  # what decides the draws of each source, besides the seed
     stop: Callable[[list[int]], bool] | None = None  # whether an answer's tokens are complete
+    processors: Sequence[LogitsProcessor] = ()  # further rules about what may follow
 
 
 class DecodeStep(NamedTuple):
@@ -120,7 +121,7 @@ class BeamSearch:
 
     @torch.inference_mode()
     def __init__(self, network: Decodable, source: Any, start: DecodeStart, options: DecodeOptions):
-        begin, eos_ids, limit, read, keys, self.stop = start
+        begin, eos_ids, limit, read, keys, self.stop, self.processors = start
         self.network = network
         self.options = options
         self.state = network.start(source)
@@ -148,7 +149,7 @@ class BeamSearch:
     def __iter__(self) -> Iterator[DecodeStep]:
         for length in range(1, self.last + 1):
             logits, base = self.step(length)
-            any_stuck = self.options.forbids and self.finish_stuck(logits)
+            any_stuck = (self.options.forbids or self.processors) and self.finish_stuck(logits)
             candidates = self.choose(logits, base, self.sources, length - 1)
             ended, any_ended = self.finish_ended(candidates)
             beams = self.total.size(1)
@@ -172,6 +173,8 @@ class BeamSearch:
         self.unread = 1
         history = self.tokens.flatten(0, 1)
         logits, normalizer = process_logits(logits[:, -1].float(), history, length - 1, self.eos_ids, self.options)
+        for process in self.processors:
+            logits = process(logits, history, length - 1)
         return logits.unflatten(0, self.total.shape), self.total - normalizer.view_as(self.total)
 
     def finish_stuck(self, logits: Tensor) -> bool:

@@ -74,7 +74,7 @@ def overlays_of(
 ) -> tuple[str, list[Overlay]]:
     """What is shown, in words, and the weights over the patches for each query; see `Trace.overlay`."""
     if trace.picture is None:
-        raise UserError("overlays are for images: the input of this trace is not one")
+        raise UserError("overlays are for images and recordings: the input of this trace is none")
     sites = [name for name in trace.sites if (axes := trace.axes.at(name)) and axes[1].grid]
     if rollout:
         sites = [name for name in sites if fnmatchcase(name, SITES)]
@@ -173,13 +173,17 @@ def blend(image: np.ndarray, heat: np.ndarray) -> np.ndarray:
     """The heat map on the image, relative to the largest weight: dark is 0. Pixels outside the box are faded."""
     image = np.broadcast_to(image, (*image.shape[:2], 3)).astype(float)
     inside = ~np.isnan(heat)
-    largest = float(np.nanmax(heat, initial=0.0)) if inside.any() else 0.0
-    relative = np.where(inside, heat, 0.0) / (largest or 1.0)
-    stops = np.linspace(0, 1, len(COLOURS))
-    colour = np.stack([np.interp(relative, stops, channel) for channel in zip(*COLOURS, strict=True)], -1)
+    colour = heat_colours(np.where(inside, heat, 0.0))
     shaded = (1 - OPACITY) * image + OPACITY * colour
     faded = OUTSIDE * image + (1 - OUTSIDE) * WHITE
     return np.where(inside[..., None], shaded, faded).round().astype(np.uint8)
+
+
+def heat_colours(heat: np.ndarray) -> np.ndarray:
+    """Colours (…, 3) of weights, relative to the largest one: dark is 0."""
+    relative = heat / (float(heat.max(initial=0.0)) or 1.0)
+    stops = np.linspace(0, 1, len(COLOURS))
+    return np.stack([np.interp(relative, stops, channel) for channel in zip(*COLOURS, strict=True)], -1)
 
 
 def draw_overlays(image: np.ndarray, overlays: Sequence[Overlay], heading: str = "", columns: int = 4) -> np.ndarray:
@@ -197,12 +201,12 @@ def draw_overlays(image: np.ndarray, overlays: Sequence[Overlay], heading: str =
     top = MARGIN + (LINE if heading else 0)
     size = (columns * (width + MARGIN) + MARGIN, top + rows * (height + LINE + MARGIN) + SCALE + MARGIN)
     figure = pillow().new("RGB", size, (WHITE,) * 3)
-    _write_text(figure, (MARGIN, MARGIN - 4), heading, size[0] - 2 * MARGIN)
+    write_text(figure, (MARGIN, MARGIN - 4), heading, size[0] - 2 * MARGIN)
     for index, (title, panel) in enumerate(panels):
         x = MARGIN + index % columns * (width + MARGIN)
         y = top + index // columns * (height + LINE + MARGIN)
-        _write_text(figure, (x, y), title, width)
-        figure.paste(_from_array(panel), (x, y + LINE))
+        write_text(figure, (x, y), title, width)
+        figure.paste(from_array(panel), (x, y + LINE))
     _draw_scale(figure)
     return np.asarray(figure)
 
@@ -212,10 +216,10 @@ def _draw_scale(figure: "Image") -> None:
     blank = np.full((SCALE, SCALE_WIDTH, 3), WHITE, np.uint8)
     heat = np.broadcast_to(np.linspace(0, 1, SCALE_WIDTH), blank.shape[:2])
     y = figure.height - SCALE - MARGIN // 2
-    figure.paste(_from_array(blend(blank, heat)), (2 * MARGIN, y))
+    figure.paste(from_array(blend(blank, heat)), (2 * MARGIN, y))
     right = 2 * MARGIN + SCALE_WIDTH + MARGIN // 2
-    _write_text(figure, (MARGIN, y - 3), "0", MARGIN)
-    _write_text(figure, (right, y - 3), "largest weight of the panel", figure.width - right)
+    write_text(figure, (MARGIN, y - 3), "0", MARGIN)
+    write_text(figure, (right, y - 3), "largest weight of the panel", figure.width - right)
 
 
 def write_overlays(
@@ -230,7 +234,7 @@ def write_overlays(
 def to_png(image: np.ndarray, size: int) -> bytes:
     """The image as a PNG file, with at most `size` pixels on the longer side."""
     buffer = io.BytesIO()
-    _from_array(_resize(image, min(size, max(image.shape[:2])))[0]).save(buffer, "PNG")
+    from_array(_resize(image, min(size, max(image.shape[:2])))[0]).save(buffer, "PNG")
     return buffer.getvalue()
 
 
@@ -240,15 +244,15 @@ def _resize(image: np.ndarray, size: int = PANEL) -> tuple[np.ndarray, float]:
     height, width = image.shape[:2]
     factor = size / max(height, width)
     shape = (max(1, round(width * factor)), max(1, round(height * factor)))
-    resized = _from_array(image).resize(shape, resampling.NEAREST if factor > 1 else resampling.LANCZOS)
+    resized = from_array(image).resize(shape, resampling.NEAREST if factor > 1 else resampling.LANCZOS)
     return np.asarray(resized), factor
 
 
-def _from_array(image: np.ndarray) -> "Image":
+def from_array(image: np.ndarray) -> "Image":
     return pillow().fromarray(np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3))))
 
 
-def _write_text(figure: "Image", corner: tuple[int, int], text: str, width: int) -> None:
+def write_text(figure: "Image", corner: tuple[int, int], text: str, width: int) -> None:
     """One line of text, shortened to the width."""
     from PIL import ImageDraw, ImageFont
 

@@ -5,12 +5,10 @@ train-images-idx3-ubyte[.gz]    labels in train-labels-idx1-ubyte[.gz]
 """
 
 import gzip
-import lzma
 import math
 import re
 import struct
 import zipfile
-import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -18,14 +16,10 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
+from regard.data.archives import ZIP_ERRORS
 from regard.errors import UserError, listed
 
 MAX_ARRAY_BYTES = 1 << 31
-
-ZIP_ERRORS = (
-    *(OSError, EOFError, ValueError, RuntimeError),  # RuntimeError: encrypted, or of an unknown compression
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
-)  # that reading a damaged archive may raise
 
 IMAGE_NAMES = ("images", "x")
 LABEL_NAMES = ("labels", "y")

@@ -48,11 +48,13 @@ from regard.interop.safetensors import (
 from regard.interop.sentence_transformers import Pooling
 from regard.interop.vision import DeiT, Swin, ViT
 from regard.interop.vision_encoder_decoder import VisionEncoderDecoder
+from regard.interop.whisper import Whisper
 from regard.layers.protocols import Network
+from regard.models.heads.ctc import CTC
 from regard.models.registry import FAMILIES
 
 PUBLISHED = (Marian(), GPT1(), GPT2(), GPTNeo(), Llama(), Bert(), Roberta(), Camembert(), DistilBert(), Albert(),
-             Deberta(), DebertaV2(), ViT(), DeiT(), Swin(), VisionEncoderDecoder())  # fmt: skip
+             Deberta(), DebertaV2(), ViT(), DeiT(), Swin(), VisionEncoderDecoder(), Whisper())  # fmt: skip
 
 LAYOUTS: dict[str, Layout] = {
     layout.model_type: HeadedLayout(layout) if layout.head_names else layout
@@ -112,7 +114,7 @@ def save(
             peft.write(tmp, network, specs, base, PEFT_TASKS.get(network.task, "FEATURE_EXTRACTION"))  # type: ignore[arg-type]
             write_json(tmp / peft.BASE, base.to_json(folder))
         processor.save(tmp)
-        if not family.is_encoder and processor.target is not None:
+        if processor.target is not None and (not family.is_encoder or isinstance(network, CTC)):
             ids = special_token_keys(processor.target, family.is_encoder_decoder, foreign | generation)
             write_json(tmp / "generation_config.json", decoding.to_file(generation) | ids)
         write_json(tmp / "config.json", written)
@@ -171,7 +173,10 @@ def load(
     processor_folder = folder if base is None or any((folder / name).exists() for name in FILES) else base.folder
     processor = load_processor(processor_folder, config, generation, network)
     if processor.target is not None:
-        decoding.check(generation, str(settings if settings.exists() else path), processor.target.size)
+        source = str(settings if settings.exists() else path)
+        decoding.check(generation, source, processor.target.size, layout.generation_keys)
+        with naming(source):
+            layout.check_generation(generation, network, processor.target)
     return Loaded(network.to(device).eval(), processor, generation, config, base)
 
 

@@ -1,5 +1,6 @@
 """generation_config.json ↔ DecodeOptions: the same names, but different values for "off"."""
 
+from collections.abc import Set
 from dataclasses import fields
 
 from regard.config.options import MAX_COUNT
@@ -82,13 +83,13 @@ def decode_fields(generation: Json, is_causal_lm: bool = False) -> Json:
     return {"temperature": 1.0, "top_k": 50} | options  # their defaults
 
 
-def check(generation: Json, path: str, vocabulary: int) -> None:
-    """Reject unsupported and invalid values; the error names the file and the key."""
+def check(generation: Json, path: str, vocabulary: int, supported: Set[str] = frozenset()) -> None:
+    """Reject unsupported and invalid values, except of keys that this model supports; the error names file and key."""
     unsupported = UNSUPPORTED | (UNSUPPORTED_SAMPLING if generation.get("do_sample") else {})
     with naming(path):
         for key, neutral in unsupported.items():
             value = generation.get(key)
-            if value not in (None, neutral, [], {}):
+            if value not in (None, neutral, [], {}) and key not in supported:
                 raise UserError(
                     f"{key} = {value} is not supported (only {neutral}); remove it to load the model without it"
                 )

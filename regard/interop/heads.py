@@ -20,6 +20,7 @@ from regard.interop.label_config import classifier as build_classifier
 from regard.interop.label_config import documents as build_documents
 from regard.interop.layout import (
     CLASSIFICATION,
+    FOR_CTC,
     IMAGE,
     MASKED_LM,
     NO_HEAD,
@@ -35,6 +36,7 @@ from regard.interop.native import current_name
 from regard.interop.safetensors import TensorSpec, TensorSpecs, on_meta
 from regard.layers.inputs import ImageBatch, TokenBatch
 from regard.models.deit import DistilledClassifier
+from regard.models.heads.ctc import CTC
 from regard.models.heads.hierarchical import Documents
 from regard.models.heads.mlm import MaskedLM, Pretraining
 from regard.models.heads.sequence import Classifier
@@ -49,6 +51,8 @@ UNPUBLISHED_NOTE = "transformers cannot open this checkpoint: only regard has it
 MEAN_NOTE = "for a classifier that transformers opens, train with model.pooling=cls"
 
 NO_ANSWER = "no_answer"  # a key of regard: whether a question-answering model was trained on unanswerable questions
+VOCABULARY = "vocab_size"  # of a CTC head
+
 OUR_KEYS = (POOLER, NO_ANSWER, *CLASSIFIER_KEYS)
 
 HEADS: dict[str, Callable[[Any, Json], nn.Module]] = {  # in the order in which tensors are compared with them
@@ -59,6 +63,7 @@ HEADS: dict[str, Callable[[Any, Json], nn.Module]] = {  # in the order in which 
     TEACHER: partial(build_classifier, kind=DistilledClassifier),
     IMAGE: build_classifier,
     TOKEN: lambda body, config: TokenClassifier(body, labels_of(config, least=1)),
+    FOR_CTC: lambda body, config: CTC(body, checked(config, VOCABULARY, 32)),
     DOCUMENTS: build_documents,
     MEAN_POOLED: build_classifier,
     NO_HEAD: lambda body, config: body,
@@ -70,6 +75,7 @@ HEAD_OF_CLASS: dict[type, str] = {
     Classifier: SEQUENCE,
     DistilledClassifier: TEACHER,
     TokenClassifier: TOKEN,
+    CTC: FOR_CTC,
     Documents: DOCUMENTS,
 }
 HEAD_PARAMETERS = {f"{head}.{kind}" for head in ("head", "distillation_head") for kind in ("weight", "bias")}
@@ -117,7 +123,8 @@ class HeadedLayout(Layout):
 
     def read(self, config: Json) -> nn.Module:
         head = self._named_head(config) or NO_HEAD
-        keys = {key: value for key, value in config.items() if key not in (*OUR_KEYS, *LABEL_KEYS)}
+        of_head = (*OUR_KEYS, *LABEL_KEYS, *([VOCABULARY] if head == FOR_CTC else []))
+        keys = {key: value for key, value in config.items() if key not in of_head}
         if POOLER in self.body.keys:
             keys[POOLER] = checked(config, POOLER, head in self.body.pooled)
         return HEADS[head](self.body.read(keys), config)
@@ -131,6 +138,8 @@ class HeadedLayout(Layout):
             keys |= label_keys(network.labels)
         elif head == SPAN and network.allows_no_answer:
             keys[NO_ANSWER] = True
+        elif head == FOR_CTC:
+            keys[VOCABULARY] = network.vocabulary
         config = self.body.describe(getattr(network, "body", network), foreign)
         if POOLER in self.body.keys and head not in CLASSIFICATION and config[POOLER] != (head in self.body.pooled):
             keys[POOLER] = config[POOLER]

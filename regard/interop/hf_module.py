@@ -1,6 +1,7 @@
 """A network with the call signature of transformers: `module(input_ids=…, attention_mask=…)`.
 
 Encoder–decoders also take `decoder_input_ids`, encoders `token_type_ids`. Image encoders: `module(pixel_values=…)`.
+Whisper: `module(input_features=…, decoder_input_ids=…)`.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.layers.inputs import ImageBatch, TokenBatch
+from regard.layers.inputs import AudioBatch, ImageBatch, TokenBatch
 from regard.layers.patches import GridPositions
 from regard.layers.pytree import State
 from regard.models.deit import DistilledClassifier
@@ -19,6 +20,7 @@ from regard.models.heads.mlm import Pretraining
 from regard.models.registry import FAMILIES, family_of
 from regard.models.transformer import Transformer
 from regard.models.vit import ViT
+from regard.models.whisper import Whisper
 
 Scatter = Callable[[Tensor], Tensor]  # (real tokens, width) → (batch, length, width), zeros at padding
 
@@ -63,11 +65,21 @@ class HFModule(nn.Module):
         token_type_ids: Tensor | None = None,
         pixel_values: Tensor | None = None,
         interpolate_pos_encoding: bool = False,
+        input_features: Tensor | None = None,
     ) -> Output:
         takes_images = self.network.input_type is ImageBatch
-        name, value = ("pixel_values", pixel_values) if takes_images else ("input_ids", input_ids)
+        inputs = {
+            TokenBatch: ("input_ids", input_ids, "tokens"),
+            ImageBatch: ("pixel_values", pixel_values, "images"),
+            AudioBatch: ("input_features", input_features, "features of recordings"),
+        }
+        name, value, kind = inputs[self.network.input_type]
         if value is None:
-            raise UserError(f"{name} is missing: this model takes {'images' if takes_images else 'tokens'}")
+            raise UserError(f"{name} is missing: this model takes {kind}")
+        if isinstance(self.network, Whisper):
+            return speech_outputs(self.network, value, decoder_input_ids)
+        if self.network.input_type is AudioBatch:
+            raise UserError("of models of recordings only Whisper has this call: use model.run, or model.network")
         if takes_images and self.network.task == "caption":
             return caption_outputs(self.network, value, decoder_input_ids, interpolate_pos_encoding)
         if takes_images:
@@ -184,6 +196,27 @@ def caption_outputs(network: Any, pixels: Tensor, target: Tensor | None, interpo
     if len(pixels) != len(target):
         raise UserError(f"pixel_values has {len(pixels)} images, decoder_input_ids {len(target)} rows")
     return Output(network(ImageBatch(pixels), target))
+
+
+def speech_outputs(network: Whisper, features: Tensor, target: Tensor | None) -> Output:
+    """The logits of a transcript's next tokens, and the encoder's states. Features are (batch, bins, frames)."""
+    bins, positions = network.config.bins, network.config.source_positions
+    if features.dim() != 3 or not features.is_floating_point() or features.size(1) != bins or not len(features):
+        expected = f"(batch, {bins}, frames)"
+        raise UserError(f"input_features should be floats {expected}, not {features.dtype} {tuple(features.shape)}")
+    if not 0 < features.size(2) <= 2 * positions:
+        raise UserError(f"input_features has {features.size(2)} frames, but the model reads 1 … {2 * positions}")
+    if target is None:
+        raise UserError("decoder_input_ids is missing: this is an encoder–decoder model")
+    _check_shape("decoder_input_ids", target)
+    _check_ids("decoder_input_ids", target, network.config.vocabulary)
+    if len(features) != len(target):
+        raise UserError(f"input_features has {len(features)} recordings, decoder_input_ids {len(target)} rows")
+    frames = features.mT
+    lengths = torch.full((len(frames),), frames.size(1), device=frames.device)
+    encoded = network.listen(AudioBatch(frames, lengths))
+    logits, _ = network.step(target, network.start_from(encoded))
+    return Output(logits, encoded.states)
 
 
 def _check_pixels(encoder: Any, pixels: Tensor, interpolate: bool) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from regard.interop.config_keys import Json, Keys, keys_from, read_fields, require_values
 from regard.interop.safetensors import NEVER, TensorSpec, TensorSpecs
 from regard.models.registry import FAMILIES, build, family_of
+from regard.text.tokenizer import Tokenizer
 
 # Heads, by what the names of their published classes end with.
 NO_HEAD = "Model"
@@ -20,6 +21,7 @@ TOKEN = "ForTokenClassification"
 SPAN = "ForQuestionAnswering"
 IMAGE = "ForImageClassification"
 TEACHER = "ForImageClassificationWithTeacher"
+FOR_CTC = "ForCTC"
 CLASSIFICATION = (SEQUENCE, IMAGE, TEACHER)
 
 POOLER = "has_pooler"  # a key of regard, for files whose pooler is not what transformers expects for their head
@@ -39,6 +41,7 @@ class Layout(ABC):
     prefix: str = ""  # of names in a file; files of a bare backbone may leave it out
     head_names: Mapping[str, Mapping[str, str]] = {}  # for each supported head: our module → its name, if that differs
     pooled: Set[str] = frozenset()  # the heads whose backbone has a pooler in published files
+    generation_keys: Set[str] = frozenset()  # of generation_config.json, which are supported by this model_type alone
     lm_modules: Set[str] = frozenset()  # of a language model's output, which a classifier's file may still contain
 
     @abstractmethod
@@ -68,6 +71,9 @@ class Layout(ABC):
     def adapt_tensors(self, tensors: dict[str, Tensor], config: Json) -> dict[str, Tensor]:
         """A file's tensors under current names, with omitted ones filled in and unused ones dropped."""
         return tensors
+
+    def check_generation(self, generation: Json, network: Any, tokenizer: Tokenizer) -> None:  # noqa: B027, optional
+        """Reject invalid values of keys of generation_config.json that only this model_type has."""
 
 
 class Published(Layout):

@@ -9,10 +9,11 @@ from regard.data.processor import Processor
 from regard.interop.heads import MEAN_NOTE, MEAN_POOLED, UNPUBLISHED_NOTE, head_of, is_unpublished
 from regard.interop.layout import PRETRAINING, TEACHER
 from regard.interop.native import PREFIX
-from regard.layers.inputs import ImageBatch
+from regard.layers.inputs import AudioBatch, Batch, ImageBatch, TokenBatch
 from regard.layers.protocols import Network
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import FAMILIES, family_of
+from regard.models.whisper import Whisper
 from regard.text.vocabulary import Vocabulary
 
 OPEN = """
@@ -32,6 +33,16 @@ Or, with transformers:
     processor, tokenizer = AutoImageProcessor.from_pretrained("FOLDER"), AutoTokenizer.from_pretrained("FOLDER")
     model = {auto}.from_pretrained("FOLDER")
     inputs = processor(Image.open("image.jpg"), return_tensors="pt")
+    print({result})
+"""
+
+OPEN_SPEECH = """
+Or, with transformers (`samples` at 16 kHz):
+
+    from transformers import AutoFeatureExtractor, AutoTokenizer, AutoModelForSpeechSeq2Seq
+    processor, tokenizer = AutoFeatureExtractor.from_pretrained("FOLDER"), AutoTokenizer.from_pretrained("FOLDER")
+    model = AutoModelForSpeechSeq2Seq.from_pretrained("FOLDER")
+    inputs = processor(samples, sampling_rate=16000, return_tensors="pt")
     print({result})
 """
 
@@ -89,6 +100,22 @@ IMAGE_CARDS = {
                       "Similarities of its vectors are relative: choose thresholds on your own data."),
 }  # fmt: skip
 
+AUDIO_CARDS = {
+    "transcribe": TaskCard("Speech recognition model", "automatic-speech-recognition", "AutoModelForCTC",
+                           "Transcripts may be wrong, and may contain words that nobody said."),
+    "classify": TaskCard("Audio classifier", "audio-classification", "AutoModelForAudioClassification",
+                         "Probabilities are not calibrated."),
+    "embed": TaskCard("Audio encoder", "feature-extraction", "AutoModel",
+                      "Similarities of its vectors are relative: choose thresholds on your own data."),
+}  # fmt: skip
+
+MODALITY_CARDS: dict[type[Batch], dict[str, TaskCard]] = {
+    TokenBatch: TASK_CARDS,
+    ImageBatch: IMAGE_CARDS,
+    AudioBatch: AUDIO_CARDS,
+}
+EXAMPLES: dict[type[Batch], str] = {TokenBatch: '"…"', ImageBatch: '"image.jpg"', AudioBatch: '"speech.wav"'}
+
 MAX_LABELS = 20  # that are listed
 
 
@@ -104,14 +131,12 @@ def card_of(
     network: Network, processor: Processor, model_type: str, base: str = "", training: Training | None = None
 ) -> str:
     """The text of README.md; that of an adapter names its base model."""
-    takes_images = network.input_type is ImageBatch
-    card = (IMAGE_CARDS if takes_images else TASK_CARDS)[network.task]
+    card = MODALITY_CARDS[network.input_type][network.task]
     parameters = sum(parameter.numel() for parameter in network.parameters())
     decoding = "" if FAMILIES[family_of(network)].is_encoder else " Decoding options: `generation_config.json`."
     verb = "embed" if network.task == "embed" else "run"
-    inputs = '{"question": "…", "context": "…"}' if network.task == "answer" else '"…"'
-    inputs = '"image.jpg"' if takes_images else inputs
-    limit = _image_limit(network) if takes_images else f"At most {network.max_positions:,} tokens at once."
+    inputs = '{"question": "…", "context": "…"}' if network.task == "answer" else EXAMPLES[network.input_type]
+    limit = _limit(network)
     adapter = f"\nThis folder has only the LoRA adapter (PEFT layout) of the base model `{base}`." if base else ""
     metrics = "".join(f"\n- {name}" for name in training.metrics if name != "loss") if training else ""
     metrics = f"\nmetrics:{metrics}" if metrics else ""
@@ -137,7 +162,11 @@ The model has learned what is in its training data, biases included.
 """
 
 
-def _image_limit(network: Network) -> str:
+def _limit(network: Network) -> str:
+    if network.input_type is TokenBatch:
+        return f"At most {network.max_positions:,} tokens at once."
+    if network.input_type is AudioBatch:
+        return "Recordings are resampled to the rate in `preprocessor_config.json`."
     config = getattr(network.config, "encoder", network.config)
     return "Images are resized to {} × {} pixels.".format(*config.image_shape)
 
@@ -202,6 +231,8 @@ def _with_transformers(network: Network, processor: Processor, model_type: str) 
         return f"\nNote: {problem}.\n"
     if network.task == "caption":
         return OPEN_CAPTIONER.format(auto=IMAGE_CARDS["caption"].auto_class, result=GENERATED)
+    if isinstance(network, Whisper):
+        return OPEN_SPEECH.format(result=GENERATED)
     if network.input_type is ImageBatch:
         result = PREDICTED[network.problem_type] if isinstance(network, Classifier) else "model(**inputs)"
         return OPEN_IMAGES.format(auto=_image_class(network), result=result)

@@ -9,9 +9,20 @@ from torch import Tensor, nn
 from regard.config.aliases import current_model_keys
 from regard.errors import UserError, nearest
 from regard.interop.config_keys import Json
-from regard.interop.layout import IMAGE, MASKED_LM, NO_HEAD, PRETRAINING, SEQUENCE, SPAN, TEACHER, TOKEN, Layout
+from regard.interop.layout import (
+    FOR_CTC,
+    IMAGE,
+    MASKED_LM,
+    NO_HEAD,
+    PRETRAINING,
+    SEQUENCE,
+    SPAN,
+    TEACHER,
+    TOKEN,
+    Layout,
+)
 from regard.interop.safetensors import TensorSpec, TensorSpecs
-from regard.layers.inputs import Batch, ImageBatch, TokenBatch
+from regard.layers.inputs import AudioBatch, Batch, ImageBatch, TokenBatch
 from regard.models.registry import FAMILIES, build, family_of, family_of_config
 
 PREFIX = "regard-"
@@ -19,6 +30,7 @@ PREFIX = "regard-"
 ENCODER_HEADS: dict[type[Batch], tuple[str, ...]] = {  # of encoders, by their input
     TokenBatch: (MASKED_LM, PRETRAINING, SEQUENCE, TOKEN, SPAN),
     ImageBatch: (IMAGE,),
+    AudioBatch: (FOR_CTC, SEQUENCE),
 }
 
 SHARED = ("model_type", "architectures", "dtype", "is_encoder_decoder", "pad_token_id", "eos_token_id", "bos_token_id",

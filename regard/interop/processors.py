@@ -14,6 +14,7 @@ from regard.data.processor import InputProcessor, Processor
 from regard.errors import UserError
 from regard.interop.config_keys import Json
 from regard.layers.inputs import AudioBatch, Batch, ImageBatch, TokenBatch
+from regard.models.heads.ctc import CTC
 from regard.models.registry import FAMILIES, family_of
 from regard.text.tokenizer import MISSING, IdOnlyTokenizer, Tokenizer
 from regard.text.vocabulary import FILES as TOKENIZER_FILES
@@ -69,6 +70,11 @@ def load_processor(folder: Path, config: Json, generation: Json, network: Any) -
     processor = read_processor(folder, network.input_type)
     if network.input_type is ImageBatch:
         _check_channels(processor, network, folder)
+    if isinstance(network, CTC) and processor.target is not None and processor.target.size != network.vocabulary:
+        raise UserError(
+            f"{folder}: the tokenizer has {processor.target.size} tokens, but the CTC head in config.json has "
+            f"{network.vocabulary}; tokenizer and weights are of different models"
+        )
     if not FAMILIES[family_of(network)].vocabularies:
         return processor
     return FeatureProcessor(processor.source, load_vocabulary(folder, config, generation, network).target)
@@ -121,7 +127,8 @@ def _check_sizes(vocabulary: Vocabulary, network: Any, folder: Path) -> None:
         size = (vocabulary.source if side == "source " else vocabulary.target).size
         rows = getattr(network.config, name)
         is_padded = rows % 8 == 0 and 0 <= rows - size <= MAX_PADDING
-        fits = size == rows or (family.is_causal_lm and is_padded) or (family.is_encoder and size < rows)
+        is_open = family.is_encoder or family.input_type is AudioBatch  # timestamps may have no text
+        fits = size == rows or (family.is_causal_lm and is_padded) or (is_open and size < rows)
         if not fits:
             raise UserError(
                 f"{folder}: the {side}tokenizer has {size} tokens, but the embedding in config.json has "

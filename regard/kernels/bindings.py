@@ -31,8 +31,9 @@ class Block(ctypes.Structure):
     """A block of a decoder."""
 
     _fields_ = [
-        ("attention_norm", Norm), ("feedforward_norm", Norm),
+        ("attention_norm", Norm), ("feedforward_norm", Norm), ("cross_norm", Norm),
         ("qkv", Linear), ("output", Linear), ("gate", Linear), ("up", Linear), ("down", Linear),
+        ("cross_query", Linear), ("cross_output", Linear),
         ("heads", c_int), ("key_heads", c_int), ("head_width", c_int), ("window", c_int), ("pre_norm", c_int),
         ("activation", c_int), ("scale", c_float),
     ]  # fmt: skip
@@ -40,6 +41,12 @@ class Block(ctypes.Structure):
 
 class KVCache(ctypes.Structure):
     _fields_ = [("keys", c_void_p), ("values", c_void_p), ("capacity", c_long)]
+
+
+class Source(ctypes.Structure):
+    """The keys and values of a block's cross-attention."""
+
+    _fields_ = [("keys", c_void_p), ("values", c_void_p), ("length", c_long), ("hypotheses", c_int)]
 
 
 class Rotary(ctypes.Structure):
@@ -67,7 +74,7 @@ def declare(library: Any) -> Any:
         "regard_pack_int8": (None, [c_void_p] * 2 + [c_long] * 2),
         "regard_gemm_packed": (None, [c_void_p] * 5 + [c_long] * 3 + [c_int] * 2),
         "regard_linear_small": (None, [c_void_p] * 3 + [c_int] * 2),
-        "regard_decode_step": (c_int, [c_void_p] * 2 + [c_int, c_void_p, c_int, c_int, c_long, c_void_p, c_int]),
+        "regard_decode_step": (c_int, [c_void_p] * 3 + [c_int, c_void_p, c_int, c_int, c_long, c_void_p, c_int]),
         "regard_attention": (c_int, [c_void_p] * 2 + [c_int]),
     }
     for name, (result, arguments) in signatures.items():

@@ -1,7 +1,7 @@
 /* One decoding step: linear layers for a few rows, and one token through a stack of decoder blocks.
 
    A step reads every weight once, so its time is that of the memory. Eight outputs are summed at once: eight streams
-   for the hardware to prefetch. Threads synchronise five times a block.
+   for the hardware to prefetch. Threads synchronise five times a block, and three times more for cross-attention.
 
    Shapes: x (rows, width); weight (outputs, inputs), as floats, or packed as int8 with a scale for each output;
    keys and values (rows, key heads, capacity, head width); cosine and sine (head width), shared or one for each row. */
@@ -23,8 +23,9 @@ typedef struct {
 } Norm;
 
 typedef struct {
-    Norm attention_norm, feedforward_norm;
+    Norm attention_norm, feedforward_norm, cross_norm;
     Linear qkv, output, gate, up, down; /* a gate without weight: none */
+    Linear cross_query, cross_output;   /* without weights: no cross-attention; with them, pre_norm */
     int heads, key_heads, head_width, window, pre_norm, activation;
     float scale;
 } Block;
@@ -33,6 +34,12 @@ typedef struct {
     float *keys, *values;
     long capacity;
 } KVCache;
+
+typedef struct {
+    const float *keys, *values; /* (sources, heads, length, head width) */
+    long length;
+    int hypotheses; /* adjacent rows that share a source */
+} Source;
 
 typedef struct {
     const float *cosine, *sine; /* absent without rotary embeddings */
@@ -222,6 +229,17 @@ static void attention(const Block *b, KVCache cache, float *qkv, int rows, long 
     }
 }
 
+/* Every row attends to all positions of its source. */
+static void cross_attention(const Block *b, const Source *source, const float *queries, int rows, float *scores, float *context) {
+    int width = b->head_width;
+#pragma omp for schedule(static)
+    for (int unit = 0; unit < rows * b->heads; unit++) {
+        long memory = (long)(unit / b->heads / source->hypotheses) * b->heads + unit % b->heads;
+        const float *keys = source->keys + memory * source->length * width, *values = source->values + memory * source->length * width;
+        attend_one(queries + (long)unit * width, keys, values, source->length, width, b->scale, scores, context + (long)unit * width);
+    }
+}
+
 /* ── a step ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static int max_width(const Block *blocks, int depth) {
@@ -233,10 +251,12 @@ static int max_width(const Block *blocks, int depth) {
     return most;
 }
 
-/* x through all blocks, in place; each cache of `length` tokens grows by one. Not 0 where memory is exhausted. */
-int regard_decode_step(const Block *blocks, const KVCache *caches, int depth, float *x, int rows, int width, long length,
-                       const Rotary *rotary, int threads) {
-    long shared = (long)rows * max_width(blocks, depth), per_thread = (long)rows * width + length + 1 + LANES;
+/* x through all blocks, in place; each cache of `length` tokens grows by one. Without sources there is no
+   cross-attention. Not 0 where memory is exhausted. */
+int regard_decode_step(const Block *blocks, const KVCache *caches, const Source *sources, int depth, float *x, int rows,
+                       int width, long length, const Rotary *rotary, int threads) {
+    long keys = sources && sources->length > length ? sources->length : length + 1;
+    long shared = (long)rows * max_width(blocks, depth), per_thread = (long)rows * width + keys + LANES;
     float *hidden = malloc((2 * shared + threads * per_thread) * sizeof(float)), *context = hidden + shared;
     if (!hidden) return 1;
 #pragma omp parallel num_threads(threads) if (threads > 1)
@@ -251,6 +271,14 @@ int regard_decode_step(const Block *blocks, const KVCache *caches, int depth, fl
             attention(b, caches[n], hidden, rows, length, rotary, scores, context);
             linear(&b->output, context, rows, x, NONE, state, 0);
 #pragma omp barrier
+            if (sources) {
+                normalize(&b->cross_norm, x, rows, width, normed);
+                linear(&b->cross_query, normed, rows, hidden, NONE, 0, 0);
+#pragma omp barrier
+                cross_attention(b, sources + n, hidden, rows, scores, context);
+                linear(&b->cross_output, context, rows, x, NONE, x, 0);
+#pragma omp barrier
+            }
             normalize(b->pre_norm ? &b->feedforward_norm : &b->attention_norm, x, rows, width, normed);
             if (!b->pre_norm) state = normed;
             if (b->gate.weight) linear(&b->gate, normed, rows, hidden, b->activation, 0, 0);

@@ -97,11 +97,14 @@ def linear_small(x: Tensor, args: Linear) -> Tensor:
     return y
 
 
-def decode_step(blocks: Any, caches: Any, x: Tensor, length: int, rotary: Rotary) -> None:
-    """x (rows, width) through the blocks, in place; its keys and values are appended to caches of `length` tokens."""
+def decode_step(blocks: Any, caches: Any, sources: Any, x: Tensor, length: int, rotary: Rotary) -> None:
+    """x (rows, width) through the blocks, in place; its keys and values are appended to caches of `length` tokens.
+
+    `sources` are those of the blocks' cross-attention, or None.
+    """
     rows, width = x.shape
     step = bindings.KERNELS.regard_decode_step
-    _check(step, blocks, caches, len(blocks), x.data_ptr(), rows, width, length, byref(rotary))
+    _check(step, blocks, caches, sources, len(blocks), x.data_ptr(), rows, width, length, byref(rotary))
 
 
 def pack_int8(weight: Tensor) -> Tensor:

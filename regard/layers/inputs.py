@@ -77,6 +77,11 @@ class AudioBatch(NamedTuple):
     def to(self, device: torch.device | str) -> "AudioBatch":
         return to_device(self, device)
 
+    @classmethod
+    def minimal(cls, bins: int, length: int = 1, device: torch.device | str = "cpu") -> "AudioBatch":
+        """One recording of silence: the smallest input that a network accepts."""
+        return cls(torch.zeros(1, length, bins, device=device), torch.full((1,), length, device=device))
+
 
 def pad(rows: Sequence[Ids], padding: int, first: Sequence[int] = (), last: Sequence[int] = ()) -> TokenBatch:
     """Sequences as one batch, each with the tokens `first` before it and `last` after it."""

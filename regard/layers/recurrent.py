@@ -9,6 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.core import Attention, Memory
@@ -182,6 +183,35 @@ class RNNEncoder(nn.Module):
                 x = forwards
         final = [states.gather(1, last.expand(-1, 1, states.size(-1))).squeeze(1) for states in (forwards, backwards)]
         return RNNStates(x, torch.cat(final, -1) if self.backwards else final[0])
+
+
+def join_pairs(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Each two successive states as one of twice the width; the last one of an odd number is followed by zeros."""
+    real = torch.arange(x.size(1), device=x.device) < lengths[:, None]
+    x = F.pad(x.masked_fill(~real[:, :, None], 0.0), (0, 0, 0, x.size(1) % 2))
+    return x.unflatten(1, (-1, 2)).flatten(2), (lengths + 1) // 2
+
+
+class PyramidalEncoder(nn.Module):
+    """Recurrent layers; `halvings` of them, after the first, read pairs of states. Chan et al. 2016, equation 4."""
+
+    def __init__(
+        self, cell: str, inputs: int, width: int, depth: int, halvings: int, bidirectional: bool, dropout: float
+    ):
+        super().__init__()
+        self.halvings = halvings
+        self.width = width * (2 if bidirectional else 1)
+        sizes = [inputs] + [self.width * (2 if index <= halvings else 1) for index in range(1, depth)]
+        self.layers = nn.ModuleList(RNNEncoder(cell, size, width, 1, bidirectional, 0.0) for size in sizes)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """The states of the last layer, and how many each sequence has."""
+        for index, layer in enumerate(self.layers):
+            if 1 <= index <= self.halvings:
+                x, lengths = join_pairs(x, lengths)
+            x = layer(x if index == 0 else self.dropout(x), lengths).states
+        return x, lengths
 
 
 def recurs(network: nn.Module | Network) -> bool:

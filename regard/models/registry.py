@@ -20,12 +20,16 @@ from regard.models import (
     deit,
     gpt,
     hybrid,
+    las,
     llama,
     seq2seq,
     show_attend_tell,
+    speech_recurrent,
+    speech_transformer,
     swin,
     transformer,
     vit,
+    whisper,
 )
 from regard.models import rnn_encoder as recurrent
 
@@ -77,15 +81,23 @@ FAMILIES = {
     "deit": Family(deit.DeiTConfig, deit.DeiT, deit.PRESETS),
     "gpt": Family(gpt.GPTConfig, gpt.GPT, gpt.PRESETS),
     "hybrid": Family(hybrid.HybridConfig, hybrid.Hybrid, hybrid.PRESETS),
+    "las": Family(las.LASConfig, las.LAS, las.PRESETS),
     "llama": Family(llama.LlamaConfig, llama.Llama, llama.PRESETS),
     "recurrent": Family(recurrent.RecurrentConfig, recurrent.Recurrent, recurrent.PRESETS),
     "seq2seq": Family(seq2seq.Seq2SeqConfig, seq2seq.Seq2Seq, seq2seq.PRESETS),
     "show_attend_tell": Family(
         show_attend_tell.ShowAttendTellConfig, show_attend_tell.ShowAttendTell, show_attend_tell.PRESETS
     ),
+    "speech_recurrent": Family(
+        speech_recurrent.SpeechRecurrentConfig, speech_recurrent.SpeechRecurrent, speech_recurrent.PRESETS
+    ),
+    "speech_transformer": Family(
+        speech_transformer.SpeechTransformerConfig, speech_transformer.SpeechTransformer, speech_transformer.PRESETS
+    ),
     "swin": Family(swin.SwinConfig, swin.Swin, swin.PRESETS),
     "transformer": Family(transformer.TransformerConfig, transformer.Transformer, transformer.PRESETS),
     "vit": Family(vit.ViTConfig, vit.ViT, vit.PRESETS),
+    "whisper": Family(whisper.WhisperConfig, whisper.Whisper, whisper.PRESETS),
 }
 
 

@@ -1,7 +1,7 @@
 """A stack of decoder blocks whose steps over one token are one call of our kernels (`kernels/decode_step.c`).
 
 Threads are started once instead of for each product, and nothing is called from Python in between. Everything else
-(many tokens at once, padding, a recorder) goes through the blocks themselves.
+(many tokens at once, padding, also of a source, a recorder) goes through the blocks themselves.
 """
 
 from typing import Any
@@ -18,6 +18,8 @@ from regard.kernels import bindings, ops
 from regard.layers.blocks import Block, FeedForward, GatedFeedForward, PostNorm, PreNorm, Stack
 from regard.runtime.linear import PackedQKV, WeightOnlyInt8Linear
 
+UNREAD = tuple(f"cross.{name}.{kind}" for name in ("key", "value") for kind in ("weight", "bias"))  # in a step
+
 
 class FusedDecoder(Stack):
     """The blocks of another stack, and their weights as the kernels read them."""
@@ -27,6 +29,7 @@ class FusedDecoder(Stack):
         self.members: list[tuple[dict[str, Any], str, Any]] = []  # submodules and parameters that `args` was made from
         self.addresses: list[int] = []  # of these parameters
         self.args: Any = None
+        self.has_cross = hasattr(self.blocks[0], "cross")
         self.train(stack.training)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -40,7 +43,8 @@ class FusedDecoder(Stack):
         source: tuple[Memory, ...] = (),
         rotation: Rotation | None = None,
     ) -> tuple[Tensor, tuple[Memory, ...]]:
-        one_token = past and x.size(1) == 1 and real is None and past[0].real is None and not source
+        one_token = past and x.size(1) == 1 and real is None and past[0].real is None
+        one_token = one_token and bool(source) == self.has_cross and all(map(_is_readable, source))
         same_shape = past and past[0].key.dtype == x.dtype and past[0].key.size(0) == x.size(0)
         inference = not recorder() and not self.training and ops.supports_small_batch(x)
         if not (one_token and same_shape and inference and (blocks := self.block_args())):
@@ -48,9 +52,15 @@ class FusedDecoder(Stack):
         length = past[0].length
         memories = [memory.reserve(1) for memory in past]
         caches = (bindings.KVCache * len(memories))(*map(_cache_args, memories))
+        sources = (bindings.Source * len(source))(*(_source_args(memory, len(x)) for memory in source))
         x = x.squeeze(1).clone(memory_format=torch.contiguous_format)
-        ops.decode_step(blocks, caches, x, length, _rotary_args(rotation))
+        ops.decode_step(blocks, caches, sources if source else None, x, length, _rotary_args(rotation))
         return self.final(x).unsqueeze(1), tuple(_extended(memory, length + 1) for memory in memories)
+
+    def remember(self, source: Tensor, real: Tensor | None) -> tuple[Memory, ...]:
+        """In the order in which the kernels read keys and values."""
+        memories = super().remember(source, real)
+        return tuple(each._replace(key=each.key.contiguous(), value=each.value.contiguous()) for each in memories)
 
     def block_args(self) -> Any:
         """The blocks for the kernels; None where weights have been replaced by what they cannot read."""
@@ -65,7 +75,8 @@ class FusedDecoder(Stack):
         ]
         self.addresses = self._parameter_addresses()
         packed = [qkv for block in self.blocks if isinstance(qkv := block.self_attention.qkv, PackedQKV)]  # type: ignore[union-attr]
-        readable = all(qkv.is_current for qkv in packed) and all(map(ops.is_contiguous_float32, self.parameters()))
+        read = [weight for name, weight in self.named_parameters() if not name.endswith(UNREAD)]
+        readable = all(qkv.is_current for qkv in packed) and all(map(ops.is_contiguous_float32, read))
         self.args = (bindings.Block * len(self.blocks))(*map(_block_args, self.blocks)) if readable else None
         return self.args
 
@@ -92,7 +103,15 @@ def _is_supported_block(block: Block) -> bool:
         and type(block.feedforward) in (FeedForward, GatedFeedForward)
         and ops.activation_id(block.feedforward.activation) > 0  # type: ignore[arg-type]
         and (block.rule is causal or _window(block) > 0)
+        and (not hasattr(block, "cross") or _is_supported_cross(block))
     )
+
+
+def _is_supported_cross(block: Block) -> bool:
+    """Cross-attention of the same heads, with a norm before it."""
+    same = block.cross.heads == block.cross.key_heads == block.self_attention.heads
+    same = same and block.cross.score is block.self_attention.score
+    return same and isinstance(block.cross_residual, PreNorm) and isinstance(block.self_attention_residual, PreNorm)
 
 
 def _window(block: Block) -> int:
@@ -106,9 +125,13 @@ def _block_args(block: Any) -> bindings.Block:
     feedforward = block.feedforward
     head_width = attention.sizes[0] // attention.heads
     gated = isinstance(feedforward, GatedFeedForward)
+    crosses = hasattr(block, "cross")
     return bindings.Block(
         attention_norm=ops.norm_args(block.self_attention_residual.norm),
         feedforward_norm=ops.norm_args(block.feedforward_residual.norm),
+        cross_norm=ops.norm_args(block.cross_residual.norm) if crosses else bindings.Norm(),
+        cross_query=_linear_args(block.cross.query) if crosses else bindings.Linear(),
+        cross_output=_linear_args(block.cross.output) if crosses else bindings.Linear(),
         qkv=_linear_args(attention.qkv),
         output=_linear_args(attention.output),
         gate=_linear_args(feedforward.gate) if gated else bindings.Linear(),
@@ -132,6 +155,16 @@ def _cache_args(memory: Memory) -> bindings.KVCache:
     assert memory.storage
     keys, values = memory.storage
     return bindings.KVCache(keys.data_ptr(), values.data_ptr(), keys.size(2))
+
+
+def _is_readable(memory: Memory) -> bool:
+    """Whether the kernels can attend to a source: float32, without padding."""
+    return memory.real is None and all(map(ops.is_contiguous_float32, (memory.key, memory.value)))
+
+
+def _source_args(memory: Memory, rows: int) -> bindings.Source:
+    sources, _, length, _ = memory.key.shape
+    return bindings.Source(memory.key.data_ptr(), memory.value.data_ptr(), length, rows // sources)
 
 
 def _extended(memory: Memory, length: int) -> Memory:

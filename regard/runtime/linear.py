@@ -89,19 +89,19 @@ class PackedWeights:
         versions = [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in parameters]
         if self.versions != versions:
             weight = torch.cat([layer.weight.detach() for layer in self.layers])
-            bias = torch.cat([bias.detach() for bias in biases]) if biases else None
+            bias = concatenated_bias(self.layers)
             self.packed, self.bias = ops.pack_weights(weight, bias)
             self.versions = versions
             self.sources = [each.detach() for each in parameters]
 
 
 def packable(attention: Attention) -> list[nn.Linear]:
-    """The three projections, where they are plain linear layers of one input; else none."""
+    """The three projections, where they are plain linear layers of one input; else none. Some may have no bias."""
     layers = [attention.query, attention.key, attention.value]
     if not all(type(layer) is nn.Linear for layer in layers):
         return []
     linears = cast(list[nn.Linear], layers)
-    kinds = {(layer.in_features, layer.bias is None, layer.weight.device) for layer in linears}
+    kinds = {(layer.in_features, layer.weight.device) for layer in linears}
     distinct = len({id(layer.weight) for layer in linears}) == len(linears)
     return linears if len(kinds) == 1 and distinct else []
 
@@ -117,7 +117,9 @@ class PackedQKV:
         self.layers = layers
         self.row_major = row_major
         self.weight = _concatenate([layer.weight for layer in layers], row_major)
-        self.bias = None if layers[0].bias is None else _concatenate([layer.bias for layer in layers], row_major)
+        self.bias = concatenated_bias(layers)
+        if self.bias is not None:
+            _share(self.bias, [layer.bias for layer in layers], [layer.out_features for layer in layers])
 
     def __call__(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled() or not self.is_current:
@@ -130,27 +132,43 @@ class PackedQKV:
     @property
     def is_current(self) -> bool:
         """Whether the parameters still are views of the one tensor: they may have been replaced."""
-        biases = self.bias is None or _are_views(self.bias, [layer.bias for layer in self.layers])
-        return biases and _are_views(self.weight, [layer.weight for layer in self.layers])
+        sizes = [layer.out_features for layer in self.layers]
+        biases = self.bias is None or _are_views(self.bias, [layer.bias for layer in self.layers], sizes)
+        return biases and _are_views(self.weight, [layer.weight for layer in self.layers], sizes)
 
 
-def _are_views(concatenated: Tensor, parameters: Sequence[Tensor]) -> bool:
+def concatenated_bias(layers: Sequence[nn.Linear]) -> Tensor | None:
+    """The biases of several layers as one, zeros for one without; None where all are."""
+    if all(layer.bias is None for layer in layers):
+        return None
+    missing = [layer.weight.new_zeros(layer.out_features) for layer in layers]
+    biases = [zeros if layer.bias is None else layer.bias for layer, zeros in zip(layers, missing, strict=True)]
+    return torch.cat([bias.detach() for bias in biases])
+
+
+def _are_views(concatenated: Tensor, parameters: Sequence[Tensor | None], sizes: Sequence[int]) -> bool:
+    """Whether the parameters are views of one tensor; sizes are also of those that are missing."""
     address = concatenated.data_ptr()
-    for parameter in parameters:
-        if parameter.data_ptr() != address:
+    for parameter, size in zip(parameters, sizes, strict=True):
+        if parameter is not None and parameter.data_ptr() != address:
             return False
-        address += len(parameter) * concatenated.stride(0) * concatenated.element_size()
+        address += size * concatenated.stride(0) * concatenated.element_size()
     return True
+
+
+def _share(concatenated: Tensor, parameters: Sequence[Tensor | None], sizes: Sequence[int]) -> None:
+    """Make the parameters' data views of the one tensor."""
+    for parameter, view in zip(parameters, concatenated.split(list(sizes)), strict=True):
+        if parameter is not None:
+            parameter.data = view
 
 
 def _concatenate(parameters: Sequence[Tensor], row_major: bool) -> Tensor:
     """One tensor, of which the parameters' data become views."""
     concatenated = torch.cat([parameter.detach() for parameter in parameters])
-    if concatenated.ndim == 2 and not row_major:
+    if not row_major:
         concatenated = concatenated.t().contiguous().t()
-    views = concatenated.split([len(parameter) for parameter in parameters])
-    for parameter, view in zip(parameters, views, strict=True):
-        parameter.data = view
+    _share(concatenated, parameters, [len(parameter) for parameter in parameters])
     return concatenated
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import nn
@@ -10,9 +10,10 @@ from torch import nn
 from regard.attention.core import Attention
 from regard.kernels import onednn, ops
 from regard.layers.autoregressive import TransformerLM
-from regard.layers.blocks import FeedForward
+from regard.layers.blocks import Block, FeedForward, Stack
 from regard.layers.encoder import Encoder
 from regard.layers.image_encoder import ImageEncoder
+from regard.layers.inputs import AudioBatch
 from regard.runtime import fused_decoder, unpadded
 from regard.runtime.fused_decoder import FusedDecoder
 from regard.runtime.linear import (
@@ -24,6 +25,7 @@ from regard.runtime.linear import (
     PackedWeights,
     SmallBatchLinear,
     WeightOnlyInt8Linear,
+    concatenated_bias,
     packable,
     require_int8,
     store_column_major,
@@ -44,16 +46,14 @@ def optimize_for_inference(network: Network, precision: str = "float32") -> Netw
     with torch.no_grad():
         for encoder in [module for module in network.modules() if isinstance(module, Encoder)]:
             optimize_encoder(encoder, precision)
-        if isinstance(network, TransformerLM):
-            for attention in [module for module in network.modules() if isinstance(module, Attention)]:
-                pack_qkv(attention, precision, small_batch_int8())
+        decoder = optimize_decoder(network, precision)
         if precision == "int8":
             int8_linear = small_batch_int8()
             replace_linears(network, lambda linear: int8_linear(linear.weight, linear.bias))
-        elif onednn.is_faster() or (isinstance(network, TransformerLM) and ops.available()):
-            replace_linears(network, SmallBatchLinear)
-        if isinstance(network, TransformerLM) and fused_decoder.is_supported(network.decoder):
-            network.decoder = FusedDecoder(network.decoder)
+        elif onednn.is_faster() or (decoder is not None and ops.available()):
+            replace_linears(network, SmallBatchLinear, skip=getattr(network, "encoder", None))
+        if decoder is not None and fused_decoder.is_supported(decoder):
+            network.decoder = FusedDecoder(decoder)  # type: ignore[assignment]
     return network
 
 
@@ -68,6 +68,33 @@ def optimized_for_training(network: nn.Module) -> Iterator[None]:
     finally:
         for linear in linears:
             linear.__class__ = nn.Linear
+
+
+def optimize_decoder(network: nn.Module, precision: str) -> Stack | None:
+    """The blocks that read one token at a time, of a language model or of one that reads recordings; else None.
+
+    The encoder of the latter has many positions, as have the keys and values of its states.
+    """
+    if isinstance(network, TransformerLM):
+        for attention in [module for module in network.modules() if isinstance(module, Attention)]:
+            pack_qkv(attention, precision, small_batch_int8())
+        return network.decoder
+    if not reads_recordings(network):
+        return None
+    encoder, decoder = cast(Stack, network.encoder), cast(Stack, network.decoder)
+    network.encoder = Unpadded(encoder) if unpadded.is_supported(encoder) else encoder
+    optimize_layers(encoder, precision)
+    for block in cast(list[Block], list(decoder.blocks)):
+        pack_qkv(block.self_attention, precision, small_batch_int8())
+        for name in ("key", "value"):
+            setattr(block.cross, name, many_rows(getattr(block.cross, name), precision))
+    return decoder
+
+
+def reads_recordings(network: nn.Module) -> bool:
+    """Whether it is an encoder–decoder of Transformer blocks whose source is a recording."""
+    stacks = all(isinstance(getattr(network, side, None), Stack) for side in ("encoder", "decoder"))
+    return stacks and getattr(network, "input_type", None) is AudioBatch
 
 
 def small_batch_int8() -> type[WeightOnlyInt8Linear | FbgemmInt8Linear]:
@@ -89,22 +116,33 @@ def optimize_encoder(encoder: Encoder, precision: str) -> None:
 
 def optimize_layers(blocks: nn.Module, precision: str) -> None:
     """The attention and linear layers of an encoder's blocks, for many positions at a time."""
-    int8_linear: Int8Linear = DynamicInt8Linear if torch.backends.mkldnn.is_available() else small_batch_int8()
     for attention in [module for module in blocks.modules() if isinstance(module, Attention)]:
-        pack_qkv(attention, precision, int8_linear, many_rows=True)
+        pack_qkv(attention, precision, many_rows_int8(), many_rows=True)
     for module, name, child in _linears(blocks):
-        if precision == "int8" and int8_linear is DynamicInt8Linear:
-            activation = module.activation if isinstance(module, FeedForward) and name == "down" else None
-            minimum = MINIMUM.get(type(activation))
-            setattr(module, name, DynamicInt8Linear(child.weight, child.bias, minimum))
-        elif precision == "int8":
-            setattr(module, name, int8_linear(child.weight, child.bias))
-        elif ops.use_packed_gemm():
-            setattr(module, name, PackedLinear(child))
-        elif onednn.is_faster():
-            setattr(module, name, SmallBatchLinear(child))
-        else:
-            store_column_major(child)
+        activation = module.activation if isinstance(module, FeedForward) and name == "down" else None
+        setattr(module, name, many_rows(child, precision, MINIMUM.get(type(activation))))
+
+
+def many_rows_int8() -> Int8Linear:
+    """The int8 layer for many rows."""
+    return DynamicInt8Linear if torch.backends.mkldnn.is_available() else small_batch_int8()
+
+
+def many_rows(linear: nn.Linear, precision: str, minimum: float | None = None) -> nn.Module:
+    """A linear layer for many positions at a time; `minimum` is that of its input, if it is known."""
+    if precision == "int8":
+        int8_linear = many_rows_int8()
+        return (
+            int8_linear(linear.weight, linear.bias, minimum)
+            if int8_linear is DynamicInt8Linear
+            else int8_linear(linear.weight, linear.bias)
+        )
+    if ops.use_packed_gemm():
+        return PackedLinear(linear)
+    if onednn.is_faster():
+        return SmallBatchLinear(linear)
+    store_column_major(linear)
+    return linear
 
 
 def pack_qkv(attention: Attention, precision: str, int8_linear: Int8Linear, many_rows: bool = False) -> None:
@@ -114,8 +152,7 @@ def pack_qkv(attention: Attention, precision: str, int8_linear: Int8Linear, many
         return
     attention.sizes = tuple(layer.out_features for layer in layers)
     if precision == "int8":
-        bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
-        attention.qkv = int8_linear(torch.cat([layer.weight for layer in layers]), bias)
+        attention.qkv = int8_linear(torch.cat([layer.weight for layer in layers]), concatenated_bias(layers))
         attention.query = attention.key = attention.value = nn.Identity()  # never called
     elif many_rows and ops.use_packed_gemm():
         attention.qkv = PackedWeights(layers)
@@ -123,10 +160,11 @@ def pack_qkv(attention: Attention, precision: str, int8_linear: Int8Linear, many
         attention.qkv = PackedQKV(layers, row_major=onednn.is_faster() or not many_rows)
 
 
-def replace_linears(network: nn.Module, build: Callable[[nn.Linear], nn.Module]) -> None:
-    """Replace every other linear layer, except small ones."""
+def replace_linears(network: nn.Module, build: Callable[[nn.Linear], nn.Module], skip: nn.Module | None = None) -> None:
+    """Replace every other linear layer, except small ones and those inside `skip`."""
+    skipped = set() if skip is None else set(skip.modules())
     for module, name, child in _linears(network):
-        if child.weight.numel() >= MIN_WEIGHTS:
+        if child.weight.numel() >= MIN_WEIGHTS and module not in skipped:
             setattr(module, name, build(child))
 
 

@@ -25,6 +25,7 @@ TASKS = {  # name → package : class
     "fill": "regard.tasks.fill:Fill",
     "generate": "regard.tasks.generate:Generate",
     "tag": "regard.tasks.tag:Tag",
+    "transcribe": "regard.tasks.transcribe:Transcribe",
     "translate": "regard.tasks.translate:Translate",
 }
 
@@ -36,6 +37,7 @@ ALIASES = {  # names in other tools
     "fill-mask": "fill",
     "text-generation": "generate",
     "token-classification": "tag",
+    "automatic-speech-recognition": "transcribe",
     "translation": "translate",
 }
 

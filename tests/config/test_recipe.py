@@ -142,7 +142,7 @@ def test_a_checkpoint_on_the_command_line_drops_the_family_and_the_sizes(path: P
     recipe = load_recipe(path, ["model.from=FOLDER", "model.lora_rank=2"], notes.append)
     assert recipe.model == {"from": "FOLDER", "lora_rank": 2}
     (note,) = notes
-    assert note.startswith("model.from = \"FOLDER\" replaces [model]; dropped: ")
+    assert note.startswith('model.from = "FOLDER" replaces [model]; dropped: ')
     for field in ("width = 24", "heads = 3", 'preset = "base"'):
         assert field in note
     with pytest.raises(UserError, match=r"model\.from takes its sizes from the checkpoint: remove model\.heads"):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard.layers.inputs import Batch, ImageBatch, TokenBatch, pad
+from regard.layers.inputs import AudioBatch, Batch, ImageBatch, TokenBatch, pad
 from regard.layers.protocols import CausalLM, TruncatableLM
 from regard.models.heads.hierarchical import Documents
 from regard.models.heads.mlm import MaskedLM, Pretraining
@@ -18,11 +18,13 @@ from regard.models.registry import FAMILIES, build, sizes
 TASKS = {
     "bert": "embed", "deberta": "embed", "recurrent": "embed", "gpt": "generate", "llama": "generate",
     "cnn": "embed", "deit": "embed", "hybrid": "embed", "swin": "embed", "vit": "embed",
+    "speech_recurrent": "embed", "speech_transformer": "embed", "las": "transcribe",
     "captioner": "caption", "show_attend_tell": "caption",
     "bytenet": "translate", "convs2s": "translate", "seq2seq": "translate", "transformer": "translate",
 }  # fmt: skip
 
 
+AUDIO = ("las", "speech_recurrent", "speech_transformer")
 IMAGES = ("captioner", "cnn", "deit", "hybrid", "show_attend_tell", "swin", "vit")
 
 
@@ -36,7 +38,7 @@ def small(family: str) -> Any:
 def test_a_network_declares_its_task_and_its_smallest_input(family):
     network = small(family)
     assert network.task == TASKS[family]
-    assert network.input_type is (ImageBatch if family in IMAGES else TokenBatch)
+    assert network.input_type is (ImageBatch if family in IMAGES else AudioBatch if family in AUDIO else TokenBatch)
     assert network(*network.dummy_inputs).size(0) == 1
 
 

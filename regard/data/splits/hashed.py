@@ -55,15 +55,15 @@ def fractions(data: "DataOptions") -> tuple[float, float]:
 
 def own_file(data: "DataOptions", split: str) -> bool:
     """Whether a held-out split has a file, or synthetic samples, of its own, which are used completely."""
-    return not isinstance(getattr(data, split), float) and split != "train"
+    return not isinstance(getattr(data, split), float | dict) and split != "train"
 
 
 def file_of(data: "DataOptions", split: str, base_dir: Path | None = None, folders_allowed: bool = False) -> Path:
-    """The file of a split; that of a fraction is the training file."""
+    """The file of a split; what is held out of train is in the training file."""
     if split not in SPLITS:
         raise UserError(f"unknown split '{split}'{nearest(split, SPLITS)}")
     name = getattr(data, split)
-    name = data.train if isinstance(name, float) else name
+    name = data.train if isinstance(name, float | dict) else name
     if not isinstance(name, str) or not name:
         raise UserError(f"data.{split} is not set: expected a file")
     return find(name, base_dir, folders_allowed)

@@ -65,9 +65,10 @@ function render() {
   element('closer').hidden = state.site.columns.length > mostColumns;
   if (grid && isPicture) {
     /** @type {HTMLImageElement} */ (element('image')).src = state.map.image;
+    const cell = grid.rows === 1 ? 'frame' : 'patch';
     element('picture-help').textContent = state.site.query_grid
-      ? 'Point at a patch to see which patches it attends to.'
-      : 'Choose a word to see which patches it attends to, or point at a patch.';
+      ? `Point at a ${cell} to see which others it attends to.`
+      : `Choose a token to see where it attends to, or point at a ${cell}.`;
   }
   const named = state.site.query_grid ? state.site.query_grid.first : state.site.rows.length;
   buildTokens('keys', isPicture ? [] : state.site.columns, (column) => ({ row: -1, column }));

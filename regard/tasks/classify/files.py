@@ -10,6 +10,7 @@ import numpy as np
 
 from regard.data.files import Record, expand, rows
 from regard.data.splits.hashed import file_of, fractions, own_file, split_of
+from regard.data.splits.selected import selected_split
 from regard.data.splits.stratified import stratified_split
 from regard.data.splits.substrings import CONTAINING, LEFT_OUT, assign_splits, normalise
 from regard.data.targets import TARGETS, RegressionTargets, validated
@@ -65,7 +66,8 @@ class TextTable:
             if data.text_pair:
                 source = f"{source.replace(PAIR_SEPARATOR, ' ')}{PAIR_SEPARATOR}{fields[data.text_pair]}"
             value = normalise(source) if data.split_by == CONTAINING else fields[group] if group else source
-            yield Record(source, parse_label(data, fields[label], location), "", value, location)
+            target = parse_label(data, fields[label], location)
+            yield Record(source, target, "", value, location, split=selected_split(fields, data, split, location))
 
 
 def parse_label(data: ClassifyData, label: str, location: str) -> str:
@@ -91,17 +93,24 @@ def read_all(
     data: ClassifyData, split: str, base_dir: Path | None = None, reader: type[Reader] = TextTable
 ) -> Iterator[Record]:
     """Every sample of a split, and of train also those that are left out because of held-out ones."""
-    find_split = None
-    if not own_file(data, split) and any(fractions(data)):
+    if own_file(data, split):
+        yield from reader.records(data, split, base_dir)
+        return
+    find_split = _in_train
+    if any(fractions(data)):
         files = reader.files(reader.locate(data, "train", base_dir)).values()
         versions = tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files)
         find_split = _split_finder(data, base_dir, reader, versions)
     for record in reader.records(data, split, base_dir):
-        assigned = find_split(record.group) if find_split else split
+        assigned = record.split or find_split(record.group)
         if assigned == split:
             yield record
         elif assigned == LEFT_OUT and split == "train":
             yield record._replace(left_out=LEFT_OUT)
+
+
+def _in_train(group: str) -> str:
+    return "train"
 
 
 @lru_cache(maxsize=1)  # all splits of a file follow from reading it once
@@ -115,7 +124,8 @@ def _split_finder(
         if not data.stratify or data.problem_type != "single_label" or not any(held_out):
             return partial(split_of, validation=held_out[0], test=held_out[1])
         labelled = _with_labels(reader.records(data, "train", base_dir), data, set())
-        pairs = ((record.group, record.target) for record in labelled if groups is None or record.group in groups)
+        left = (record for record in labelled if not record.split)
+        pairs = ((record.group, record.target) for record in left if groups is None or record.group in groups)
         return stratified_split(pairs, *held_out).split_of
 
     if data.split_by == CONTAINING and any(held_out):

@@ -7,6 +7,7 @@ from pathlib import Path
 from regard.data.cache import content_hash
 from regard.data.files import COLUMNS, Record, expand, hash_files, rows, suffix
 from regard.data.splits.hashed import file_of, fractions
+from regard.data.splits.selected import selected_split
 from regard.data.splits.substrings import CONTAINING
 from regard.data.targets import TARGETS
 from regard.errors import UserError
@@ -52,7 +53,7 @@ def records(data: ClassifyData, split: str, base_dir: Path | None) -> Iterator[R
     arrays = [file for file in files(path).values() if is_array_file(file)]
     if arrays:
         return (record for file in arrays for record in _array(data, file))
-    return _table(data, path)
+    return _table(data, split, path)
 
 
 def hashes(data: ClassifyData, split: str, base_dir: Path | None) -> dict[str, str]:
@@ -101,7 +102,7 @@ def _array(data: ClassifyData, path: Path) -> Iterator[Record]:
         yield Record(name, parse_label(data, label, name), "", group, name)
 
 
-def _table(data: ClassifyData, path: Path) -> Iterator[Record]:
+def _table(data: ClassifyData, split: str, path: Path) -> Iterator[Record]:
     """The rows of a table; paths of images are relative to its folder."""
     if not {suffix(file) for file in files(path).values()} <= {*TABLES}:
         raise UserError(
@@ -119,4 +120,5 @@ def _table(data: ClassifyData, path: Path) -> Iterator[Record]:
     for fields, location in rows(path, data.columns, required, json_types):
         source = image_path(fields[image], location)
         group = fields[column] if column else _group(data, Path(source))
-        yield Record(source, parse_label(data, fields[label], location), "", group, location)
+        target = parse_label(data, fields[label], location)
+        yield Record(source, target, "", group, location, split=selected_split(fields, data, split, location))

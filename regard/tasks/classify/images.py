@@ -27,7 +27,7 @@ from regard.models.registry import outline
 from regard.tasks.classify import image_files
 from regard.tasks.classify.files import read_all
 from regard.tasks.classify.head import attach_classifier
-from regard.tasks.classify.modality import Modality
+from regard.tasks.classify.modality import AUDIO_OPTIONS, Modality
 from regard.tasks.images import (
     COLUMNS,
     ImageRow,
@@ -43,8 +43,6 @@ from regard.tasks.predictor import RunInput
 
 CHANNELS = {1: "grey", 2: "grey + alpha", 3: "colour", 4: "colour + alpha"}
 
-IMBALANCE = 20  # times as many samples of the most frequent label as of the rarest
-
 
 class Images(Modality):
     """Images in files, arrays, or given as Pillow images or numpy arrays."""
@@ -53,7 +51,7 @@ class Images(Modality):
     columns = COLUMNS
     other_options = (
         *("data.text", "data.text_pair", "data.max_length", "data.truncate", "data.segment_length", "data.stride"),
-        *("train.batch_tokens", "train.lm_loss_weight"),
+        *("train.batch_tokens", "train.lm_loss_weight", *AUDIO_OPTIONS),
     )
     locate = staticmethod(image_files.locate)
     files = staticmethod(image_files.files)
@@ -131,18 +129,7 @@ class Images(Modality):
                 )
         findings.facts["image_sizes"] = table
         warn_overlaps("same_image", hashes, findings, "images are in train too, so its scores are too high")
-        self._warn_imbalance(splits["train"], findings)
-
-    def _warn_imbalance(self, train: ImageDataset, findings: Findings) -> None:
-        if self.network.problem_type != "single_label":
-            return
-        counts = np.bincount(np.asarray(train.target_values, int), minlength=len(self.network.labels))
-        if counts.max() > IMBALANCE * max(1, counts.min()):
-            most, least = (self.network.labels[index] for index in (counts.argmax(), counts.argmin()))
-            findings.warnings.append(
-                f"train: {counts.max()} images of '{most}', but {counts.min()} of '{least}': consider "
-                "train.class_weights = 'balanced', and train.score = 'macro_f1'"
-            )
+        self.warn_imbalance(splits["train"], findings)
 
     # ── prediction ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -6,15 +6,18 @@ values ─▶ encode ─▶ rows ─▶ batch ─▶ network                    
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from regard.attention.recording import Recorder
 from regard.attention.trace import Trace
+from regard.config.options import AudioAugmentOptions, ImageAugmentOptions
 from regard.config.recipe import Recipe
 from regard.config.schema import show
 from regard.data.files import Record
@@ -29,6 +32,23 @@ from regard.tasks.base import Samples
 from regard.tasks.classify.options import ClassifyData
 from regard.tasks.inspection import Findings
 from regard.tasks.predictor import RunInput
+
+IMBALANCE = 20  # times as many samples of the most frequent label as of the rarest
+
+IMAGE_AUGMENTATION = tuple(f"augment.{option.name}" for option in fields(ImageAugmentOptions))
+
+AUDIO_OPTIONS = (
+    *(
+        "data.audio",
+        "data.recordings",
+        "data.file_name",
+        "data.features",
+        "data.sampling_rate",
+        "data.dynamic_range",
+        "data.normalisation",
+    ),
+    *(f"augment.{option.name}" for option in fields(AudioAugmentOptions)),
+)
 
 
 class LabelledSamples(Samples, Protocol):
@@ -132,6 +152,18 @@ class Modality(ABC):
     @abstractmethod
     def inspect(self, splits: Mapping[str, Any], findings: Findings) -> None:
         """`doctor` checks of the inputs."""
+
+    def warn_imbalance(self, train: Any, findings: Findings) -> None:
+        """A warning where some labels are much rarer than others."""
+        if self.network.problem_type != "single_label":
+            return
+        counts = np.bincount(np.asarray(train.target_values, int), minlength=len(self.network.labels))
+        if counts.max() > IMBALANCE * max(1, counts.min()):
+            most, least = (self.network.labels[index] for index in (counts.argmax(), counts.argmin()))
+            findings.warnings.append(
+                f"train: {counts.max()} {self.unit} of '{most}', but {counts.min()} of '{least}': consider "
+                "train.class_weights = 'balanced', and train.score = 'macro_f1'"
+            )
 
     # ── prediction ───────────────────────────────────────────────────────────────────────────────────────────────────
 

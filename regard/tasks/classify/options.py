@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.options import (
-    DataOptions,
+    AudioAugmentOptions,
     FineTuneOptions,
     ImageAugmentOptions,
+    RecordingOptions,
     Schedule,
     TaskOptions,
     TokenizerKind,
@@ -16,8 +17,8 @@ from regard.config.options import (
 
 
 @dataclass(frozen=True)
-class ClassifyData(DataOptions):
-    """Labelled text or images: one or two text columns, or one of images, and a label."""
+class ClassifyData(RecordingOptions):
+    """Labelled text, images or recordings: one or two text columns, or one of files, and a label."""
 
     text: str = ""  # columns of the text,
     text_pair: str = ""  # of the second text of a pair,
@@ -80,4 +81,9 @@ class ClassifyTokenizer(TokenizerOptions):
     kind: TokenizerKind = "byte_bpe"
 
 
-OPTIONS = TaskOptions(ClassifyData, ClassifyTrain, ClassifyTokenizer, ImageAugmentOptions)
+@dataclass(frozen=True)
+class ClassifyAugment(ImageAugmentOptions, AudioAugmentOptions):
+    """Of images, or of recordings."""
+
+
+OPTIONS = TaskOptions(ClassifyData, ClassifyTrain, ClassifyTokenizer, ClassifyAugment)

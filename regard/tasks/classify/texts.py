@@ -8,7 +8,7 @@ The label is the target, and its one token is its index. Other tools that open t
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,6 @@ import numpy as np
 
 from regard.attention.recording import Recorder
 from regard.attention.trace import Axes, Axis, SegmentedTrace, Trace
-from regard.config.options import ImageAugmentOptions
 from regard.config.recipe import Recipe
 from regard.data.cache import Report, options_key
 from regard.data.files import hash_files
@@ -33,7 +32,7 @@ from regard.tasks import encoding
 from regard.tasks.base import train_shared_tokenizer
 from regard.tasks.batching import EncodedText, check_texts, show_text, too_long
 from regard.tasks.classify.files import PAIR_SEPARATOR, TextTable, read, read_all
-from regard.tasks.classify.modality import Modality
+from regard.tasks.classify.modality import AUDIO_OPTIONS, IMAGE_AUGMENTATION, Modality
 from regard.tasks.classify.options import ClassifyData
 from regard.tasks.classify.text_head import attach_head
 from regard.tasks.inspection import Findings, inspect_coverage, inspect_leaks, inspect_lengths
@@ -134,7 +133,7 @@ class Texts(Modality):
 
     unit = "texts"
     columns = ("text",)
-    other_options = ("data.image", *(f"augment.{option.name}" for option in fields(ImageAugmentOptions)))
+    other_options = ("data.image", *IMAGE_AUGMENTATION, *AUDIO_OPTIONS)
     locate = TextTable.locate
     files = TextTable.files
     records = TextTable.records
