@@ -17,7 +17,7 @@ Score = Literal[
 ]  # fmt: skip
 
 TokenizerKind = Literal["bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"]
-Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
+Schedule = Literal["inverse_sqrt", "cosine", "linear", "slanted_triangular", "constant"]
 
 MAX_NUMBER = sys.float_info.max
 MAX_COUNT = 1 << 31  # of tokens or samples
@@ -158,6 +158,11 @@ class TrainOptions:
             not (self.unfreeze_steps and self.minutes),
             f"train.unfreeze_steps = {self.unfreeze_steps}: cannot be combined with train.minutes = {self.minutes:g}, "
             "because later steps take longer than the first ones: set train.max_steps or train.epochs",
+        )
+        require(
+            not (self.schedule == "slanted_triangular" and self.minutes),
+            f"train.schedule = 'slanted_triangular': cannot be combined with train.minutes = {self.minutes:g}, because "
+            "its peak is at a tenth of the steps: set train.max_steps or train.epochs",
         )
 
 

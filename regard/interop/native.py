@@ -63,7 +63,8 @@ class NativeLayout(Layout):
             heads = ENCODER_HEADS[FAMILIES[family].input_type] + ((TEACHER,) if family == "deit" else ())
             self.head_names = {head: {} for head in heads}
         elif FAMILIES[family].is_causal_lm:
-            self.head_names = {SEQUENCE: {"head": "score"}}
+            has_pooling = any(field.name == "pooling" for field in fields(FAMILIES[family].config))
+            self.head_names = {SEQUENCE: {} if has_pooling else {"head": "score"}}
             self.lm_modules = frozenset({"output"})
 
     def matches(self, network: nn.Module) -> bool:

@@ -59,6 +59,25 @@ class AutoregressiveModel(nn.Module, ABC):
         return self.output(x if at is None else x[at])
 
 
+class LanguageModel(AutoregressiveModel):
+    """A causal language model: source and target are one text."""
+
+    task = "generate"
+
+    @property
+    def dummy_inputs(self) -> tuple:
+        return (TokenBatch.minimal(next(self.parameters()).device).tokens,)
+
+    def encode(self, source: TokenBatch) -> Tensor:
+        """The hidden state of each position (batch, length, width), from those before it."""
+        return self.decode(source.tokens, EMPTY)[0]
+
+    def forward(self, tokens: Tensor, at: Tensor | None = None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Logits of what follows each token, or only at positions where `at` is True; padding is on the right."""
+        x, _ = self.decode(tokens, EMPTY)
+        return self.output(x if at is None else x[at])
+
+
 class KVCache(NamedTuple):
     """The keys and values of each block, and the tokens they are of.
 
@@ -75,21 +94,15 @@ class KVCache(NamedTuple):
         return KVCache(memories, self.tokens[:, :length], self.gap)
 
 
-class TransformerLM(AutoregressiveModel):
-    """A causal language model of Transformer blocks. Source and target are one text, the state is a KV cache.
+class TransformerLM(LanguageModel):
+    """A causal language model of Transformer blocks, whose state is a KV cache.
 
     A text may grow beyond `max_positions`: the context then shifts, and its oldest tokens are dropped.
     """
 
-    task = "generate"
-
     embed: Embedding
     decoder: Stack
     rotary: Rotary | None
-
-    @property
-    def dummy_inputs(self) -> tuple:
-        return (TokenBatch.minimal(next(self.parameters()).device).tokens,)
 
     def start(self, source: TokenBatch) -> State:
         """The state after each prompt except its last token, which is the first input of `step`."""
@@ -146,12 +159,3 @@ class TransformerLM(AutoregressiveModel):
     def truncate(self, state: State, length: int) -> State:
         """The state after its first `length` tokens."""
         return State(None, state.hypothesis.truncate(length))
-
-    def encode(self, source: TokenBatch) -> Tensor:
-        """The hidden state of each position (batch, length, width), from those before it."""
-        return self.decode(source.tokens, EMPTY)[0]
-
-    def forward(self, tokens: Tensor, at: Tensor | None = None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Logits of what follows each token, or only at positions where `at` is True; padding is on the right."""
-        x, _ = self.decode(tokens, EMPTY)
-        return self.output(x if at is None else x[at])

@@ -11,6 +11,7 @@ from regard.errors import UserError, nearest
 from regard.layers.encoder import Encoder
 from regard.layers.inputs import Batch
 from regard.models import (
+    awd_lstm,
     bert,
     bytenet,
     captioner,
@@ -68,6 +69,7 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
+    "awd_lstm": Family(awd_lstm.AWDLSTMConfig, awd_lstm.AWDLSTM, awd_lstm.PRESETS),
     "bert": Family(bert.BertConfig, bert.Bert, bert.PRESETS),
     "bytenet": Family(bytenet.ByteNetConfig, bytenet.ByteNet, bytenet.BYTENET_PRESETS),
     "captioner": Family(captioner.CaptionerConfig, captioner.Captioner, captioner.PRESETS),
@@ -218,7 +220,7 @@ def _check(key: str, value: Any, default: Any, config: Any, table: str) -> None:
         raise UserError(f"{table}.{key} = {value} should be at most {most}")
     if key == "epsilon" and not 0 < value < 1:
         raise UserError(f"{table}.epsilon = {value} should be between 0 and 1")
-    if key in ("dropout", "drop_path") and value >= 1:
+    if key.endswith(("dropout", "drop_path")) and value >= 1:
         raise UserError(f"{table}.{key} = {value} should be below 1")
 
 
