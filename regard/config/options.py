@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 Score = Literal[
     "auto", "loss", "bleu", "bleu1", "bleu2", "bleu3", "bleu4", "cider", "chrf", "exact", "accuracy", "f1", "macro_f1",
     "micro_f1", "exact_match", "matthews_correlation", "top5_accuracy", "pearsonr", "spearmanr", "mse",
-    "subset_accuracy",
+    "subset_accuracy", "wer", "per",
 ]  # fmt: skip
 
 TokenizerKind = Literal["bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"]
+TargetKind = Literal["", "bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"]
 Schedule = Literal["inverse_sqrt", "cosine", "linear", "slanted_triangular", "constant"]
 
 MAX_NUMBER = sys.float_info.max
@@ -85,6 +86,7 @@ class TokenizerOptions:
     """How text is tokenized; `joint`: one vocabulary for source and target."""
 
     kind: TokenizerKind = "bpe"
+    target_kind: TargetKind = ""  # of the target side, where there is one for each; "" = `kind`
     vocab_size: int = 8000
     joint: bool = True
     folder: str = ""  # a run or checkpoint folder whose tokenizer is used instead of a trained one
@@ -94,9 +96,13 @@ class TokenizerOptions:
     def __post_init__(self) -> None:
         fits = 5 <= self.vocab_size <= MAX_VOCABULARY
         require(fits, f"tokenizer.vocab_size = {self.vocab_size}: must be at least 5 and at most {MAX_VOCABULARY}")
+        require(
+            not (self.joint and self.target_kind),
+            f"tokenizer.target_kind = '{self.target_kind}' needs one tokenizer a side: set tokenizer.joint = false",
+        )
         require(self.min_frequency >= 1, f"tokenizer.min_frequency = {self.min_frequency}: must be at least 1")
         require(
-            not (self.lowercase and self.kind in ("bytes", "byte_bpe")),
+            not (self.lowercase and {"bytes", "byte_bpe"} & {self.kind, self.target_kind}),
             f"tokenizer.lowercase = true is not supported by kind = '{self.kind}', which never changes text",
         )
 
