@@ -14,6 +14,7 @@ from regard.models.registry import FAMILIES, build, family_of
 # Heads, by what the names of their published classes end with.
 NO_HEAD = "Model"
 MASKED_LM = "ForMaskedLM"
+BIDIRECTIONAL_LM = "ForBidirectionalLM"
 PRETRAINING = "ForPreTraining"
 SEQUENCE = "ForSequenceClassification"
 TOKEN = "ForTokenClassification"

@@ -9,7 +9,18 @@ from torch import Tensor, nn
 from regard.config.aliases import current_model_keys
 from regard.errors import UserError, nearest
 from regard.interop.config_keys import Json
-from regard.interop.layout import IMAGE, MASKED_LM, NO_HEAD, PRETRAINING, SEQUENCE, SPAN, TEACHER, TOKEN, Layout
+from regard.interop.layout import (
+    BIDIRECTIONAL_LM,
+    IMAGE,
+    MASKED_LM,
+    NO_HEAD,
+    PRETRAINING,
+    SEQUENCE,
+    SPAN,
+    TEACHER,
+    TOKEN,
+    Layout,
+)
 from regard.interop.safetensors import TensorSpec, TensorSpecs
 from regard.layers.inputs import Batch, ImageBatch, TokenBatch
 from regard.models.registry import FAMILIES, build, family_of, family_of_config
@@ -20,6 +31,8 @@ ENCODER_HEADS: dict[type[Batch], tuple[str, ...]] = {  # of encoders, by their i
     TokenBatch: (MASKED_LM, PRETRAINING, SEQUENCE, TOKEN, SPAN),
     ImageBatch: (IMAGE,),
 }
+
+OTHER_HEADS = {"deit": (TEACHER,), "elmo": (BIDIRECTIONAL_LM,)}
 
 SHARED = ("model_type", "architectures", "dtype", "is_encoder_decoder", "pad_token_id", "eos_token_id", "bos_token_id",
           "decoder_start_token_id")  # fmt: skip
@@ -60,7 +73,7 @@ class NativeLayout(Layout):
         self.architecture = FAMILIES[family].network.__name__
         if FAMILIES[family].is_encoder:
             self.architecture += NO_HEAD
-            heads = ENCODER_HEADS[FAMILIES[family].input_type] + ((TEACHER,) if family == "deit" else ())
+            heads = ENCODER_HEADS[FAMILIES[family].input_type] + OTHER_HEADS.get(family, ())
             self.head_names = {head: {} for head in heads}
         elif FAMILIES[family].is_causal_lm:
             has_pooling = any(field.name == "pooling" for field in fields(FAMILIES[family].config))

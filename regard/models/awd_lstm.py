@@ -13,18 +13,15 @@ Shapes: tokens (rows, new), x (rows, new, width), states and cells (rows, width)
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from regard.attention.recording import scope
-from regard.layers.autoregressive import LanguageModel
+from regard.layers.autoregressive import RecurrentLM, RecurrentStates
 from regard.layers.dropout import Dropout, VariationalDropout
 from regard.layers.encoder import Pool
-from regard.layers.inputs import TokenBatch
 from regard.layers.pooling import POOLINGS, pooling_of
-from regard.layers.pytree import State, reorder
+from regard.layers.pytree import State
 from regard.layers.recurrent import WeightDropLSTM
 
 
@@ -62,13 +59,6 @@ PRESETS: dict[str, dict] = {
 }
 
 
-class LSTMStates(NamedTuple):
-    """The hidden state and the cell of each layer, and how many tokens were read."""
-
-    layers: tuple[tuple[Tensor, Tensor], ...]
-    length: int
-
-
 class WordEmbedding(nn.Module):
     """Embeddings without the dropped words. Gal & Ghahramani 2016; Merity et al. 2018, section 4.3."""
 
@@ -86,7 +76,7 @@ class WordEmbedding(nn.Module):
         return self.dropout(x)
 
 
-class AWDLSTM(LanguageModel):
+class AWDLSTM(RecurrentLM):
     def __init__(self, config: AWDLSTMConfig):
         super().__init__()
         self.config = config
@@ -101,22 +91,8 @@ class AWDLSTM(LanguageModel):
         if config.tied:
             self.output.weight = self.embed.table.weight
 
-    def start(self, source: TokenBatch) -> State:
-        """The states after each prompt except its last token; shorter prompts wait for the longer ones."""
-        counts = source.lengths - 1
-        states = self._zeros(source.batch_size)
-        for begin, end in pairwise([0, *counts[counts > 0].unique().tolist()]):
-            rows = torch.nonzero(counts >= end)[:, 0]
-            _, after = self.decode(source.tokens[rows, begin:end], State(None, reorder(states, rows)))
-            layers = [
-                tuple(tensor.index_copy(0, rows, new) for tensor, new in zip(*layer, strict=True))
-                for layer in zip(states.layers, after.hypothesis.layers, strict=True)
-            ]
-            states = LSTMStates(tuple(layers), end)  # type: ignore[arg-type]
-        return State(None, states)
-
     def decode(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        before: LSTMStates = state.hypothesis or self._zeros(len(tokens))
+        before: RecurrentStates = state.hypothesis or self.initial_states(len(tokens))
         x = self.embed(tokens)
         layers = []
         with scope("decoder"):
@@ -124,15 +100,11 @@ class AWDLSTM(LanguageModel):
                 x, after = layer(x, states)
                 x = dropout(x)
                 layers.append(after)
-        return x, State(None, LSTMStates(tuple(layers), before.length + tokens.size(1)))
+        return x, State(None, RecurrentStates(tuple(layers), before.length + tokens.size(1)))
 
-    def _zeros(self, rows: int) -> LSTMStates:
+    def initial_states(self, rows: int) -> RecurrentStates:
         zeros = [self.embed.table.weight.new_zeros(rows, width) for width in self.config.sizes[1:]]
-        return LSTMStates(tuple((tensor, tensor) for tensor in zeros), 0)
-
-    def state_length(self, state: State) -> int:
-        """The number of tokens read, of the longest prompt where they differ."""
-        return state.hypothesis.length if state.hypothesis else 0
+        return RecurrentStates(tuple((tensor, tensor) for tensor in zeros), 0)
 
     def classification_pool(self) -> Pool:
         config = self.config

@@ -19,6 +19,7 @@ from regard.models import (
     convs2s,
     deberta,
     deit,
+    elmo,
     gpt,
     hybrid,
     llama,
@@ -46,6 +47,11 @@ class Family(NamedTuple):
     def is_causal_lm(self) -> bool:
         """Whether it is a causal language model (`layers.protocols.CausalLM`)."""
         return hasattr(self.network, "state_length")
+
+    @property
+    def is_bidirectional_lm(self) -> bool:
+        """Whether it is an encoder whose layers are those of a bidirectional language model."""
+        return issubclass(self.network, elmo.Elmo)
 
     @property
     def is_encoder(self) -> bool:
@@ -77,6 +83,7 @@ FAMILIES = {
     "convs2s": Family(convs2s.ConvS2SConfig, convs2s.ConvS2S, convs2s.CONVS2S_PRESETS),
     "deberta": Family(deberta.DebertaConfig, deberta.Deberta, deberta.PRESETS),
     "deit": Family(deit.DeiTConfig, deit.DeiT, deit.PRESETS),
+    "elmo": Family(elmo.ElmoConfig, elmo.Elmo, elmo.PRESETS),
     "gpt": Family(gpt.GPTConfig, gpt.GPT, gpt.PRESETS),
     "hybrid": Family(hybrid.HybridConfig, hybrid.Hybrid, hybrid.PRESETS),
     "llama": Family(llama.LlamaConfig, llama.Llama, llama.PRESETS),

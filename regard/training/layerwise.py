@@ -19,6 +19,7 @@ from regard.layers.encoder import TextEncoder
 from regard.layers.lora import adapters
 from regard.layers.recurrent import RNNEncoder
 from regard.models import registry as models
+from regard.models.elmo import BidirectionalLSTM
 
 LayerGroups = list[list[nn.Parameter]]  # from the embeddings up to the head
 
@@ -52,7 +53,7 @@ def _layers(child: nn.Module, body: nn.Module) -> list[list[nn.Module]]:
     """The layers of a stack, each as its modules; none if it is not one. Blocks that occur twice count once."""
     if isinstance(child, Stack):
         return [[block] for block in dict.fromkeys(child.blocks)]
-    if isinstance(child, RNNEncoder) and isinstance(body, TextEncoder):
+    if isinstance(child, RNNEncoder | BidirectionalLSTM) and isinstance(body, TextEncoder):
         return [[*filter(None, directions)] for directions in zip_longest(child.forwards, child.backwards)]
     if isinstance(child, nn.ModuleList) and all(isinstance(layer, nn.RNNBase) for layer in child):
         return [[layer] for layer in child]
