@@ -75,7 +75,7 @@ class ElmoConfig:
 
 PRESETS: dict[str, dict] = {  # parameters of all but the output layer, as published
     "tiny": dict(width=64, hidden_width=64, filters=(16, 16, 32), highways=1, max_characters=20),  # 0.1M
-    "mini": dict(width=256, hidden_width=256, filters=(32, 64, 128, 128), highways=1, max_characters=20),  # 1.3M
+    "mini": dict(width=256, hidden_width=256, filters=(32, 64, 128, 128), highways=1, max_characters=20),  # 1.5M
     "small": dict(width=256, hidden_width=1024, highways=1),  # 13.6M
     "medium": dict(width=512, hidden_width=2048, highways=1),  # 28.0M
     "original": dict(),  # 93.6M

@@ -18,7 +18,7 @@ from regard.models.registry import FAMILIES, build, sizes
 
 TASKS = {
     "bert": "embed", "deberta": "embed", "recurrent": "embed", "gpt": "generate", "llama": "generate",
-    "awd_lstm": "generate",
+    "awd_lstm": "generate", "elmo": "embed",
     "cnn": "embed", "deit": "embed", "hybrid": "embed", "swin": "embed", "vit": "embed",
     "captioner": "caption", "show_attend_tell": "caption",
     "bytenet": "translate", "convs2s": "translate", "seq2seq": "translate", "transformer": "translate",
