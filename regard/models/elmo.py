@@ -15,6 +15,8 @@ Shapes: tokens (batch, length), x (batch, length, width / 2), layers and feature
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -137,10 +139,9 @@ class BidirectionalLSTM(nn.Module):
 
     def __init__(self, width: int, hidden_width: int, depth: int, dropout: float):
         super().__init__()
-        self.forwards, self.backwards = (
-            nn.ModuleList(nn.LSTM(width, hidden_width, proj_size=width, batch_first=True) for _ in range(depth))
-            for _ in range(2)
-        )
+        layer = partial(nn.LSTM, width, hidden_width, proj_size=width, batch_first=True)
+        self.forwards = nn.ModuleList(layer() for _ in range(depth))
+        self.backwards = nn.ModuleList(layer() for _ in range(depth))
         self.dropout = Dropout(dropout)
 
     def read(self, layers: nn.ModuleList, x: Tensor, states: RecurrentStates) -> tuple[list[Tensor], RecurrentStates]:
@@ -170,17 +171,20 @@ class LayerMix(nn.Module):
 
 
 class Elmo(TextEncoder):
+    embed: Any  # a CharacterCNN
+    encoder: Any  # a BidirectionalLSTM
+
     def __init__(self, config: ElmoConfig):
         super().__init__()
         self.config = config
         self.pooler = None
-        self.embed = CharacterCNN(config)  # type: ignore[assignment]
+        self.embed = CharacterCNN(config)
         self.encoder = BidirectionalLSTM(config.one_way, config.hidden_width, config.depth, config.dropout)
         self.mix = LayerMix(config.depth + 1)
 
     def spell(self, words: Sequence[str]) -> None:
         """Set the characters of each word of the vocabulary."""
-        self.embed.spell(words)  # type: ignore[operator]
+        self.embed.spell(words)
 
     def initial_states(self, rows: int) -> RecurrentStates:
         config = self.config

@@ -35,7 +35,7 @@ MODELS: dict[str, dict[str, Any]] = {
 RATES = ("embedding_dropout", "input_dropout", "hidden_dropout", "weight_dropout", "dropout")
 
 
-def made(**options: Any) -> AWDLSTM:
+def made(**options: Any) -> Any:
     torch.manual_seed(0)
     network = build({"family": "awd_lstm", "width": 14, "hidden_width": 22, **options}, vocabulary=TOKENS).eval()
     for parameter in network.parameters():
@@ -44,13 +44,13 @@ def made(**options: Any) -> AWDLSTM:
     return network
 
 
-def only(rate: str, value: float = 0.5) -> AWDLSTM:
+def only(rate: str, value: float = 0.5) -> Any:
     """A network in training with one kind of dropout."""
     return made(**{name: value * (name == rate) for name in RATES}).train()
 
 
 @pytest.fixture(params=MODELS)
-def network(request: pytest.FixtureRequest) -> AWDLSTM:
+def network(request: pytest.FixtureRequest) -> Any:
     return made(**MODELS[request.param])
 
 
@@ -58,12 +58,12 @@ def texts(rows: int, length: int, seed: int = 1) -> Tensor:
     return torch.randint(0, TOKENS, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-def test_it_is_a_causal_lm_whose_state_cannot_be_taken_back(network: AWDLSTM) -> None:
+def test_it_is_a_causal_lm_whose_state_cannot_be_taken_back(network: Any) -> None:
     assert isinstance(network, CausalLM) and not isinstance(network, TruncatableLM)
 
 
 @torch.no_grad()
-def test_logits_are_those_of_the_equations(network: AWDLSTM) -> None:
+def test_logits_are_those_of_the_equations(network: Any) -> None:
     """Hochreiter & Schmidhuber 1997 with forget gates, a step at a time; the output shares the embedding if tied."""
     tokens = texts(3, 9)
     x = list(network.embed.table.weight[tokens].unbind(1))
@@ -83,7 +83,7 @@ def test_logits_are_those_of_the_equations(network: AWDLSTM) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("chunks", [[1] * 17, [3, 1, 9, 2, 2]])
-def test_any_division_into_steps_gives_the_same_logits(network: AWDLSTM, chunks: list[int]) -> None:
+def test_any_division_into_steps_gives_the_same_logits(network: Any, chunks: list[int]) -> None:
     tokens, state, pieces = texts(3, 17), EMPTY, []
     for chunk in tokens.split(chunks, 1):
         logits, state = network.step(chunk, state)
@@ -93,7 +93,7 @@ def test_any_division_into_steps_gives_the_same_logits(network: AWDLSTM, chunks:
 
 
 @torch.no_grad()
-def test_the_future_does_not_change_the_past(network: AWDLSTM) -> None:
+def test_the_future_does_not_change_the_past(network: Any) -> None:
     tokens = texts(2, 17)
     changed = torch.cat([tokens[:, :9], texts(2, 8, seed=5)], 1)
     assert torch.equal(network(tokens)[:, :9], network(changed)[:, :9])
@@ -101,7 +101,7 @@ def test_the_future_does_not_change_the_past(network: AWDLSTM) -> None:
 
 
 @torch.no_grad()
-def test_prompts_of_other_lengths_change_nothing(network: AWDLSTM) -> None:
+def test_prompts_of_other_lengths_change_nothing(network: Any) -> None:
     tokens, lengths, more = texts(5, 13), torch.tensor([13, 6, 1, 9, 6]), texts(5, 7, seed=3)
     state = network.start(TokenBatch(tokens, lengths))
     assert network.state_length(state) == 12
@@ -116,7 +116,7 @@ def test_prompts_of_other_lengths_change_nothing(network: AWDLSTM) -> None:
             alike(later[index], alone[0, length + 3 :])
 
 
-def test_greedy_is_the_argmax_of_full_passes_beside_any_other_prompt(network: AWDLSTM) -> None:
+def test_greedy_is_the_argmax_of_full_passes_beside_any_other_prompt(network: Any) -> None:
     prompts = [texts(1, length, seed=length)[0].tolist() for length in (9, 2, 13, 1)]
     begin = torch.tensor([[-1] * (13 - len(prompt)) + prompt for prompt in prompts])
     answers = search(network, pad(prompts, 0), begin, -1, DecodeOptions(), 8, read=12)
@@ -128,7 +128,7 @@ def test_greedy_is_the_argmax_of_full_passes_beside_any_other_prompt(network: AW
 
 
 @torch.no_grad()
-def test_the_perplexity_of_windows_is_that_of_full_passes(network: AWDLSTM) -> None:
+def test_the_perplexity_of_windows_is_that_of_full_passes(network: Any) -> None:
     tokens = texts(1, 30)[0].tolist()
     windows = [(0, 20, 1), (10, 30, 20)]
     sums = list(window_log_probabilities(network, tokens, iter(windows), 2))
@@ -139,13 +139,13 @@ def test_the_perplexity_of_windows_is_that_of_full_passes(network: AWDLSTM) -> N
 
 
 @torch.no_grad()
-def test_bfloat16_runs_step_by_step(network: AWDLSTM) -> None:
+def test_bfloat16_runs_step_by_step(network: Any) -> None:
     network = network.to(torch.bfloat16)
     logits, _ = network.step(texts(2, 1), network.start(pad(texts(2, 5).tolist(), 0)))
     assert logits.dtype == torch.bfloat16 and logits.isfinite().all()
 
 
-def test_every_parameter_gets_a_gradient(network: AWDLSTM) -> None:
+def test_every_parameter_gets_a_gradient(network: Any) -> None:
     network.train()(texts(2, 9)).square().mean().backward()
     assert not [name for name, parameter in network.named_parameters() if parameter.grad is None]
 
@@ -186,7 +186,7 @@ def test_a_dropped_word_is_dropped_wherever_it_occurs() -> None:
 
 def test_weights_are_dropped_between_states_only_and_the_same_at_all_positions() -> None:
     """The outputs are those of an LSTM with the dropped weights, which are a masked, scaled copy."""
-    layer = WeightDropLSTM(5, 7, 0.5)
+    layer: Any = WeightDropLSTM(5, 7, 0.5)
     with torch.random.fork_rng():
         torch.manual_seed(3)
         weights = layer.weight_dropout(layer.weight_hh_l0).detach()
@@ -196,7 +196,7 @@ def test_weights_are_dropped_between_states_only_and_the_same_at_all_positions()
     kept = weights != 0
     assert 0.2 < kept.float().mean() < 0.8
     torch.testing.assert_close(weights[kept], 2 * layer.weight_hh_l0[kept])
-    plain = nn.LSTM(5, 7, batch_first=True)
+    plain: Any = nn.LSTM(5, 7, batch_first=True)
     plain.load_state_dict({name: tensor for name, tensor in layer.state_dict().items() if name.endswith("_l0")})
     with torch.no_grad():
         plain.weight_hh_l0.copy_(weights)
@@ -255,10 +255,9 @@ NEW = 'family = "awd_lstm"\npreset = "tiny"\nwidth = 24\nhidden_width = 40'
 TEXT = "the cat sat on the mat. the dog sat on the log. "
 
 
-def lay_out(folder: Path, steps: int, name: str = "run", model: str = NEW, every: int = 4, **options: Any) -> Any:
+def lay_out(folder: Path, steps: int, *overrides: str, name: str = "run", model: str = NEW, every: int = 4) -> Any:
     (folder / "text.txt").write_text(TEXT * 9)
     (folder / f"{name}.toml").write_text(RECIPE.format(steps=steps, model=model, every=every))
-    overrides = [f"{key}={value}" for key, value in options.items()]
     return load_recipe(folder / f"{name}.toml", [f"output={folder / name}", *overrides])
 
 
@@ -266,7 +265,7 @@ def lay_out(folder: Path, steps: int, name: str = "run", model: str = NEW, every
 def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has learned the text."""
     folder = tmp_path_factory.mktemp("language")
-    start(lay_out(folder, 120, every=120, **{"train.dropout": 0.0}), quiet=True)
+    start(lay_out(folder, 120, "train.dropout=0.0", every=120), quiet=True)
     return folder / "run"
 
 
@@ -290,8 +289,8 @@ def test_its_folder_is_the_same_after_saving_again(language_model: Path, tmp_pat
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
-    start(lay_out(tmp_path, 6, "complete", **{"train.ema_decay": 0.9}), quiet=True)
-    start(lay_out(tmp_path, 4, **{"train.ema_decay": 0.9}), quiet=True)
+    start(lay_out(tmp_path, 6, "train.ema_decay=0.9", name="complete"), quiet=True)
+    start(lay_out(tmp_path, 4, "train.ema_decay=0.9"), quiet=True)
     resume(tmp_path / "run", quiet=True, overrides=["train.max_steps=6"])
     for name in ("model.safetensors", "training.safetensors", "config.json"):
         one, two = (tmp_path / run / "checkpoint-6" / name for run in ("complete", "run"))
@@ -299,7 +298,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
 
 
 def test_it_is_fine_tuned_on_other_text_with_its_tokenizer(language_model: Path, tmp_path: Path) -> None:
-    start(lay_out(tmp_path, 2, model=f'from = "{language_model}"', **{"train.layer_decay": 0.4}), quiet=True)
+    start(lay_out(tmp_path, 2, "train.layer_decay=0.4", model=f'from = "{language_model}"'), quiet=True)
     one, two = (regard.load(path).processor.content() for path in (language_model, tmp_path / "run"))
     assert one == two
 
@@ -327,19 +326,18 @@ threads = 1
 """
 
 
-def classify(folder: Path, model: Path, steps: int, name: str = "run", **options: Any) -> Path:
+def classify(folder: Path, model: Path, steps: int, *overrides: str, name: str = "run") -> Path:
     rows = [f"{label}\t{subject} sat on the {seat}." for label, seat in (("soft", "mat"), ("hard", "log"))
             for subject in ("the cat", "the dog", "a dog", "cat", "the dog and the cat")]  # fmt: skip
     (folder / "labels.tsv").write_text("\n".join(["label\ttext", *rows]) + "\n")
     (folder / f"{name}.toml").write_text(CLASSIFY.format(model=model, steps=steps))
-    overrides = [f"{key}={value}" for key, value in options.items()]
     start(load_recipe(folder / f"{name}.toml", [f"output={folder / name}", *overrides]), quiet=True)
     return folder / name
 
 
 def test_a_language_model_becomes_a_classifier(language_model: Path, tmp_path: Path) -> None:
-    options = {"train.unfreeze_steps": 5, "train.layer_decay": 0.8, "train.dropout": 0.0}
-    run = classify(tmp_path, language_model, 80, **options)
+    options = ("train.unfreeze_steps=5", "train.layer_decay=0.8", "train.dropout=0.0")
+    run = classify(tmp_path, language_model, 80, *options)
     model: Any = regard.load(run)
     assert model.run(["the cat sat on the log.", "a cat sat on the mat."])[0].label == "hard"
     assert [answer.label for answer in model.run(["dog sat on the mat.", "dog sat on the log."])] == ["soft", "hard"]
@@ -349,8 +347,8 @@ def test_a_language_model_becomes_a_classifier(language_model: Path, tmp_path: P
 
 
 def test_a_resumed_classifier_equals_an_uninterrupted_one(language_model: Path, tmp_path: Path) -> None:
-    classify(tmp_path, language_model, 6, "complete", **{"train.schedule": "constant"})
-    classify(tmp_path, language_model, 4, **{"train.schedule": "constant"})
+    classify(tmp_path, language_model, 6, "train.schedule=constant", name="complete")
+    classify(tmp_path, language_model, 4, "train.schedule=constant")
     resume(tmp_path / "run", quiet=True, overrides=["train.max_steps=6"])
     for name in ("model.safetensors", "training.safetensors"):
         one, two = (tmp_path / run / "checkpoint-6" / name for run in ("complete", "run"))

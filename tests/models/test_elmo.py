@@ -26,7 +26,7 @@ WORDS = ["", "a", "ab", "abc", "Ünlü", "attention", "extraordinarily", *(f"w{i
 SIZES = dict(family="elmo", width=14, hidden_width=11, filters=(5, 6, 3), character_width=4, max_characters=12)
 
 
-def made(**options: Any) -> Elmo:
+def made(**options: Any) -> Any:
     torch.manual_seed(0)
     network = build(SIZES | options, vocabulary=len(WORDS)).eval()
     assert isinstance(network, Elmo)
@@ -36,8 +36,8 @@ def made(**options: Any) -> Elmo:
     return network
 
 
-def language_model(**options: Any) -> BidirectionalLM:
-    network = BidirectionalLM(made(**options)).eval()
+def language_model(**options: Any) -> Any:
+    network: Any = BidirectionalLM(made(**options)).eval()
     nn.init.normal_(network.output.weight, std=0.3)
     return network
 
@@ -115,9 +115,9 @@ def test_layers_are_projected_lstms_with_residuals_in_both_directions() -> None:
 
 @torch.no_grad()
 def test_a_new_mix_is_the_mean_of_the_layers() -> None:
-    network = build(SIZES, vocabulary=7).eval()
+    network: Any = build(SIZES, vocabulary=7).eval()
     text = TokenBatch(torch.tensor([[1, 2, 3]]), torch.tensor([3]))
-    alike(network.encode(text), torch.stack(network.layers(text)).mean(0))  # type: ignore[operator]
+    alike(network.encode(text), torch.stack(network.layers(text)).mean(0))
 
 
 @torch.no_grad()
