@@ -251,7 +251,7 @@ schedule = "constant"
 warmup_steps = 20
 threads = 1
 """
-NEW = 'family = "awd_lstm"\npreset = "tiny"\nwidth = 24\nhidden_width = 40'
+NEW = 'family = "awd_lstm"\npreset = "tiny"\nwidth = 24\nhidden_width = 40\nmax_positions = 50'
 TEXT = "the cat sat on the mat. the dog sat on the log. "
 
 
@@ -277,6 +277,8 @@ def test_it_learns_generates_streams_and_is_scored(language_model: Path) -> None
     assert answer.text == "at on the"
     assert "".join(model.stream("the cat s", max_new_tokens=9)) == answer.text
     assert len(model.trace("the cat", max_new_tokens=3).sites) == 0
+    beyond = model.run("the cat s", max_new_tokens=model.network.max_positions)
+    assert not beyond.context_shifted and beyond.finish_reason == "length"
 
 
 def test_its_folder_is_the_same_after_saving_again(language_model: Path, tmp_path: Path) -> None:
