@@ -17,7 +17,8 @@ Score = Literal[
 ]  # fmt: skip
 
 TokenizerKind = Literal["bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"]
-Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
+TargetKind = Literal["", "bpe", "unigram", "wordpiece", "words", "characters", "bytes", "byte_bpe"]
+Schedule = Literal["inverse_sqrt", "cosine", "linear", "slanted_triangular", "constant"]
 
 MAX_NUMBER = sys.float_info.max
 MAX_COUNT = 1 << 31  # of tokens or samples
@@ -127,6 +128,7 @@ class TokenizerOptions:
     """How text is tokenized; `joint`: one vocabulary for source and target."""
 
     kind: TokenizerKind = "bpe"
+    target_kind: TargetKind = ""  # of the target side, where there is one for each; "" = `kind`
     vocab_size: int = 8000
     joint: bool = True
     folder: str = ""  # a run or checkpoint folder whose tokenizer is used instead of a trained one
@@ -136,9 +138,13 @@ class TokenizerOptions:
     def __post_init__(self) -> None:
         fits = 5 <= self.vocab_size <= MAX_VOCABULARY
         require(fits, f"tokenizer.vocab_size = {self.vocab_size}: must be at least 5 and at most {MAX_VOCABULARY}")
+        require(
+            not (self.joint and self.target_kind),
+            f"tokenizer.target_kind = '{self.target_kind}' needs one tokenizer a side: set tokenizer.joint = false",
+        )
         require(self.min_frequency >= 1, f"tokenizer.min_frequency = {self.min_frequency}: must be at least 1")
         require(
-            not (self.lowercase and self.kind in ("bytes", "byte_bpe")),
+            not (self.lowercase and {"bytes", "byte_bpe"} & {self.kind, self.target_kind}),
             f"tokenizer.lowercase = true is not supported by kind = '{self.kind}', which never changes text",
         )
 
@@ -200,6 +206,11 @@ class TrainOptions:
             not (self.unfreeze_steps and self.minutes),
             f"train.unfreeze_steps = {self.unfreeze_steps}: cannot be combined with train.minutes = {self.minutes:g}, "
             "because later steps take longer than the first ones: set train.max_steps or train.epochs",
+        )
+        require(
+            not (self.schedule == "slanted_triangular" and self.minutes),
+            f"train.schedule = 'slanted_triangular': cannot be combined with train.minutes = {self.minutes:g}, because "
+            "its peak is at a tenth of the steps: set train.max_steps or train.epochs",
         )
 
 

@@ -19,8 +19,8 @@ from torch import nn
 
 from regard.data.processor import Processor
 from regard.errors import UserError
+from regard.interop import g2p, peft
 from regard.interop import generation_config as decoding
-from regard.interop import peft
 from regard.interop.bert import Albert, Bert, Camembert, DistilBert, Roberta
 from regard.interop.config_keys import Json, naming, unsupported
 from regard.interop.deberta import Deberta, DebertaV2
@@ -148,6 +148,9 @@ def load(
     head. `model_type` is for a config.json without one.
     """
     folder = Path(folder)
+    if g2p.is_checkpoint(folder):
+        network, vocabulary = g2p.load(folder)
+        return Loaded(network.to(device), vocabulary, {}, {})
     base = peft.base_of(folder) if peft.is_adapter(folder) else None
     config_folder = folder if base is None or (folder / "config.json").exists() else base.folder  # PEFT writes none
     path = config_folder / "config.json"

@@ -19,6 +19,7 @@ from regard.interop.label_config import CLASSIFIER_KEYS, LABEL_KEYS, classifier_
 from regard.interop.label_config import classifier as build_classifier
 from regard.interop.label_config import documents as build_documents
 from regard.interop.layout import (
+    BIDIRECTIONAL_LM,
     CLASSIFICATION,
     FOR_CTC,
     IMAGE,
@@ -36,6 +37,7 @@ from regard.interop.native import current_name
 from regard.interop.safetensors import TensorSpec, TensorSpecs, on_meta
 from regard.layers.inputs import ImageBatch, TokenBatch
 from regard.models.deit import DistilledClassifier
+from regard.models.elmo import BidirectionalLM
 from regard.models.heads.ctc import CTC
 from regard.models.heads.hierarchical import Documents
 from regard.models.heads.mlm import MaskedLM, Pretraining
@@ -58,6 +60,7 @@ OUR_KEYS = (POOLER, NO_ANSWER, *CLASSIFIER_KEYS)
 HEADS: dict[str, Callable[[Any, Json], nn.Module]] = {  # in the order in which tensors are compared with them
     PRETRAINING: lambda body, config: Pretraining(body),
     MASKED_LM: lambda body, config: MaskedLM(body),
+    BIDIRECTIONAL_LM: lambda body, config: BidirectionalLM(body),
     SPAN: lambda body, config: SpanClassifier(body, checked(config, NO_ANSWER, False)),
     SEQUENCE: build_classifier,
     TEACHER: partial(build_classifier, kind=DistilledClassifier),
@@ -71,6 +74,7 @@ HEADS: dict[str, Callable[[Any, Json], nn.Module]] = {  # in the order in which 
 HEAD_OF_CLASS: dict[type, str] = {
     Pretraining: PRETRAINING,
     MaskedLM: MASKED_LM,
+    BidirectionalLM: BIDIRECTIONAL_LM,
     SpanClassifier: SPAN,
     Classifier: SEQUENCE,
     DistilledClassifier: TEACHER,

@@ -15,6 +15,7 @@ from regard.text.tokenizer import Tokenizer
 # Heads, by what the names of their published classes end with.
 NO_HEAD = "Model"
 MASKED_LM = "ForMaskedLM"
+BIDIRECTIONAL_LM = "ForBidirectionalLM"
 PRETRAINING = "ForPreTraining"
 SEQUENCE = "ForSequenceClassification"
 TOKEN = "ForTokenClassification"

@@ -10,6 +10,7 @@ from regard.config.aliases import current_model_keys
 from regard.errors import UserError, nearest
 from regard.interop.config_keys import Json
 from regard.interop.layout import (
+    BIDIRECTIONAL_LM,
     FOR_CTC,
     IMAGE,
     MASKED_LM,
@@ -32,6 +33,8 @@ ENCODER_HEADS: dict[type[Batch], tuple[str, ...]] = {  # of encoders, by their i
     ImageBatch: (IMAGE,),
     AudioBatch: (FOR_CTC, SEQUENCE),
 }
+
+OTHER_HEADS = {"deit": (TEACHER,), "elmo": (BIDIRECTIONAL_LM,)}
 
 SHARED = ("model_type", "architectures", "dtype", "is_encoder_decoder", "pad_token_id", "eos_token_id", "bos_token_id",
           "decoder_start_token_id")  # fmt: skip
@@ -72,10 +75,11 @@ class NativeLayout(Layout):
         self.architecture = FAMILIES[family].network.__name__
         if FAMILIES[family].is_encoder:
             self.architecture += NO_HEAD
-            heads = ENCODER_HEADS[FAMILIES[family].input_type] + ((TEACHER,) if family == "deit" else ())
+            heads = ENCODER_HEADS[FAMILIES[family].input_type] + OTHER_HEADS.get(family, ())
             self.head_names = {head: {} for head in heads}
         elif FAMILIES[family].is_causal_lm:
-            self.head_names = {SEQUENCE: {"head": "score"}}
+            has_pooling = any(field.name == "pooling" for field in fields(FAMILIES[family].config))
+            self.head_names = {SEQUENCE: {} if has_pooling else {"head": "score"}}
             self.lm_modules = frozenset({"output"})
 
     def matches(self, network: nn.Module) -> bool:

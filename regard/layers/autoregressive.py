@@ -4,6 +4,7 @@ Shapes: tokens (rows, new), x (rows, new, width), logits (rows, new, vocabulary)
 """
 
 from abc import ABC, abstractmethod
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from regard.attention.recording import scope
 from regard.layers.blocks import Stack
 from regard.layers.embedding import Embedding
 from regard.layers.inputs import Batch, TokenBatch
-from regard.layers.pytree import State
+from regard.layers.pytree import State, reorder
 
 EMPTY = State(None, None)  # of a language model, before any token
 
@@ -59,6 +60,58 @@ class AutoregressiveModel(nn.Module, ABC):
         return self.output(x if at is None else x[at])
 
 
+class LanguageModel(AutoregressiveModel):
+    """A causal language model: source and target are one text."""
+
+    task = "generate"
+
+    @property
+    def dummy_inputs(self) -> tuple:
+        return (TokenBatch.minimal(next(self.parameters()).device).tokens,)
+
+    def encode(self, source: TokenBatch) -> Tensor:
+        """The hidden state of each position (batch, length, width), from those before it."""
+        return self.decode(source.tokens, EMPTY)[0]
+
+    def forward(self, tokens: Tensor, at: Tensor | None = None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Logits of what follows each token, or only at positions where `at` is True; padding is on the right."""
+        x, _ = self.decode(tokens, EMPTY)
+        return self.output(x if at is None else x[at])
+
+
+class RecurrentStates(NamedTuple):
+    """The hidden state and the cell of each layer (rows, width), and how many tokens were read."""
+
+    layers: tuple[tuple[Tensor, Tensor], ...]
+    length: int
+
+
+class RecurrentLM(LanguageModel):
+    """A causal language model of recurrent layers, whose state has one size and cannot be taken back."""
+
+    @abstractmethod
+    def initial_states(self, rows: int) -> RecurrentStates:
+        """The states before any token."""
+
+    def start(self, source: TokenBatch) -> State:
+        """The states after each prompt except its last token, read from one length to the next."""
+        counts = source.lengths - 1
+        states = self.initial_states(source.batch_size)
+        for begin, end in pairwise([0, *counts[counts > 0].unique().tolist()]):
+            rows = torch.nonzero(counts >= end)[:, 0]  # those that are so long; the others stay as they are
+            _, after = self.decode(source.tokens[rows, begin:end], State(None, reorder(states, rows)))
+            layers = [
+                (hidden.index_copy(0, rows, new_hidden), cell.index_copy(0, rows, new_cell))
+                for (hidden, cell), (new_hidden, new_cell) in zip(states.layers, after.hypothesis.layers, strict=True)
+            ]
+            states = RecurrentStates(tuple(layers), end)
+        return State(None, states)
+
+    def state_length(self, state: State) -> int:
+        """The number of tokens read, of the longest prompt where they differ."""
+        return state.hypothesis.length if state.hypothesis else 0
+
+
 class KVCache(NamedTuple):
     """The keys and values of each block, and the tokens they are of.
 
@@ -75,21 +128,15 @@ class KVCache(NamedTuple):
         return KVCache(memories, self.tokens[:, :length], self.gap)
 
 
-class TransformerLM(AutoregressiveModel):
-    """A causal language model of Transformer blocks. Source and target are one text, the state is a KV cache.
+class TransformerLM(LanguageModel):
+    """A causal language model of Transformer blocks, whose state is a KV cache.
 
     A text may grow beyond `max_positions`: the context then shifts, and its oldest tokens are dropped.
     """
 
-    task = "generate"
-
     embed: Embedding
     decoder: Stack
     rotary: Rotary | None
-
-    @property
-    def dummy_inputs(self) -> tuple:
-        return (TokenBatch.minimal(next(self.parameters()).device).tokens,)
 
     def start(self, source: TokenBatch) -> State:
         """The state after each prompt except its last token, which is the first input of `step`."""
@@ -146,12 +193,3 @@ class TransformerLM(AutoregressiveModel):
     def truncate(self, state: State, length: int) -> State:
         """The state after its first `length` tokens."""
         return State(None, state.hypothesis.truncate(length))
-
-    def encode(self, source: TokenBatch) -> Tensor:
-        """The hidden state of each position (batch, length, width), from those before it."""
-        return self.decode(source.tokens, EMPTY)[0]
-
-    def forward(self, tokens: Tensor, at: Tensor | None = None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Logits of what follows each token, or only at positions where `at` is True; padding is on the right."""
-        x, _ = self.decode(tokens, EMPTY)
-        return self.output(x if at is None else x[at])

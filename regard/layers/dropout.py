@@ -45,6 +45,15 @@ class Dropout(nn.Module):
         return f"rate={self.keep_threshold / LEVELS:.4g}"
 
 
+class VariationalDropout(Dropout):
+    """Dropout with one mask for all positions of a sequence. Gal & Ghahramani 2016."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or not self.keep_threshold:
+            return x
+        return x * super().forward(torch.ones_like(x[:, :1]))
+
+
 class DropPath(nn.Module):
     """Stochastic depth: drops the sublayer of a random part of the samples in training. Huang et al. 2016."""
 

@@ -1,4 +1,4 @@
-"""Pooling: one vector for a text, from its last state, the mean of all, or all by attention.
+"""Pooling: one vector for a text, from its last state, the mean of all, all by attention, or last, maximum and mean.
 
 Shapes: states (batch, length, width), pooled (batch, width).
 """
@@ -9,10 +9,13 @@ from torch import Tensor, nn
 from regard.attention.core import Attention
 from regard.attention.recording import scope
 from regard.attention.scores import Additive
+from regard.layers.dropout import Dropout
 from regard.layers.encoder import padding_mask
 from regard.layers.inputs import TokenBatch
 
-POOLINGS = ("last", "mean", "attention")
+POOLINGS = ("last", "mean", "attention", "concat")
+
+CONCAT_WIDTH = 50  # of the hidden layer over concatenated poolings: Howard & Ruder 2018, section 4.1
 
 
 class LastStatePooling(nn.Module):
@@ -54,3 +57,36 @@ def attention_pooling(width: int, hidden: int) -> AttentionPooling:
     key = nn.Linear(width, hidden, bias=False)
     same = nn.Identity()
     return AttentionPooling(Attention(same, key, same, same, score=Additive(hidden)), nn.Parameter(torch.zeros(hidden)))
+
+
+class ConcatPooling(nn.Module):
+    """ReLU(W [last; max; mean] + b). Howard & Ruder 2018, section 3.3.
+
+    Layer norm takes the place of the paper's batch norm, so that other texts of a batch change nothing.
+    """
+
+    def __init__(self, width: int, forwards: int, dropout: float):
+        """`forwards` of the `width` features of a state are of the forward direction."""
+        super().__init__()
+        self.width = CONCAT_WIDTH
+        self.last = LastStatePooling(forwards)
+        self.mean = MeanPooling()
+        self.norm = nn.LayerNorm(3 * width)
+        self.dropout = Dropout(dropout)
+        self.dense = nn.Linear(3 * width, self.width)
+
+    def forward(self, states: Tensor, text: TokenBatch) -> Tensor:
+        largest = states.masked_fill(~text.real[..., None], -torch.inf).amax(1)
+        pooled = torch.cat([self.last(states, text), largest, self.mean(states, text)], -1)
+        return self.dense(self.dropout(self.norm(pooled))).relu()
+
+
+def pooling_of(kind: str, width: int, forwards: int, score_width: int = 0, dropout: float = 0.0) -> nn.Module:
+    """A new pooling of POOLINGS; `forwards` of the `width` features of a state are of the forward direction."""
+    if kind == "last":
+        return LastStatePooling(forwards)
+    if kind == "mean":
+        return MeanPooling()
+    if kind == "concat":
+        return ConcatPooling(width, forwards, dropout)
+    return attention_pooling(width, score_width or width)

@@ -49,6 +49,24 @@ class RNNLayers(nn.Module):
         return out, tuple(tensor.transpose(0, 1) for tensor in after)
 
 
+class WeightDropLSTM(nn.LSTM):
+    """One LSTM layer with DropConnect (Wan et al. 2013) on the hidden-to-hidden weights. Merity et al. 2018, section 2.
+
+    One mask is drawn for each call, so that the same weights are dropped at all positions.
+    """
+
+    def __init__(self, inputs: int, width: int, rate: float):
+        super().__init__(inputs, width, batch_first=True)
+        self.weight_dropout = Dropout(rate)
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:  # type: ignore[override]
+        """The outputs, and the new hidden state and cell (rows, width); torch has the depth before the rows."""
+        weights = [self.weight_ih_l0, self.weight_dropout(self.weight_hh_l0), self.bias_ih_l0, self.bias_hh_l0]
+        before = [tensor[None] for tensor in state]
+        out, hidden, cell = torch.lstm(x, before, weights, True, 1, 0.0, self.training, False, True)
+        return out, (hidden[0], cell[0])
+
+
 class LSTMNState(NamedTuple):
     """The state of an LSTMN layer: all previous states and cells (its tapes), and its last summary of them."""
 

@@ -11,6 +11,7 @@ from regard.errors import UserError, nearest
 from regard.layers.encoder import Encoder
 from regard.layers.inputs import Batch
 from regard.models import (
+    awd_lstm,
     bert,
     bytenet,
     captioner,
@@ -18,6 +19,7 @@ from regard.models import (
     convs2s,
     deberta,
     deit,
+    elmo,
     gpt,
     hybrid,
     las,
@@ -51,6 +53,11 @@ class Family(NamedTuple):
         return hasattr(self.network, "state_length")
 
     @property
+    def is_bidirectional_lm(self) -> bool:
+        """Whether it is an encoder whose layers are those of a bidirectional language model."""
+        return issubclass(self.network, elmo.Elmo)
+
+    @property
     def is_encoder(self) -> bool:
         """Whether it is an encoder without a decoder."""
         return issubclass(self.network, Encoder)
@@ -72,6 +79,7 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
+    "awd_lstm": Family(awd_lstm.AWDLSTMConfig, awd_lstm.AWDLSTM, awd_lstm.PRESETS),
     "bert": Family(bert.BertConfig, bert.Bert, bert.PRESETS),
     "bytenet": Family(bytenet.ByteNetConfig, bytenet.ByteNet, bytenet.BYTENET_PRESETS),
     "captioner": Family(captioner.CaptionerConfig, captioner.Captioner, captioner.PRESETS),
@@ -79,6 +87,7 @@ FAMILIES = {
     "convs2s": Family(convs2s.ConvS2SConfig, convs2s.ConvS2S, convs2s.CONVS2S_PRESETS),
     "deberta": Family(deberta.DebertaConfig, deberta.Deberta, deberta.PRESETS),
     "deit": Family(deit.DeiTConfig, deit.DeiT, deit.PRESETS),
+    "elmo": Family(elmo.ElmoConfig, elmo.Elmo, elmo.PRESETS),
     "gpt": Family(gpt.GPTConfig, gpt.GPT, gpt.PRESETS),
     "hybrid": Family(hybrid.HybridConfig, hybrid.Hybrid, hybrid.PRESETS),
     "las": Family(las.LASConfig, las.LAS, las.PRESETS),
@@ -230,7 +239,7 @@ def _check(key: str, value: Any, default: Any, config: Any, table: str) -> None:
         raise UserError(f"{table}.{key} = {value} should be at most {most}")
     if key == "epsilon" and not 0 < value < 1:
         raise UserError(f"{table}.epsilon = {value} should be between 0 and 1")
-    if key in ("dropout", "drop_path") and value >= 1:
+    if key.endswith(("dropout", "drop_path")) and value >= 1:
         raise UserError(f"{table}.{key} = {value} should be below 1")
 
 

@@ -1,9 +1,10 @@
 """A recurrent encoder, unidirectional or bidirectional, with a state for each position.
 
-    tokens ─▶ embed ─▶ [ forward RNN, backward RNN ] × depth ─▶ states ─▶ last | mean | attention ─▶ one vector
+    tokens ─▶ embed ─▶ [ forward RNN, backward RNN ] × depth ─▶ states ─▶ last | mean | attention | concat ─▶ one vector
 
-A classifier pools the last state (Sutskever et al. 2014), the mean of all, or all by attention (Yang et al. 2016). The
-cell "lstmn" also attends to its previous states (Cheng et al. 2016).
+A classifier pools the last state (Sutskever et al. 2014), the mean of all, all by attention (Yang et al. 2016), or the
+last, the maximum and the mean (Howard & Ruder 2018). The cell "lstmn" also attends to its previous states (Cheng et
+al. 2016).
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from regard.attention.recording import scope
 from regard.layers.encoder import InputEmbedding, Pool, TextEncoder
 from regard.layers.inputs import TokenBatch
-from regard.layers.pooling import POOLINGS, LastStatePooling, MeanPooling, attention_pooling
+from regard.layers.pooling import POOLINGS, pooling_of
 from regard.layers.recurrent import CELLS, RNNEncoder
 
 
@@ -25,7 +26,7 @@ class RecurrentConfig:
     depth: int = 1
     cell: str = "lstm"
     bidirectional: bool = True
-    pooling: str = "attention"  # or the last state, or the mean of all
+    pooling: str = "attention"  # or the last state, the mean of all, or last, maximum and mean
     score_width: int = 0  # width of the attention score; 0: as `width`
     dropout: float = 0.3
     max_positions: int = 1024  # the longest text
@@ -75,9 +76,5 @@ class Recurrent(TextEncoder):
             return self.encoder(self.embed(text.tokens), text.lengths).states
 
     def classification_pool(self) -> Pool:
-        if self.config.pooling == "last":
-            return LastStatePooling(self.config.one_way)
-        width = self.config.width
-        if self.config.pooling == "mean":
-            return MeanPooling()
-        return attention_pooling(width, self.config.score_width or width)
+        config = self.config
+        return pooling_of(config.pooling, config.width, config.one_way, config.score_width, config.dropout)

@@ -48,12 +48,15 @@ class Seq2SeqConfig:
     score_width: int = 0  # the hidden width of the score, if it has one; 0: as `width`
     order: str = "bahdanau"  # attend with the previous state, then step; "luong": step, then attend, then combine
     input_feeding: bool = False  # Luong's: the attentional state is an input of the next step
+    bridge: str = "dense"  # initial state of the decoder: tanh(W h + b) of the encoder's last state h; "copy": h itself
+    readout: str = "combined"  # before the output layer: tanh(W [state; context; input]); "state": the state itself
     tied: str = "none"  # "output": target embedding and output share a table; "all": the source's too
     dropout: float = 0.3
     max_positions: int = 1024  # the longest source or target
 
     CHOICES = {"cell": CELLS, "context": CONTEXTS, "score": tuple(SCORES), "focus": tuple(FOCUS),
-               "order": ("bahdanau", "luong"), "tied": ("all", "output", "none")}  # fmt: skip
+               "order": ("bahdanau", "luong"), "tied": ("all", "output", "none"), "bridge": ("dense", "copy"),
+               "readout": ("combined", "state")}  # fmt: skip
 
     @property
     def states(self) -> int:
@@ -77,6 +80,14 @@ class Seq2SeqConfig:
             return "cell = 'lstmn' attends to previous states only: set bidirectional = false"
         if self.input_feeding and self.order != "luong":
             return "input_feeding is part of order = 'luong'; in Bahdanau's order the context is fed anyway"
+        one_state = max(self.depth, self.decoder_depth) == 1 and self.cell in ("rnn", "gru")
+        if self.bridge == "copy" and not (one_state and self.states == self.width):
+            return (
+                "bridge = 'copy' needs one layer of cell = 'gru' or 'rnn' on either side, and an encoder whose states "
+                f"are as wide as the decoder's, not {self.states} and {self.width}"
+            )
+        if self.readout == "state" and self.context != "none":
+            return f"readout = 'state' leaves context = '{self.context}' out of the output: set context = 'none'"
         return untieable(self)
 
 
@@ -117,10 +128,12 @@ class Seq2Seq(AutoregressiveModel):
         fed = context if config.order == "bahdanau" else config.width if config.input_feeding else 0
         shape = config.embedding_width + fed, config.width, self.depth
         self.decoder = recurrence(config.cell, *shape, config.dropout, score_width)
-        self.bridge = nn.Linear(config.states, self.decoder.state_tensors * self.depth * config.width)
-        combined = config.width if config.order == "luong" else config.embedding_width
+        initial = self.decoder.state_tensors * self.depth * config.width
+        self.bridge = nn.Linear(config.states, initial) if config.bridge == "dense" else None
+        is_state = config.readout == "state"
+        combined = config.width if config.order == "luong" or is_state else config.embedding_width
         inputs = config.width + context + (config.embedding_width if config.order == "bahdanau" else 0)
-        self.combine = nn.Linear(inputs, combined)
+        self.combine = None if is_state else nn.Linear(inputs, combined)
         self.down = nn.Linear(combined, config.embedding_width) if combined != config.embedding_width else nn.Identity()
         self.output = nn.Linear(config.embedding_width, config.target_vocabulary)
         for table in (self.source, self.target):
@@ -147,7 +160,8 @@ class Seq2Seq(AutoregressiveModel):
             memory = self.attend.remember(states, source.real)
         if self.config.context == "mean":
             last = (states * source.real[:, :, None]).sum(1) / source.lengths[:, None]
-        first = torch.tanh(self.bridge(last)).unflatten(-1, (-1, self.depth, self.config.width))
+        first = last if self.bridge is None else torch.tanh(self.bridge(last))
+        first = first.unflatten(-1, (-1, self.depth, self.config.width))
         fed = first.new_zeros(first.size(0), 1, self.config.width) if self.config.input_feeding else None
         return State(memory, Hidden(self.decoder.begin(first), fed, 0))
 
@@ -171,14 +185,17 @@ class Seq2Seq(AutoregressiveModel):
         before = self.decoder.last(hidden.state)[:, None].expand(-1, x.size(1), -1)
         context = self._attend(before, memory, hidden.time)
         out, hidden = self._recur(torch.cat([x, *context], -1), hidden)
-        return torch.tanh(self.combine(torch.cat([out, *context, x], -1))), hidden
+        return self._read(out, *context, x), hidden
 
     def _luong(self, x: Tensor, memory: Memory | None, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """s = f(s₋₁, x [, h̃₋₁]); c = attend(s); h̃ = tanh(W [s; c]). Luong et al. 2015, equation 5."""
         time = hidden.time
         out, hidden = self._recur(x if hidden.fed is None else torch.cat([x, hidden.fed], -1), hidden)
-        combined = torch.tanh(self.combine(torch.cat([out, *self._attend(out, memory, time)], -1)))
+        combined = self._read(out, *self._attend(out, memory, time))
         return combined, hidden if hidden.fed is None else hidden._replace(fed=combined)
+
+    def _read(self, state: Tensor, *others: Tensor) -> Tensor:
+        return state if self.combine is None else torch.tanh(self.combine(torch.cat([state, *others], -1)))
 
     def _attend(self, x: Tensor, memory: Memory | None, time: int) -> tuple[Tensor, ...]:
         """The context, if the decoder has one."""

@@ -78,7 +78,7 @@ class Task(ABC, Generic[S]):
     supports_distillation: ClassVar[bool] = False  # then `predict_batch` is defined
     scores: tuple[str, ...] = ("loss",)  # metrics of `validate`; the first one selects the best checkpoint
     constant: str = "always predicting the same"  # the prediction of `baseline`, for people
-    lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss", "mse"})
+    lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss", "mse", "wer", "per"})
     batches_per_epoch: int
     data: Any  # the task's own options
     processor: Any  # a `Processor`; of text tasks a `Vocabulary`

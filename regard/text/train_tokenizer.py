@@ -19,7 +19,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from regard.errors import UserError, nearest
 from regard.progress import Progress, shown
 from regard.text.detokenizer import BYTE_TO_UNICODE
-from regard.text.tokenizer import ROLES, SPACE, SPECIALS, Tokenizer
+from regard.text.tokenizer import MISSING, ROLES, SPACE, SPECIALS, Tokenizer
 
 if TYPE_CHECKING:
     from regard.config.recipe import TokenizerOptions
@@ -54,6 +54,19 @@ def train_tokenizer(
             single=f"$A {end}", pair=f"$A $B {end}", special_tokens=[(end, SPECIALS.index(end))]
         )
     return Tokenizer(inner, {role: index for index, role in enumerate(ROLES)})
+
+
+def from_vocabulary(tokens: Sequence[str], options: "TokenizerOptions") -> Tokenizer:
+    """A tokenizer with these characters or words, in the order of their ids; its special tokens are among SPECIALS."""
+    table = {token: index for index, token in enumerate(tokens)}
+    if options.kind == "characters":
+        model: models.Model = models.BPE(table, [], unk_token="<unk>")
+    else:
+        pieces = {token if token in SPECIALS else SPACE + token: index for token, index in table.items()}
+        model = models.WordLevel(pieces, unk_token="<unk>")
+    inner = _pipeline(model, options)
+    inner.add_special_tokens([special for special in SPECIALS if special in table])
+    return Tokenizer(inner, {role: table.get(special, MISSING) for role, special in zip(ROLES, SPECIALS, strict=True)})
 
 
 def _reject_clashes(extra: Sequence[str], options: "TokenizerOptions") -> None:

@@ -18,6 +18,7 @@ from regard.layers.dropout import set_dropout
 from regard.layers.encoder import shorten
 from regard.layers.lora import AdapterOptions, adapt
 from regard.models import registry as models
+from regard.models.elmo import Elmo
 from regard.models.heads.mlm import MaskedLM
 from regard.runtime.machine import choose_device
 from regard.tasks.base import Task
@@ -127,6 +128,9 @@ def _new_network(recipe: Recipe, newest: Path | None) -> Loaded:
     sizes = models.sizes(recipe.model["family"], *vocabularies)
     torch.manual_seed(recipe.seed)
     network = models.build(recipe.model, **sizes)
+    if isinstance(network, Elmo):
+        tokenizer = processor.target
+        network.spell([tokenizer.name(token) for token in range(tokenizer.size)])
     return task.attach_head(Loaded(network, processor, _changed_options(recipe.decode), {}), recipe)
 
 

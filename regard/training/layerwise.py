@@ -19,6 +19,7 @@ from regard.layers.encoder import TextEncoder
 from regard.layers.lora import adapters
 from regard.layers.recurrent import RNNEncoder
 from regard.models import registry as models
+from regard.models.elmo import BidirectionalLSTM
 
 LayerGroups = list[list[nn.Parameter]]  # from the embeddings up to the head
 
@@ -34,22 +35,29 @@ def layer_groups(network: nn.Module) -> LayerGroups:
 
     top = 0
     for child in body.children():
+        for layer in _layers(child, body):
+            top += 1
+            assign(layer, top)
         if isinstance(child, Stack):
-            for block in dict.fromkeys(child.blocks):
-                top += 1
-                assign([block], top)
             assign([child.final], top)
             assign([child], 0)
-        elif isinstance(child, RNNEncoder) and isinstance(body, TextEncoder):
-            for directions in zip_longest(child.forwards, child.backwards):
-                top += 1
-                assign(filter(None, directions), top)
         elif top == 0:
             assign([child], 0)
     if top == 0:
         raise UserError(f"a {models.family_of(network)} model has no stack of layers")
     assign([network], top + 1)
     return [[parameter for parameter, depth in depths.items() if depth == group] for group in range(top + 2)]
+
+
+def _layers(child: nn.Module, body: nn.Module) -> list[list[nn.Module]]:
+    """The layers of a stack, each as its modules; none if it is not one. Blocks that occur twice count once."""
+    if isinstance(child, Stack):
+        return [[block] for block in dict.fromkeys(child.blocks)]
+    if isinstance(child, RNNEncoder | BidirectionalLSTM) and isinstance(body, TextEncoder):
+        return [[*filter(None, directions)] for directions in zip_longest(child.forwards, child.backwards)]
+    if isinstance(child, nn.ModuleList) and all(isinstance(layer, nn.RNNBase) for layer in child):
+        return [[layer] for layer in child]
+    return []
 
 
 def apply_freezing(network: nn.Module, options: TrainOptions) -> None:

@@ -12,6 +12,9 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from regard.config.recipe import TrainOptions
 from regard.training.layerwise import lr_multipliers
 
+PEAK_SHARE = 0.1  # of the steps: where the slanted triangular schedule has its peak,
+PEAK_RATIO = 32  # and how much higher that is than its lowest rate. Howard & Ruder 2018, section 3.2
+
 
 class AdamW(torch.optim.AdamW):
     """torch's fused AdamW (Loshchilov & Hutter 2019), with layer-wise learning rates.
@@ -56,9 +59,14 @@ def learning_rate(step: int, options: TrainOptions, max_steps: int) -> float:
     """The rate of the update that makes step `step` (from 1); `max_steps` 0 = not known yet, then it only warms up.
 
     inverse_sqrt is Vaswani et al. 2017, eq. 3, scaled so that its peak is `learning_rate`; cosine and linear end at 0.
-    These two, and all schedules of a run by minutes, warm up in the first quarter of a run at most.
+    These two, and all schedules of a run by minutes, warm up in the first quarter of a run at most. slanted_triangular
+    is Howard & Ruder 2018, eq. 3: up in the first tenth of the steps, then down, from and to peak / 32.
     """
     peak = options.learning_rate
+    if options.schedule == "slanted_triangular":
+        top = max(1, math.floor(PEAK_SHARE * max_steps))
+        height = step / top if step <= top else 1 - (step - top) / (max_steps - top)
+        return peak * (1 + height * (PEAK_RATIO - 1)) / PEAK_RATIO
     warmup = options.warmup_steps
     decays_to_zero = options.schedule in ("cosine", "linear")
     if max_steps and (decays_to_zero or options.minutes):

@@ -29,6 +29,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "transformer bare": TRANSFORMER | dict(norm="none", score="dot", feedforward=0, positions="none", heads=1),
     "transformer without residuals": TRANSFORMER | dict(norm="no_residual"),
     "no attention": SEQ2SEQ | dict(context="none", cell="lstm", bidirectional=False),
+    "no attention, no bridge": SEQ2SEQ
+    | dict(context="none", depth=1, bridge="copy", readout="state", bidirectional=False),
     "context at every step": SEQ2SEQ | dict(context="last", bidirectional=False),
     "mean": SEQ2SEQ | dict(context="mean", cell="rnn"),
     "context, luong": SEQ2SEQ | dict(context="last", order="luong"),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from regard.layers.autoregressive import TransformerLM
 from regard.layers.inputs import AudioBatch, Batch, ImageBatch, TokenBatch, pad
 from regard.layers.protocols import CausalLM, TruncatableLM
 from regard.models.heads.hierarchical import Documents
@@ -17,6 +18,7 @@ from regard.models.registry import FAMILIES, build, sizes
 
 TASKS = {
     "bert": "embed", "deberta": "embed", "recurrent": "embed", "gpt": "generate", "llama": "generate",
+    "awd_lstm": "generate", "elmo": "embed",
     "cnn": "embed", "deit": "embed", "hybrid": "embed", "swin": "embed", "vit": "embed",
     "speech_recurrent": "embed", "speech_transformer": "embed", "las": "transcribe",
     "captioner": "caption", "show_attend_tell": "caption",
@@ -68,7 +70,8 @@ def test_heads_that_extend_another_have_its_task():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_only_language_models_implement_causal_lm(family):
     network = small(family)
-    assert isinstance(network, CausalLM) == isinstance(network, TruncatableLM) == FAMILIES[family].is_causal_lm
+    assert isinstance(network, CausalLM) == FAMILIES[family].is_causal_lm
+    assert isinstance(network, TruncatableLM) == isinstance(network, TransformerLM)  # an LSTM has no way back
     assert not isinstance(Classifier(small("gpt"), ["a", "b"]), CausalLM)
 
 

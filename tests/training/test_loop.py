@@ -74,6 +74,18 @@ def test_schedules_rise_to_the_peak_then_never_rise(schedule, warmup: int) -> No
         assert rates[-1] == 3.0
 
 
+def test_the_slanted_triangular_schedule_is_its_formula() -> None:
+    """Howard & Ruder 2018, equation 3, with cut_frac 0.1 and ratio 32; and any length of a run has a peak."""
+    options = TrainOptions(learning_rate=3.0, schedule="slanted_triangular", warmup_steps=77)
+    for step in range(1, 201):
+        share = step / 20 if step < 20 else 1 - (step - 20) / (20 * (1 / 0.1 - 1))
+        assert learning_rate(step, options, 200) == pytest.approx(3.0 * (1 + share * 31) / 32)
+    for steps in (1, 2, 9, 101):
+        assert max(learning_rate(step, options, steps) for step in range(1, steps + 1)) == 3.0
+    with pytest.raises(UserError, match=r"cannot be combined with train\.minutes = 5"):
+        TrainOptions(schedule="slanted_triangular", minutes=5)
+
+
 @pytest.mark.parametrize("steps", [1, 7, 40])
 def test_a_short_run_warms_up_in_its_first_quarter(steps: int) -> None:
     options = TrainOptions(learning_rate=3.0, warmup_steps=100, schedule="linear")

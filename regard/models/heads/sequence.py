@@ -1,6 +1,7 @@
 """Sequence classification: a linear head over one vector for a text.
 
     text, end ─▶ language model ─▶ last state ─▶ head ─▶ logits of the labels     Radford et al. 2018, 3.2
+                   ├───▶ last state, maximum, mean ─▶ head ─▶ logits                Howard & Ruder 2018, 3.3
                    └───▶ all states ─▶ LM head: the auxiliary loss
     begin, text ─▶ encoder ─▶ first state, pooled ─▶ head ─▶ logits               Devlin et al. 2019, 4.1
                      └───▶ mean of all states ─▶ head ─▶ logits, if the encoder was trained with mean pooling
@@ -15,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.layers.dropout import Dropout
-from regard.layers.encoder import Encoder
 from regard.layers.inputs import TokenBatch
 from regard.layers.pooling import MeanPooling
 from regard.layers.protocols import CausalLM
@@ -50,7 +50,7 @@ class Classifier(Head):
         width: int = 0,
         mean_pooled: bool = False,
     ):
-        """The head reads a vector of `width`; 0: the width of the backbone's states.
+        """The head reads a vector of `width`; 0: that of the pooling, or of the backbone's states.
 
         `mean_pooled`: from the mean of an encoder's states, not from its pooler. `paired`: of two texts, where known.
         """
@@ -59,14 +59,15 @@ class Classifier(Head):
         self.paired = paired
         self.problem_type = problem_type
         self.scale = scale  # of regression targets: the head predicts in units of it, so that it learns equally fast
-        is_encoder = isinstance(body, Encoder)
         self.mean_pooled = mean_pooled
-        pool = body.classification_pool if is_encoder else lambda: last
+        has_pool = hasattr(body, "classification_pool")
+        pool = body.classification_pool if has_pool else lambda: last
         self.pool = MeanPooling() if mean_pooled else pool()
-        self.dropout = Dropout(body.config.dropout if is_encoder else 0.0)
-        self.head = nn.Linear(width or body.config.width, len(self.labels), bias=is_encoder)
+        self.dropout = Dropout(body.config.dropout if has_pool else 0.0)
+        inputs = width or getattr(self.pool, "width", body.config.width)
+        self.head = nn.Linear(inputs, len(self.labels), bias=has_pool)
         nn.init.normal_(self.head.weight, std=0.02)
-        if is_encoder:
+        if has_pool:
             nn.init.zeros_(self.head.bias)
 
     @property

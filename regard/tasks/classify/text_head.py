@@ -70,7 +70,7 @@ def _check(network: Classifier, vocabulary: Vocabulary, data: ClassifyData) -> N
 def _mean_pooled(body: Any, pooling: str, folder: Pooling | None) -> bool:
     """Whether a new head reads the mean of the hidden states: as in the recipe, else as in the folder."""
     is_encoder = isinstance(body, Encoder)
-    has_pooling = is_encoder and hasattr(body.config, "pooling")
+    has_pooling = hasattr(body.config, "pooling")
     if pooling and (has_pooling or not is_encoder):
         why = f"the model has its own, '{body.config.pooling}'" if has_pooling else "the model is a causal LM"
         raise UserError(f"model.pooling = '{pooling}' is for encoders such as bert, but {why}: remove it")

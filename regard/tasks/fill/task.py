@@ -14,7 +14,9 @@ from regard.data.documents import tokenizer_texts
 from regard.data.token_stream import TokenStream
 from regard.errors import UserError
 from regard.interop.folder import Loaded
+from regard.layers.inputs import TokenBatch
 from regard.models.heads.mlm import MaskedLM, Pretraining
+from regard.models.registry import Family
 from regard.tasks.base import Preview, Task, reject_classifier, train_shared_tokenizer
 from regard.tasks.distillation import Predicted
 from regard.tasks.fill.batches import MaskedBatch, MaskOptions, masked_rows, rows_per_epoch
@@ -39,6 +41,10 @@ class Fill(Task[TokenStream | SentenceDataset]):
     name = "fill"
     scores = ("loss", "accuracy")
     supports_distillation = True
+
+    @staticmethod
+    def supports(family: Family) -> bool:
+        return family.is_encoder and family.input_type is TokenBatch and not family.is_bidirectional_lm
 
     @staticmethod
     def create_processor(recipe: Recipe) -> Vocabulary:

@@ -10,6 +10,7 @@ from regard.data.documents import tokenizer_texts
 from regard.data.synthetic.in_context import in_context_dataset
 from regard.data.token_stream import TokenStream, prepare_documents, prepare_stream
 from regard.errors import UserError
+from regard.models.registry import FAMILIES
 from regard.text.tokenizer import Tokenizer
 from regard.text.train_tokenizer import train_tokenizer
 from regard.text.vocabulary import Vocabulary
@@ -35,8 +36,9 @@ def synthetic_documents(recipe: Recipe, split: str) -> Iterator[str]:
 
 
 def train_vocabulary(recipe: Recipe) -> Vocabulary:
-    """A lossless tokenizer, trained on the training split."""
-    if recipe.tokenizer.kind not in LOSSLESS:
+    """A tokenizer trained on the training split; of models that generate text a lossless one."""
+    family = FAMILIES.get(recipe.model.get("family", ""))
+    if recipe.tokenizer.kind not in LOSSLESS and (family is None or family.is_causal_lm):
         raise UserError(
             f"tokenizer.kind = '{recipe.tokenizer.kind}' loses line breaks and spaces, which a language model should "
             f"learn; possible: {', '.join(LOSSLESS)}"

@@ -1,17 +1,20 @@
 """Causal language modelling as a training task."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.config.options import DocumentOptions
-from regard.config.recipe import DecodeOptions
+from regard.config.recipe import DecodeOptions, Recipe
 from regard.data.packing import BlockBatch, PackOptions, batches_per_epoch, blocks_per_epoch, epochs, packed, windows
 from regard.data.splits.hashed import digests
 from regard.data.token_stream import TokenStream
+from regard.interop.folder import Loaded
 from regard.layers.protocols import CausalLM
+from regard.models.elmo import BidirectionalLM, Elmo
 from regard.models.registry import Family
 from regard.tasks.base import Preview, Task, reject_classifier
 from regard.tasks.generate.dataset import prepare_split, train_vocabulary
@@ -36,11 +39,20 @@ class Generate(Task[TokenStream]):
     evaluate = staticmethod(evaluate_task)
     name = "generate"
     create_processor = staticmethod(train_vocabulary)
-    attach_head = staticmethod(reject_classifier)
+
+    @staticmethod
+    def attach_head(loaded: Loaded, recipe: Recipe) -> Loaded:
+        """The language model as it is; of ELMo the one whose layers it is made of."""
+        network: Any = reject_classifier(loaded, recipe).network
+        body = getattr(network, "body", network)
+        if isinstance(body, Elmo):
+            network = network if isinstance(network, BidirectionalLM) else BidirectionalLM(body)
+            body.mix.requires_grad_(False)  # it is for tasks on the layers
+        return loaded._replace(network=network)
 
     @staticmethod
     def supports(family: Family) -> bool:
-        return family.is_causal_lm
+        return family.is_causal_lm or family.is_bidirectional_lm
 
     def dataset(self, split: str) -> TokenStream | None:
         return prepare_split(self.recipe, split, self.tokenizer, self.cache)
@@ -61,10 +73,17 @@ class Generate(Task[TokenStream]):
         return batch.tokens[:, 1:].numel()
 
     def loss(self, network: nn.Module, batch: BlockBatch) -> Tensor:
-        """Cross-entropy of each next token, summed."""
-        logits = network(batch.tokens[:, :-1]).flatten(0, 1).float()
+        """Cross-entropy of each next token, summed; with both directions, the mean of them. Peters et al. 2018, 3.1."""
+        before, after = batch.tokens[:, :-1], batch.tokens[:, 1:]
+        loss = self._cross_entropy(network(before), after)
+        if isinstance(network, BidirectionalLM):
+            loss = (loss + self._cross_entropy(network.backward_logits(after), before)) / 2
+        return loss
+
+    def _cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
         smoothing = self.options.label_smoothing
-        return F.cross_entropy(logits, batch.tokens[:, 1:].flatten(), label_smoothing=smoothing, reduction="sum")
+        logits = logits.flatten(0, 1).float()
+        return F.cross_entropy(logits, targets.flatten(), label_smoothing=smoothing, reduction="sum")
 
     def validate(self, network: nn.Module) -> dict[str, float]:
         """Loss over the first `eval_samples` blocks of the validation split, which do not overlap, as in training."""

@@ -12,6 +12,7 @@ from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.search import BeamSearch, DecodeStart, EosIds, Hypothesis
 from regard.decoding.speculative import DraftProposer, Speculation, speculate
 from regard.errors import UserError
+from regard.layers.autoregressive import TransformerLM
 from regard.layers.inputs import pad
 from regard.layers.protocols import CausalLM
 from regard.tasks.batching import EncodedText, by_length, check_texts
@@ -175,7 +176,7 @@ class TextGenerator:
         stop = _first_stop(decoded, options.stop)
         stopped_by = next((text for text in options.stop if stop is not None and decoded.startswith(text, stop)), None)
         total = len(row.tokens) + len(hypothesis.tokens)
-        context_shifted = total > self.network.max_positions
+        context_shifted = isinstance(self.network, TransformerLM) and total > self.network.max_positions
         logs = None
         if with_log_probabilities:
             if context_shifted:

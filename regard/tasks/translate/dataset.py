@@ -3,7 +3,8 @@
 import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -25,6 +26,9 @@ HEADER_WORDS = {
     "source", "target", "src", "tgt", "trg", "input", "output", "text", "translation", "question", "query", "label",
     "english", "german", "french", "spanish", "italian", "portuguese", "dutch", "russian", "chinese", "japanese",
 }  # fmt: skip
+
+VARIANT = re.compile(r"\(\d+\)$")  # "tomato(2)"
+STRESS = re.compile(r"(?<=[A-Z])[012]\b")  # AH0
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -55,9 +59,25 @@ def records(path: Path, data: TranslateData) -> Iterator[Record]:
                 raise _ambiguous(fields, location, needed)
             source = source or free.pop(0)
             target = target or free.pop(0)
+        if data.pronunciations:
+            fields |= _pronunciation(fields[source], fields[target], data.stress, (source, target))
         group = {"source": source, "target": target}.get(data.split_by, data.split_by)
         prefix = fields[data.prefix] if data.prefix else ""
         yield Record(fields[source], fields[target], prefix, fields[group], location)
+
+
+def _pronunciation(word: str, phonemes: str, stress: bool, names: tuple[str, str]) -> dict[str, str]:
+    """An entry of a pronouncing dictionary without the number of the variant, and without stress unless it is kept."""
+    values = VARIANT.sub("", word), phonemes if stress else STRESS.sub("", phonemes)
+    return dict(zip(names, values, strict=True))
+
+
+def group_references(samples: Iterable[Sample]) -> dict[str, list[str]]:
+    """The targets of each source, such as the pronunciations of a word, in order and without repetitions."""
+    references: dict[str, dict[str, None]] = {}
+    for sample in samples:
+        references.setdefault(sample.source, {})[sample.target] = None
+    return {source: list(targets) for source, targets in references.items()}
 
 
 def _ambiguous(fields: Mapping[str, str], location: str, roles: Sequence[str]) -> UserError:
@@ -121,6 +141,7 @@ def train_vocabulary(recipe: Recipe) -> Vocabulary:
         both = train_tokenizer((text for sample in usable() for text in sample), options, extra)
         return Vocabulary(both, both)
     source = train_tokenizer((sample.source for sample in usable()), options, extra)
+    options = replace(options, kind=options.target_kind or options.kind)
     return Vocabulary(source, train_tokenizer((sample.target for sample in usable()), options))
 
 

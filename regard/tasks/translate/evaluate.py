@@ -1,4 +1,4 @@
-"""`regard evaluate` of translation and other sequence-to-sequence models: BLEU, chrF and exact match."""
+"""`regard evaluate` of sequence-to-sequence models: BLEU, chrF and exact match; of pronunciations, error rates."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from regard.errors import UserError
-from regard.metrics import bleu
+from regard.metrics import bleu, pronunciations
 from regard.progress import counted
 from regard.tasks.predictor import LoadedModel
 from regard.tasks.scoring import (
@@ -20,7 +20,8 @@ from regard.tasks.scoring import (
     require_same_task,
     resolve_split,
 )
-from regard.tasks.translate.dataset import Sample, samples
+from regard.tasks.translate.dataset import Sample, group_references, samples
+from regard.tasks.translate.options import TranslateData
 
 LENGTH_GROUPS = 6
 OPTIONS = ("source", "target", "truncate", "by_length", "plot", "predictions", "lowercase", "compare")
@@ -41,6 +42,10 @@ def evaluate_task(models: Sequence[LoadedModel], request: EvaluationRequest) -> 
     if not pairs:
         raise UserError(f"{getattr(resolved.data, split)}: no samples to score")
     by_length = request.get("by_length", False) or bool(request.get("plot"))
+    if TranslateData.of(resolved).pronunciations:
+        if by_length:
+            raise UserError("--by-length and --plot are about BLEU; pronunciations have word and phoneme error rates")
+        return evaluate_pronunciations(models, pairs, request, split)
     options = {**request.decode, "batch_size": request.batch_size, "truncate": request.get("truncate", False)}
     evaluation = evaluate(models, pairs, request.file or split, lowercase, by_length, request.quiet, **options)
     if by_length:
@@ -78,6 +83,29 @@ def evaluate(
         differences = bleu.compare(outputs[0], outputs[1], references, lowercase)
         results["comparison"] = [difference.to_dict() for difference in differences]
     return Evaluation(results, prediction_rows(range(1, len(sources) + 1), sources, references, outputs))
+
+
+def evaluate_pronunciations(
+    models: Sequence[LoadedModel], pairs: Sequence[Sample], request: EvaluationRequest, split: str
+) -> Evaluation:
+    """Word and phoneme error rate, where each pronunciation of a word is right."""
+    words = group_references(pairs)
+    references = list(words.values())
+    options = {**request.decode, "batch_size": request.batch_size, "truncate": request.get("truncate", False)}
+    with counted("translating", len(words) * len(models), request.quiet) as progress:
+        outputs = [[each.text for each in model.run(list(words), **options, progress=progress)] for model in models]
+    scores = [pronunciations.score(texts, references) for texts in outputs]
+    results: dict[str, Any] = {"samples": len(words), "split": request.file or split, "scores": scores[0]}
+    if len(models) > 1:
+        results["scores"] = [
+            {"model": name, **asdict(score)}
+            for name, model_scores in zip(("first", "second"), scores, strict=True)
+            for score in model_scores
+        ]
+        differences = pronunciations.compare(outputs[0], outputs[1], references)
+        results["comparison"] = [difference.to_dict(higher_is_better=False) for difference in differences]
+    texts = [" | ".join(targets) for targets in references]
+    return Evaluation(results, prediction_rows(range(1, len(words) + 1), list(words), texts, outputs))
 
 
 def scores_by_length(

@@ -1,18 +1,26 @@
 """Translation, and any other sequence-to-sequence mapping, as a training task."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import nn
 
 from regard.config.recipe import DecodeOptions
 from regard.layers.inputs import TokenBatch
 from regard.layers.protocols import Seq2SeqModel
-from regard.metrics import bleu
+from regard.metrics import bleu, pronunciations
 from regard.models.registry import Family
 from regard.tasks.base import Preview, reject_classifier
 from regard.tasks.inspection import Findings, inspect_coverage, inspect_leaks, inspect_lengths, inspect_samples
 from regard.tasks.seq2seq import Seq2SeqBatch, Seq2SeqTask
-from regard.tasks.translate.dataset import PairDataset, Sample, collate_samples, corpus, train_vocabulary
+from regard.tasks.translate.dataset import (
+    PairDataset,
+    Sample,
+    collate_samples,
+    corpus,
+    group_references,
+    train_vocabulary,
+)
 from regard.tasks.translate.evaluate import evaluate_task
 from regard.tasks.translate.options import TranslateData
 from regard.tasks.translate.predict import TranslatePredictor, Translation, translate
@@ -21,7 +29,7 @@ MIN_BLEU = 1.0  # below, and without an exact match, the output has hardly a phr
 
 
 class Translate(Seq2SeqTask[PairDataset]):
-    """Translation: training on pairs of texts, validation by BLEU and chrF."""
+    """Translation: training on pairs of texts, validation by BLEU and chrF, of pronunciations by error rates."""
 
     data: TranslateData
     exact: float = 100.0  # of the last validation
@@ -38,6 +46,10 @@ class Translate(Seq2SeqTask[PairDataset]):
     def supports(family: Family) -> bool:
         return family.is_encoder_decoder and family.input_type is TokenBatch
 
+    def bind(self, network: Any) -> None:
+        if self.data.pronunciations:
+            self.scores = ("wer", "per", "loss")
+
     def dataset(self, split: str) -> PairDataset | None:
         return corpus(self.recipe, split, self.processor, self.cache)
 
@@ -50,11 +62,15 @@ class Translate(Seq2SeqTask[PairDataset]):
             return {}
         samples = _first(self.validation, self.options.eval_samples)
         loss = self.mean_loss(network, self.validation, len(samples))
-        outputs = [output.text for output in self._translate(network, samples)]
-        references = [sample.target for sample in samples]
-        metrics = bleu.quick(outputs, references, self.recipe.tokenizer.lowercase)
+        if self.data.pronunciations:
+            references = group_references(samples)
+            outputs = [output.text for output in self._translate(network, list(references))]
+            return {"loss": loss, **pronunciations.quick(outputs, list(references.values()))}
+        outputs = [output.text for output in self._translate(network, [sample.source for sample in samples])]
+        targets = [sample.target for sample in samples]
+        metrics = bleu.quick(outputs, targets, self.recipe.tokenizer.lowercase)
         self.exact = metrics["exact"]
-        self.constant_output = len({*outputs}) == 1 < len({*references})
+        self.constant_output = len({*outputs}) == 1 < len({*targets})
         return {"loss": loss, **metrics}
 
     def score_warning(self, score: float) -> str:
@@ -70,7 +86,7 @@ class Translate(Seq2SeqTask[PairDataset]):
         if self.validation is None:
             return []
         samples = _first(self.validation, count)
-        outputs = self._translate(network, samples)
+        outputs = self._translate(network, [sample.source for sample in samples])
         return [Preview(*sample, output.text) for sample, output in zip(samples, outputs, strict=True)]
 
     def inspect(self, splits: Mapping[str, PairDataset], findings: Findings) -> None:
@@ -79,9 +95,9 @@ class Translate(Seq2SeqTask[PairDataset]):
         inspect_coverage(splits, self.processor, ("source", "target"), findings)
         inspect_leaks(splits, findings)
 
-    def _translate(self, network: nn.Module, samples: list[Sample]) -> list[Translation]:
+    def _translate(self, network: nn.Module, sources: list[str]) -> list[Translation]:
         assert isinstance(network, Seq2SeqModel)
-        return translate(network, self.processor, [sample.source for sample in samples], DecodeOptions())
+        return translate(network, self.processor, sources, DecodeOptions())
 
 
 def _first(dataset: PairDataset, count: int) -> list[Sample]:
