@@ -22,7 +22,7 @@ API = {
         "regard.tasks.answer.predict:SpanAnswer",
         "regard.tasks.translate.predict:Translation",
         "regard.tasks.caption.predict:Caption",
-        "regard.tasks.transcribe.predict:Transcript",
+        "regard.tasks.transcribe.transcript:Transcript",
         "regard.tasks.transcribe.timing:TimedText",
         "regard.tasks.generate.text_generator:Continuation",
         "regard.tasks.fill.predict:FilledText",

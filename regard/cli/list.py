@@ -18,14 +18,14 @@ def catalogue() -> dict[str, object]:
 
 
 def overview() -> dict[str, object]:
-    """Names alone: what fits a screen."""
-    built_in = built_in_recipes()
-    others = len(shipped_recipes()) - len(built_in)
+    """Names alone: what fits a screen. Of the recipes, those for data of the user."""
+    own = [name for name in built_in_recipes() if "your" in about_recipe(name)]
+    others = len(shipped_recipes()) - len(own)
     return {
         "tasks": sorted(TASKS),
-        "models": [f"{name} ({len(family.presets)} presets)" for name, family in FAMILIES.items()],
-        "recipes": built_in,
-        **({"ablations": f"{others} more recipes: regard list recipes --all"} if others else {}),
+        "models": sorted(FAMILIES),
+        "recipes": own,
+        "more": f"{others} recipes of public and synthetic datasets: regard list recipes",
         "details": [f"regard list {section}" for section in SECTIONS],
     }
 
@@ -70,5 +70,10 @@ def describe_task(name: str) -> dict[str, object]:
 
 def describe_recipe(name: str) -> dict[str, object]:
     recipe = load_recipe(name)
+    return {"task": recipe.task, "family": recipe.model.get("family"), "about": about_recipe(name)}
+
+
+def about_recipe(name: str) -> str:
+    """The first sentence of its header."""
     path = find_recipe(name)
-    return {"task": recipe.task, "family": recipe.model.get("family"), "about": about(path) if path else ""}
+    return about(path) if path else ""

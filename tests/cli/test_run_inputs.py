@@ -211,10 +211,10 @@ def test_an_input_without_a_prediction_is_named_by_its_location(tmp_path: Path, 
     assert f"warning: truncated to what the model reads: {table}:3: " in err
     code, _, err = call("run", place, "--file", table, "--temperature", 1)
     assert code == 1 and err.startswith(
-        "error: --temperature is for task caption, generate or translate; this is a masked"
+        "error: --temperature is for task caption, generate, transcribe or translate; this is a masked"
     )
     err = call("run", place, "[MASK] a", "--top-k", 3)[2]
-    assert err.startswith("error: --top-k is for task caption, generate or translate; this is a masked")
+    assert err.startswith("error: --top-k is for task caption, generate, transcribe or translate; this is a masked")
 
 
 def test_inputs_and_a_file_are_not_given_together(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

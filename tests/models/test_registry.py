@@ -20,7 +20,7 @@ TASKS = {
     "bert": "embed", "deberta": "embed", "recurrent": "embed", "gpt": "generate", "llama": "generate",
     "awd_lstm": "generate", "elmo": "embed",
     "cnn": "embed", "deit": "embed", "hybrid": "embed", "swin": "embed", "vit": "embed",
-    "speech_recurrent": "embed", "speech_transformer": "embed", "las": "transcribe",
+    "speech_recurrent": "embed", "speech_transformer": "embed", "las": "transcribe", "whisper": "transcribe",
     "captioner": "caption", "show_attend_tell": "caption",
     "bytenet": "translate", "convs2s": "translate", "seq2seq": "translate", "transformer": "translate",
 }  # fmt: skip

@@ -97,9 +97,16 @@ def test_it_can_still_be_trained(model: dict, kernels: str) -> None:
     plain, swift, tokens = made(model), optimize_for_inference(made(model)), texts(3, 9)
     for network in (plain, swift):
         network(tokens).square().mean().backward()
-    for (name, theirs), ours in zip(plain.named_parameters(), swift.parameters(), strict=True):
-        assert ours.grad is not None and theirs.grad is not None, name
-        assert torch.allclose(ours.grad, theirs.grad, rtol=1e-3, atol=1e-5 * float(theirs.grad.abs().max())), name
+    expected = {name: parameter.grad for name, parameter in plain.named_parameters()}
+    for name, parameter in swift.named_parameters():
+        ours, theirs = parameter.grad, expected[name]
+        assert ours is not None and theirs is not None, name
+        weight = expected[name.replace("key.bias", "key.weight")]
+        assert weight is not None
+        if weight is not theirs and theirs.abs().max() < 1e-4 * weight.abs().max():
+            assert ours.abs().max() < 1e-4 * weight.abs().max()  # it is 0: a softmax ignores what all its scores share
+        else:
+            assert torch.allclose(ours, theirs, rtol=1e-3, atol=1e-5 * float(theirs.abs().max())), name
 
 
 @torch.no_grad()
