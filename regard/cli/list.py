@@ -19,12 +19,12 @@ def catalogue() -> dict[str, object]:
 
 def overview() -> dict[str, object]:
     """Names alone: what fits a screen. Of the recipes, those for data of the user."""
-    own = [name for name in built_in_recipes() if "your" in about_recipe(name)]
-    others = len(shipped_recipes()) - len(own)
+    for_own_data = [name for name in built_in_recipes() if "your" in about_recipe(name)]
+    others = len(shipped_recipes()) - len(for_own_data)
     return {
         "tasks": sorted(TASKS),
         "models": sorted(FAMILIES),
-        "recipes": own,
+        "recipes": for_own_data,
         "more": f"{others} recipes of public and synthetic datasets: regard list recipes",
         "details": [f"regard list {section}" for section in SECTIONS],
     }

@@ -26,7 +26,7 @@ TASKS = {
 }  # fmt: skip
 
 
-AUDIO = ("las", "speech_recurrent", "speech_transformer")
+AUDIO = ("las", "speech_recurrent", "speech_transformer", "whisper")
 IMAGES = ("captioner", "cnn", "deit", "hybrid", "show_attend_tell", "swin", "vit")
 
 
