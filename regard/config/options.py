@@ -139,7 +139,7 @@ class TokenizerOptions:
         fits = 5 <= self.vocab_size <= MAX_VOCABULARY
         require(fits, f"tokenizer.vocab_size = {self.vocab_size}: must be at least 5 and at most {MAX_VOCABULARY}")
         require(
-            not (self.joint and self.target_kind),
+            not self.joint or not self.target_kind,
             f"tokenizer.target_kind = '{self.target_kind}' needs one tokenizer a side: set tokenizer.joint = false",
         )
         require(self.min_frequency >= 1, f"tokenizer.min_frequency = {self.min_frequency}: must be at least 1")

@@ -1,5 +1,7 @@
 """The location-aware score against its equation, and weights that attention returns."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -12,7 +14,7 @@ def test_location_aware_attention_is_its_equation():
     """e = v · tanh(W s + V h + U f), f = F ∗ α: Chorowski et al. 2015, equations 8 and 9."""
     torch.manual_seed(0)
     length, width, source, hidden = 7, 5, 3, 4
-    attention = location_aware(width, source, hidden, filters=2, kernel=3)
+    attention: Any = location_aware(width, source, hidden, filters=2, kernel=3)
     states, query = torch.randn(2, length, source), torch.randn(2, 1, width)
     previous = torch.rand(2, 1, length)
     context, weights = attention.forward_with_weights(torch.cat([query, previous], -1), attention.remember(states))
@@ -33,7 +35,7 @@ def test_location_aware_attention_is_its_equation():
 @torch.no_grad()
 def test_hypotheses_of_one_source_have_their_own_weights():
     torch.manual_seed(0)
-    attention = location_aware(5, 3, 4)
+    attention: Any = location_aware(5, 3, 4)
     states = torch.randn(2, 7, 3)
     real = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
     queries = torch.cat([torch.randn(6, 1, 5), torch.rand(6, 1, 7) * real.repeat_interleave(3, 0)[:, None]], -1)

@@ -221,8 +221,10 @@ def test_invalid_generation_settings_are_refused_by_name(changes: dict[str, Any]
 
 
 def speech_tokens(generation: dict[str, Any]) -> SpeechTokens:
-    config = build(dict(family="whisper", width=22, heads=2, decoder_heads=11, depth=3), vocabulary=TOKENS).config
-    return SpeechTokens.of(generation, config, tokenizer())
+    network: Any = build(dict(family="whisper", width=22, heads=2, decoder_heads=11, depth=3), vocabulary=TOKENS)
+    tokens = SpeechTokens.of(generation, network.config, tokenizer())
+    assert tokens is not None
+    return tokens
 
 
 def test_the_prompt_is_that_of_the_files() -> None:

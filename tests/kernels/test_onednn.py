@@ -118,7 +118,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("family", FAMILIES)
 def test_networks_for_inference_compute_the_same(family: str) -> None:
     torch.manual_seed(5)
-    network = build(dict(family=family, width=72, heads=3, depth=2, **FAMILIES[family])).eval()
+    network: Any = build(dict(family=family, width=72, heads=3, depth=2, **FAMILIES[family])).eval()
     tokens = TokenBatch(torch.randint(5, 31, (7, 19)), torch.full((7,), 19))
     inputs: dict[str, tuple] = {
         "gpt": (tokens.tokens,),

@@ -1,6 +1,7 @@
 """Embeddings of images: those of transformers' hidden states, of every kind of input."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def test_embeddings_are_pooled_hidden_states(kind: type, photos: list[Path], tmp
     theirs = kind(CONFIG).eval()
     theirs.save_pretrained(tmp_path / "model")
     PROCESSOR.save_pretrained(tmp_path / "model")
-    images = [Image.open(path) for path in photos]
+    images: list[Any] = [Image.open(path) for path in photos]
     with torch.no_grad():
         body = theirs if kind is ViTModel else theirs.vit
         states = body(**PROCESSOR(images, return_tensors="pt")).last_hidden_state.numpy()
