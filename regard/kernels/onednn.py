@@ -26,15 +26,20 @@ def is_faster() -> bool:
     """Whether oneDNN uses AVX-512 on this CPU, and MKL does not."""
     forced = os.environ.get(FORCED)
     if forced in ("0", "1"):
-        return forced == "1" and torch.backends.mkldnn.is_available()
+        return forced == "1" and _available()
     limited = any(not os.environ.get(name, "AVX512").startswith(("AVX512", "DEFAULT", "ALL")) for name in VARIABLES)
     return (
-        torch.backends.mkldnn.is_available()
+        _available()
         and torch.backends.mkl.is_available()
         and "AVX512" in torch.backends.cpu.get_cpu_capability()
         and not limited
         and _vendor() == "AuthenticAMD"
     )
+
+
+def _available() -> bool:
+    """Whether this torch has the product that inductor also uses."""
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def _vendor() -> str:
