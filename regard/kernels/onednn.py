@@ -2,6 +2,8 @@
 
 MKL, which torch's x86-64 builds use, has AVX-512 for CPUs of Intel only; oneDNN has it for all. On an AMD EPYC of the
 fifth generation oneDNN needs less than half the time for the same product (docs/performance.md).
+oneDNN generates code for each size of input and keeps it, about a megabyte a size. So it is for images, which have one
+size, and not for texts.
 
 Shapes: x (…, inputs), weight (outputs, inputs), bias (outputs).
 """

@@ -12,11 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.kernels import bindings, onednn
+from regard.kernels import bindings
 from regard.kernels.bindings import AttentionArgs, Linear, Norm, Rotary, View
 
 SMALL_BATCH = 64  # rows up to which `linear_small` is faster than torch,
-SMALL_BATCH_ONEDNN = 8  # and than oneDNN where torch uses no AVX-512,
 SMALL_INPUT = 1 << 18  # and numbers in them
 LANES = 8  # as in simd.h
 TILE_COLUMNS = 16  # as in gemm_tile.h
@@ -66,13 +65,9 @@ def supports_small_batch(x: Tensor) -> bool:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x · weightᵀ + bias."""
-    if x.size(-1) != weight.size(1):
-        return F.linear(x, weight, bias)  # raises torch's error
-    use_onednn = onednn.is_faster() and onednn.supports(x, weight)
-    few = not use_onednn or x.numel() <= SMALL_BATCH_ONEDNN * x.size(-1)
-    if few and supports_small_batch(x) and is_contiguous_float32(weight):
+    if supports_small_batch(x) and x.size(-1) == weight.size(1) and is_contiguous_float32(weight):
         return linear_small(x, linear_args(weight, bias))
-    return onednn.linear(x, weight, bias) if use_onednn else F.linear(x, weight, bias)
+    return F.linear(x, weight, bias)
 
 
 def linear_args(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from regard.attention.core import Attention
 from regard.errors import UserError
-from regard.kernels import ops
+from regard.kernels import onednn, ops
 from regard.kernels.amx import VARIABLES
 from regard.kernels.bindings import Linear
 
@@ -46,6 +46,14 @@ class SmallBatchLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         return ops.linear(input, self.weight, self.bias)
+
+
+class OneDNNLinear(nn.Linear):
+    """A linear layer by oneDNN, with or without gradients, for inputs of few different sizes."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        fits = input.size(-1) == self.in_features and onednn.supports(input, self.weight)
+        return onednn.linear(input, self.weight, self.bias) if fits else super().forward(input)
 
 
 class PackedLinear(SmallBatchLinear):

@@ -13,13 +13,14 @@ from regard.layers.autoregressive import TransformerLM
 from regard.layers.blocks import Block, FeedForward, Stack
 from regard.layers.encoder import Encoder
 from regard.layers.image_encoder import ImageEncoder
-from regard.layers.inputs import AudioBatch
+from regard.layers.inputs import AudioBatch, ImageBatch
 from regard.runtime import fused_decoder, unpadded
 from regard.runtime.fused_decoder import FusedDecoder
 from regard.runtime.linear import (
     MIN_WEIGHTS,
     DynamicInt8Linear,
     FbgemmInt8Linear,
+    OneDNNLinear,
     PackedLinear,
     PackedQKV,
     PackedWeights,
@@ -50,7 +51,7 @@ def optimize_for_inference(network: Network, precision: str = "float32") -> Netw
         if precision == "int8":
             int8_linear = small_batch_int8()
             replace_linears(network, lambda linear: int8_linear(linear.weight, linear.bias))
-        elif onednn.is_faster() or (decoder is not None and ops.available()):
+        elif decoder is not None and ops.available():
             replace_linears(network, SmallBatchLinear, skip=getattr(network, "encoder", None))
         if decoder is not None and fused_decoder.is_supported(decoder):
             network.decoder = FusedDecoder(decoder)  # type: ignore[assignment]
@@ -59,15 +60,22 @@ def optimize_for_inference(network: Network, precision: str = "float32") -> Netw
 
 @contextmanager
 def optimized_for_training(network: nn.Module) -> Iterator[None]:
-    """Linear layers are computed by oneDNN within, where that is faster; parameters and their names stay."""
-    linears = [module for module in network.modules() if type(module) is nn.Linear] if onednn.is_faster() else []
-    for linear in linears:
-        linear.__class__ = SmallBatchLinear
+    """Linear layers of image models are computed by oneDNN within, where that is faster; parameters stay."""
+    suitable = onednn.is_faster() and getattr(network, "input_type", None) is ImageBatch
+    linears = use_onednn(network) if suitable else []
     try:
         yield
     finally:
         for linear in linears:
             linear.__class__ = nn.Linear
+
+
+def use_onednn(network: nn.Module) -> list[nn.Linear]:
+    """Compute the linear layers by oneDNN, which keeps about a megabyte for each size of input; gives the layers."""
+    linears = [module for module in network.modules() if type(module) is nn.Linear]
+    for linear in linears:
+        linear.__class__ = OneDNNLinear
+    return linears
 
 
 def optimize_decoder(network: nn.Module, precision: str) -> Stack | None:
@@ -105,7 +113,9 @@ def small_batch_int8() -> type[WeightOnlyInt8Linear | FbgemmInt8Linear]:
 def optimize_encoder(encoder: Encoder, precision: str) -> None:
     """Its blocks, over real tokens alone where that is supported."""
     blocks: nn.Module = getattr(encoder, "encoder", encoder)
-    if unpadded.is_supported(blocks):
+    if isinstance(encoder, ImageEncoder) and precision != "int8" and onednn.is_faster():
+        use_onednn(encoder)
+    elif unpadded.is_supported(blocks):
         optimize_layers(blocks, precision)
         encoder.encoder = Unpadded(blocks)
     elif isinstance(encoder, ImageEncoder):
@@ -139,8 +149,6 @@ def many_rows(linear: nn.Linear, precision: str, minimum: float | None = None) -
         )
     if ops.use_packed_gemm():
         return PackedLinear(linear)
-    if onednn.is_faster():
-        return SmallBatchLinear(linear)
     store_column_major(linear)
     return linear
 
@@ -157,7 +165,7 @@ def pack_qkv(attention: Attention, precision: str, int8_linear: Int8Linear, many
     elif many_rows and ops.use_packed_gemm():
         attention.qkv = PackedWeights(layers)
     else:
-        attention.qkv = PackedQKV(layers, row_major=onednn.is_faster() or not many_rows)
+        attention.qkv = PackedQKV(layers, row_major=not many_rows)
 
 
 def replace_linears(network: nn.Module, build: Callable[[nn.Linear], nn.Module], skip: nn.Module | None = None) -> None:

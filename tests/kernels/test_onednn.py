@@ -1,5 +1,6 @@
 """Linear layers by oneDNN: the same function and the same gradients as torch's own, wherever they are used."""
 
+from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from needs import need
-from torch import Tensor, nn
+from torch import Tensor
 
-from regard.kernels import onednn, ops
-from regard.layers.inputs import ImageBatch, TokenBatch
+from regard.kernels import onednn
+from regard.layers.inputs import ImageBatch
+from regard.models.heads.sequence import Classifier
 from regard.models.registry import build
-from regard.runtime.linear import SmallBatchLinear
+from regard.runtime.linear import OneDNNLinear
 from regard.runtime.optimize import optimize_for_inference, optimized_for_training
 
 
@@ -61,76 +63,57 @@ def test_a_frozen_weight_gets_no_gradient() -> None:
 
 
 def test_other_dtypes_autocast_and_empty_inputs_are_left_to_torch() -> None:
-    weight = torch.randn(11, 13)
-    double = ops.linear(torch.randn(9, 13).double(), weight.double(), None)
-    assert double.dtype == torch.float64
+    layer = OneDNNLinear(13, 11)
+    assert layer.double()(torch.randn(9, 13).double()).dtype == torch.float64
+    layer = layer.float()
     with torch.autocast("cpu", torch.bfloat16):
-        assert ops.linear(torch.randn(9, 13), weight, None).dtype == torch.bfloat16
-    assert ops.linear(torch.randn(0, 13), weight, None).shape == (0, 11)
+        assert layer(torch.randn(9, 13)).dtype == torch.bfloat16
+    assert layer(torch.randn(0, 13)).shape == (0, 11)
     with pytest.raises(RuntimeError, match="shape"):
-        ops.linear(torch.randn(9, 12), weight, None)
-
-
-def test_few_and_many_rows_give_the_same_results() -> None:
-    """Either side of the number of rows at which another kernel takes over."""
-    torch.manual_seed(3)
-    x, weight, bias = torch.randn(67, 24), torch.randn(11, 24), torch.randn(11)
-    with torch.inference_mode():
-        for rows in (1, 7, 8, 9, 64, 65):
-            assert_near(ops.linear(x[:rows], weight, bias), F.linear(x[:rows], weight, bias))
+        layer(torch.randn(9, 12))
 
 
 def test_training_computes_the_same_updates_and_leaves_the_layers_as_they_were() -> None:
     results = []
     for used in (True, False):
         torch.manual_seed(4)
-        network = nn.Sequential(nn.Linear(13, 17), nn.GELU(), nn.Linear(17, 5))
+        network: Any = Classifier(vit(), ["a", "b"])
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-        x = torch.randn(31, 13)
+        images = ImageBatch(torch.randn(5, 3, 20, 20))
         names = list(network.state_dict())
-        if used:
-            with optimized_for_training(network):
-                assert isinstance(network[0], SmallBatchLinear)
-                assert list(network.state_dict()) == names
-                _steps(network, optimizer, x)
-            assert type(network[0]) is nn.Linear
-        else:
-            _steps(network, optimizer, x)
+        with optimized_for_training(network) if used else nullcontext():
+            assert any(isinstance(module, OneDNNLinear) for module in network.modules()) is used
+            assert list(network.state_dict()) == names
+            for _ in range(3):
+                optimizer.zero_grad()
+                network(images).square().mean().backward()
+                optimizer.step()
+        assert not any(isinstance(module, OneDNNLinear) for module in network.modules())
         results.append(torch.cat([parameter.detach().flatten() for parameter in network.parameters()]))
     assert_near(*results)
 
 
-def _steps(network: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor) -> None:
-    for _ in range(5):
-        optimizer.zero_grad()
-        network(x).square().mean().backward()
-        optimizer.step()
+def test_texts_of_many_lengths_are_left_to_torch() -> None:
+    """Each length would take memory."""
+    network = build(dict(family="gpt", width=72, heads=3, depth=1, vocabulary=31, max_positions=32))
+    with optimized_for_training(network):
+        assert not any(isinstance(module, OneDNNLinear) for module in network.modules())
+    assert not any(isinstance(module, OneDNNLinear) for module in optimize_for_inference(network).modules())
 
 
-FAMILIES: dict[str, dict[str, Any]] = {
-    "gpt": dict(vocabulary=31, max_positions=32),
-    "bert": dict(vocabulary=31, max_positions=32),
-    "transformer": dict(source_vocabulary=31, target_vocabulary=31),
-    "vit": dict(image_size=20, patch=4),
-}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_networks_for_inference_compute_the_same(family: str) -> None:
-    torch.manual_seed(5)
-    network: Any = build(dict(family=family, width=72, heads=3, depth=2, **FAMILIES[family])).eval()
-    tokens = TokenBatch(torch.randint(5, 31, (7, 19)), torch.full((7,), 19))
-    inputs: dict[str, tuple] = {
-        "gpt": (tokens.tokens,),
-        "transformer": (tokens, tokens.tokens),
-        "vit": (ImageBatch(torch.randn(3, 3, 20, 20)),),
-    }
+def test_an_image_encoder_for_inference_computes_the_same() -> None:
+    network = vit().eval()
+    images = ImageBatch(torch.randn(3, 3, 20, 20))
     with torch.inference_mode():
-        compute = network.encode if family == "vit" else network
-        expected = compute(*inputs.get(family, (tokens,)))
+        expected = network.encode(images)
         fast = optimize_for_inference(deepcopy(network))
-        compute = fast.encode if family == "vit" else fast
-        assert_near(compute(*inputs.get(family, (tokens,))), expected)
+        assert any(isinstance(module, OneDNNLinear) for module in fast.modules())
+        assert_near(fast.encode(images), expected)
+
+
+def vit() -> Any:
+    torch.manual_seed(5)
+    return build(dict(family="vit", width=72, heads=3, depth=2, image_size=20, patch=4))
 
 
 @pytest.mark.parametrize(("forced", "expected"), [("1", True), ("0", False)])

@@ -8,6 +8,7 @@ from torch import nn
 
 from regard.attention.recording import record
 from regard.attention.trace import Trace
+from regard.kernels import onednn
 from regard.models.heads.sequence import Classifier
 from regard.models.registry import build
 from regard.runtime.optimize import optimize_for_inference
@@ -23,6 +24,12 @@ WIDE = {
     "cnn": {},
 }
 MODELS = {name: model | WIDE[model["family"]] for name, model in SMALL.items()}
+
+
+@pytest.fixture(autouse=True)
+def _by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same rewriting on every CPU; tests/kernels/test_onednn.py has the other."""
+    monkeypatch.setattr(onednn, "is_faster", lambda: False)
 
 
 def made(model: dict[str, Any]) -> Any:
