@@ -144,7 +144,8 @@ def test_the_trace_has_output_units_and_seconds_as_axes(model):
     letters = torch.tensor([0, 1, 3, 4])
     peaks = 0.02 * weights[letters].argmax(-1)
     expected = torch.tensor([spoken.times[index] for index in letters]).mean(-1)
-    assert (peaks - expected).abs().median() < 0.25  # learned, so not of every letter
+    assert (peaks - expected).abs().max() < 0.25
+    assert monotonicity(weights[letters].numpy()) == 1.0
     computed, used = trace.proof("decoder.cross")
     torch.testing.assert_close(computed, used, atol=1e-5, rtol=0)
 
